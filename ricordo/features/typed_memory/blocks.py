@@ -4,25 +4,19 @@ The text has the bracket format (`brackets.py`). `fitted` returns the part that 
 characters; compare it with the whole to see what is left out.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, cast
 
 from ricordo.errors import Invalid
 from ricordo.features.typed_memory import brackets
 from ricordo.features.typed_memory.rotation import LEAST_CHARS, default_max_chars
 
-_Typed = TypeVar("_Typed", "PersonaBlock", "HumanBlock")
 _DOTS = "..."
 _NOTES_HELD = 10
-# How many of each are written.
-_PERSONA_NUMBERS = {"capabilities": 5, "expertise": 4, "constraints": 3}
-_HUMAN_NUMBERS = {"preferences": 4, "facts": 3, "context_notes": 3}
-_PERSONA_TAGS = ("IDENTITY", "CAPABILITIES", "EXPERTISE", "STYLE", "CONSTRAINTS")
-# The lists of a human block, in the order in which they lose their oldest.
-LISTS = ("context_notes", "other_lines", "facts", "preferences")
-_HUMAN_TAGS = ("USER", "TASK", "STATE", "PREFS", "FACTS", "CONTEXT")
+_ALL = sys.maxsize
 
 
 class SessionState(StrEnum):
@@ -35,12 +29,142 @@ class SessionState(StrEnum):
     ERROR_RECOVERY = "error_recovery"
 
 
+class TypedBlock:
+    """Reading and writing of both blocks.
+
+    `TAGS` has the fields of each tag, texts or one list, with what separates their values. `NUMBERS` says how many values of each
+    list are written, in the order in which lists lose values; `CUT` names the texts that are cut if that is not enough.
+    """
+
+    TAGS: ClassVar[Mapping[str, tuple[tuple[str, ...], str]]]
+    NUMBERS: ClassVar[Mapping[str, int]]
+    CUT: ClassVar[tuple[str, ...]]
+    KEEPS_NEWEST: ClassVar[bool]
+    other_lines: list[str]
+
+    def to_memory_string(self, max_chars: int | None = None) -> str:
+        """Return the text of the block, at most `max_chars` characters (default: CORE_MEMORY_MAX_CHARS, else 1500).
+
+        Of a persona the first five capabilities, four fields of expertise and three constraints are written, of a human block the
+        newest four preferences, three facts and three notes. Raises Invalid if not even names and a task fit.
+        """
+        return self.fitted(max_chars).to_full_string()
+
+    def to_full_string(self) -> str:
+        """Return the text with everything in it, of any length. Raises Invalid if a value is not a text."""
+        whole = self.cleaned()
+        lines = []
+        for tag, (names, separator) in self.TAGS.items():
+            is_list = names[0] in self.NUMBERS
+            values = list(getattr(whole, names[0])) if is_list else [getattr(whole, name) or "" for name in names]
+            while values and not values[-1]:
+                values.pop()
+            if values:
+                lines.append(f"[{tag}] {brackets.join(values, separator).lstrip()}")
+        return "\n".join([*lines, *brackets.write_lines(whole.other_lines, self.TAGS)])
+
+    def fitted(self, max_chars: int | None = None) -> Self:
+        """Return the part that is written. Raises Invalid."""
+        limit = default_max_chars() if max_chars is None else max_chars
+        block = self.shed(limit)
+        while (excess := len(block.to_full_string()) - limit) > 0:
+            texts: dict[str, str] = {name: getattr(block, name) or "" for name in self.CUT}
+            name, value = max(texts.items(), key=lambda item: len(item[1]))
+            if len(value) <= len(_DOTS) + 1:
+                raise Invalid(
+                    f"A block of {limit} characters has no room for this memory. Allow at least {LEAST_CHARS}."
+                )
+            start = value[: max(1, len(value) - excess - len(_DOTS))].rstrip(" .\n")
+            block = block._with(**{name: start + _DOTS})
+        return block
+
+    def shed(self, target_chars: int | None = None) -> Self:
+        """Return as many values of each list as are written, without further ones until the text has `target_chars`.
+
+        A human block loses its oldest, a persona its last. Texts stay, so the text may still be longer. Raises Invalid if a value
+        is not a text.
+        """
+        kept = self.cleaned()
+        for name, number in self.NUMBERS.items():
+            values = getattr(kept, name)
+            kept = kept._with(**{name: values[-number:] if self.KEEPS_NEWEST else values[:number]})
+        for least in (1, 0) if target_chars is not None else ():
+            for name in self.NUMBERS:
+                kept = kept._without(name, len(kept.to_full_string()) - (target_chars or 0), least)
+        return kept
+
+    def cleaned(self) -> Self:
+        """Return a copy with every value as it is written and read back. Raises Invalid if a value is not a text."""
+        return type(self)(**self._cleaned_values())
+
+    @classmethod
+    def from_memory_string(cls, text: str) -> Self:
+        """Read the text of a block; unknown lines become `other_lines`.
+
+        Raises Invalid if a tag of texts occurs twice, the state is unknown, or a persona has no line `[IDENTITY] name | role`.
+        """
+        found, others = brackets.read_lines(text, cls.TAGS)
+        values: dict[str, Any] = {"other_lines": others}
+        for tag, (names, separator) in cls.TAGS.items():
+            lines = found.get(tag, [])
+            if names[0] in cls.NUMBERS:
+                # Agents add a line rather than lengthen one, so that several lines are read as one.
+                values[names[0]] = [value for line in lines for value in brackets.split(line, separator) if value]
+                continue
+            if len(lines) > 1:
+                raise Invalid(f"[{tag}] occurs {len(lines)} times in this text. Keep one of these lines.")
+            # Further separators belong to the second value.
+            first, *rest = brackets.split("".join(lines), separator)
+            between = " | " if separator == "|" else f"{separator} "
+            values.update(zip(names, (first, between.join(filter(None, rest))), strict=False))
+        return cls(**values).cleaned()
+
+    def _cleaned_values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for one in fields(cast(Any, self)):
+            value = getattr(self, one.name)
+            if one.name == "session_state":
+                values[one.name] = _state(value or SessionState.IDLE)
+            elif one.name == "other_lines":
+                values[one.name] = brackets.clean_lines(value)
+            elif one.name in self.NUMBERS:
+                values[one.name] = brackets.clean_all(value)
+            else:
+                empty = "" if one.default is MISSING else one.default
+                values[one.name] = brackets.clean(value or "") or empty
+        return values
+
+    def _with(self, **changes: Any) -> Self:
+        changed: Self = replace(cast(Any, self), **changes)
+        return changed
+
+    def _without(self, name: str, excess: int, least: int) -> Self:
+        """Remove values of one list until the text is so many characters shorter; `least` of them stay."""
+        values = list(getattr(self, name))
+        while excess > 0 and len(values) > least:
+            value = values.pop(0 if self.KEEPS_NEWEST else -1)
+            excess -= len(brackets.escape(value)) + (1 if name == "other_lines" else 2)
+        return self._with(**{name: values})
+
+
 @dataclass(frozen=True, kw_only=True)
-class PersonaBlock:
+class PersonaBlock(TypedBlock):
     """The agent's persona, which is stable across sessions. `other_lines` are the lines of its text without a known tag.
 
-    Raises Invalid if the role is missing or a value is not a text.
+    Raises Invalid if the role is missing or a value is not a text. Authors put first what matters most, so the last values of a
+    list are left out first.
     """
+
+    TAGS = {  # noqa: RUF012 - a ClassVar of the base
+        "IDENTITY": (("name", "role"), "|"),
+        "CAPABILITIES": (("capabilities",), ","),
+        "EXPERTISE": (("expertise",), ","),
+        "STYLE": (("tone", "verbosity"), ","),
+        "CONSTRAINTS": (("constraints",), ";"),
+    }
+    NUMBERS = {"other_lines": _ALL, "expertise": 4, "capabilities": 5, "constraints": 3}  # noqa: RUF012
+    CUT = ("name", "role", "tone", "verbosity")
+    KEEPS_NEWEST = False
 
     name: str = "Assistant"
     role: str
@@ -53,70 +177,36 @@ class PersonaBlock:
 
     def __post_init__(self) -> None:
         # Values are stored as they are written and read back.
-        cleaned = {name: brackets.clean(getattr(self, name)) for name in ("name", "role", "tone", "verbosity")}
-        empty = {"name": "Assistant", "tone": "professional", "verbosity": "concise"}
-        for name, value in cleaned.items():
-            object.__setattr__(self, name, value or empty.get(name, ""))
-        for name in _PERSONA_NUMBERS:
-            object.__setattr__(self, name, brackets.clean_all(getattr(self, name)))
-        object.__setattr__(self, "other_lines", brackets.clean_lines(self.other_lines))
+        for name, value in self._cleaned_values().items():
+            object.__setattr__(self, name, value)
         if not self.role:
             raise Invalid("A persona needs a role. Say in a few words what the agent is there for.")
 
-    def to_memory_string(self, max_chars: int | None = None) -> str:
-        """Return the text of the block, at most `max_chars` characters (default: CORE_MEMORY_MAX_CHARS, else 1500).
-
-        The first five capabilities, four fields of expertise and three constraints are written. Raises Invalid if a name and a
-        role do not fit.
-        """
-        return self.fitted(max_chars).to_full_string()
-
-    def to_full_string(self) -> str:
-        """Return the text with everything in it, of any length."""
-        lines = [f"[IDENTITY] {brackets.join((self.name, self.role), '|')}"]
-        lines += _line("CAPABILITIES", self.capabilities, ",")
-        lines += _line("EXPERTISE", self.expertise, ",")
-        lines += _line("STYLE", (self.tone, self.verbosity), ",")
-        lines += _line("CONSTRAINTS", self.constraints, ";")
-        return "\n".join([*lines, *brackets.write_lines(self.other_lines, _PERSONA_TAGS)])
-
-    def fitted(self, max_chars: int | None = None) -> "PersonaBlock":
-        """Return the part that is written. Raises Invalid."""
-        limit = default_max_chars() if max_chars is None else max_chars
-        first = {name: getattr(self, name)[:number] for name, number in _PERSONA_NUMBERS.items()}
-        kept = replace(self, **first)
-        for name in ("other_lines", "expertise", "capabilities", "constraints"):
-            # Authors put first what matters most.
-            kept = _without(kept, name, limit, is_first_kept=True)
-        return _cut(kept, ("name", "role", "tone", "verbosity"), limit)
+    def cleaned(self) -> Self:
+        return self
 
     @classmethod
     def from_memory_string(cls, text: str) -> Self:
-        """Read the text of a block; unknown lines become `other_lines`.
-
-        Raises Invalid unless exactly one line says `[IDENTITY] name | role`.
-        """
-        found, others = brackets.read_lines(text, _PERSONA_TAGS)
-        identity = _single(found, "IDENTITY")
-        if identity is None:
+        if not brackets.read_lines(text, ("IDENTITY",))[0]:
             raise Invalid("This text has no identity of the agent. Add a line [IDENTITY] name | role.")
-        name, role = _pair(identity, "|")
-        tone, verbosity = _pair(_single(found, "STYLE") or "", ",")
-        return cls(
-            name=name,
-            role=role,
-            capabilities=_several(found, "CAPABILITIES", ","),
-            tone=tone,
-            verbosity=verbosity,
-            constraints=_several(found, "CONSTRAINTS", ";"),
-            expertise=_several(found, "EXPERTISE", ","),
-            other_lines=others,
-        )
+        return super().from_memory_string(text)
 
 
 @dataclass(kw_only=True)
-class HumanBlock:
+class HumanBlock(TypedBlock):
     """The user and the current task, which change often. `other_lines` are the lines of its text without a known tag."""
+
+    TAGS = {  # noqa: RUF012
+        "USER": (("name", "role"), "|"),
+        "TASK": (("current_task",), ""),
+        "STATE": (("session_state",), ""),
+        "PREFS": (("preferences",), ";"),
+        "FACTS": (("facts",), ";"),
+        "CONTEXT": (("context_notes",), ";"),
+    }
+    NUMBERS = {"context_notes": 3, "other_lines": _ALL, "facts": 3, "preferences": 4}  # noqa: RUF012
+    CUT = ("name", "role", "current_task")
+    KEEPS_NEWEST = True
 
     name: str | None = None
     role: str | None = None
@@ -153,86 +243,10 @@ class HumanBlock:
         fact = _require(fact, "fact")
         self.facts = [*(known for known in self.facts if known != fact), fact]
 
-    def to_memory_string(self, max_chars: int | None = None) -> str:
-        """Return the text of the block, at most `max_chars` characters (default: CORE_MEMORY_MAX_CHARS, else 1500).
-
-        The newest four preferences, three facts and three notes are written. Raises Invalid if a name and a task do not fit, or
-        a value is not a text.
-        """
-        return self.fitted(max_chars).to_full_string()
-
-    def to_full_string(self) -> str:
-        """Return the text with everything in it, of any length. Raises Invalid if a value is not a text."""
-        whole = self.cleaned()
-        lines = []
-        if whole.name or whole.role:
-            who = [whole.name or "", whole.role] if whole.role else [whole.name or ""]
-            lines.append(f"[USER] {brackets.join(who, '|').lstrip()}")
-        lines += _line("TASK", [whole.current_task] if whole.current_task else [])
-        lines.append(f"[STATE] {whole.session_state.value}")
-        lines += _line("PREFS", whole.preferences, ";")
-        lines += _line("FACTS", whole.facts, ";")
-        lines += _line("CONTEXT", whole.context_notes, ";")
-        return "\n".join([*lines, *brackets.write_lines(whole.other_lines, _HUMAN_TAGS)])
-
-    def fitted(self, max_chars: int | None = None) -> "HumanBlock":
-        """Return the part that is written. Raises Invalid."""
-        limit = default_max_chars() if max_chars is None else max_chars
-        return _cut(self.shed(limit), ("name", "role", "current_task"), limit)
-
-    def shed(self, target_chars: int | None = None) -> "HumanBlock":
-        """Return the newest values of each list, without the oldest until the text has `target_chars`.
-
-        Notes are removed first, then lines without a tag, facts and preferences; the newest of each last. User, task and state
-        stay, so the text may still be longer. Raises Invalid if a value is not a text.
-        """
-        whole = self.cleaned()
-        kept = replace(whole, **{name: getattr(whole, name)[-number:] for name, number in _HUMAN_NUMBERS.items()})
-        if target_chars is None:
-            return kept
-        for least in (1, 0):
-            for name in LISTS:
-                kept = _without(kept, name, target_chars, least=least)
-        return kept
-
-    def newest(self) -> "HumanBlock":
+    def newest(self) -> Self:
         """Return only the newest value of each list. Raises Invalid if a value is not a text."""
         whole = self.cleaned()
-        last: dict[str, Any] = {name: getattr(whole, name)[-1:] for name in LISTS}
-        return replace(whole, **last)
-
-    def cleaned(self) -> "HumanBlock":
-        """Return a copy with every value as it is written and read back. Raises Invalid if a value is not a text."""
-        return HumanBlock(
-            name=brackets.clean(self.name or "") or None,
-            role=brackets.clean(self.role or "") or None,
-            current_task=brackets.clean(self.current_task or "") or None,
-            session_state=_state(self.session_state),
-            preferences=brackets.clean_all(self.preferences),
-            context_notes=brackets.clean_all(self.context_notes),
-            facts=brackets.clean_all(self.facts),
-            other_lines=brackets.clean_lines(self.other_lines),
-        )
-
-    @classmethod
-    def from_memory_string(cls, text: str) -> Self:
-        """Read the text of a block; unknown lines become `other_lines`.
-
-        Raises Invalid if `[USER]`, `[TASK]` or `[STATE]` occurs twice, or the state is unknown.
-        """
-        found, others = brackets.read_lines(text, _HUMAN_TAGS)
-        name, role = _pair(_single(found, "USER") or "", "|")
-        (task,) = brackets.split(_single(found, "TASK") or "")
-        return cls(
-            name=name or None,
-            role=role or None,
-            current_task=task or None,
-            session_state=_state(brackets.clean(_single(found, "STATE") or "") or "idle"),
-            preferences=_several(found, "PREFS", ";"),
-            context_notes=_several(found, "CONTEXT", ";"),
-            facts=_several(found, "FACTS", ";"),
-            other_lines=others,
-        )
+        return whole._with(**{name: getattr(whole, name)[-1:] for name in self.NUMBERS})
 
 
 def _state(value: str) -> SessionState:
@@ -248,55 +262,6 @@ def _require(value: str, noun: str) -> str:
     if not text:
         raise Invalid(f"This {noun} is empty. Say what it is.")
     return text
-
-
-def _line(tag: str, values: Iterable[str], separator: str = "") -> list[str]:
-    text = brackets.join(values, separator)
-    return [f"[{tag}] {text}"] if text else []
-
-
-def _single(found: Mapping[str, list[str]], tag: str) -> str | None:
-    values = found.get(tag, [])
-    if len(values) > 1:
-        raise Invalid(f"[{tag}] occurs {len(values)} times in this text. Keep one of these lines.")
-    return values[0] if values else None
-
-
-def _several(found: Mapping[str, list[str]], tag: str, separator: str) -> list[str]:
-    # Agents add a line rather than lengthen one, so that several lines are read as one.
-    return [value for line in found.get(tag, []) for value in brackets.split(line, separator) if value]
-
-
-def _pair(text: str, separator: str) -> tuple[str, str]:
-    """Split into two values; further separators belong to the second."""
-    first, *rest = brackets.split(text, separator)
-    return first, (" | " if separator == "|" else f"{separator} ").join(filter(None, rest))
-
-
-def _without(block: _Typed, name: str, limit: int, *, least: int = 0, is_first_kept: bool = False) -> _Typed:
-    """Remove values of one list until the text has `limit` characters; `least` of them stay."""
-    excess = len(block.to_full_string()) - limit
-    values: list[str] = getattr(block, name)
-    gone = 0
-    while excess > 0 and gone < len(values) - least:
-        value = values[-1 - gone] if is_first_kept else values[gone]
-        excess -= len(brackets.escape(value)) + (1 if name == "other_lines" else 2)
-        gone += 1
-    kept: dict[str, Any] = {name: values[: len(values) - gone] if is_first_kept else values[gone:]}
-    return replace(block, **kept)
-
-
-def _cut(block: _Typed, names: tuple[str, ...], limit: int) -> _Typed:
-    """Cut the longest of these values until the text fits. Raises Invalid if it cannot."""
-    while (excess := len(block.to_full_string()) - limit) > 0:
-        longest = max(names, key=lambda name: len(getattr(block, name) or ""))
-        value: str = getattr(block, longest) or ""
-        if len(value) <= len(_DOTS) + 1:
-            raise Invalid(f"A block of {limit} characters has no room for this memory. Allow at least {LEAST_CHARS}.")
-        start = value[: max(1, len(value) - excess - len(_DOTS))].rstrip(" .\n")
-        kept: dict[str, Any] = {longest: start + _DOTS}
-        block = replace(block, **kept)
-    return block
 
 
 DEFAULT_PERSONA = PersonaBlock(

@@ -45,11 +45,11 @@ class _Calls:
         self._wait = wait
         self._scope = Scope()
 
-    def _read(self, work: Callable[[Transaction], T]) -> T:
-        return self._wait(self._runtime.store.read(work))
-
     def _write(self, work: Callable[[Transaction], T]) -> T:
         return self._wait(self._runtime.store.write(work))
+
+    def _archives(self, tx: Transaction, agent_id: str) -> tuple[str, ...]:
+        return tuple(archive.id for archive in agents.load(tx, self._scope, agent_id).archives)
 
 
 class BlockCalls(_Calls):
@@ -57,7 +57,7 @@ class BlockCalls(_Calls):
 
     def retrieve(self, block_label: str, /, *, agent_id: str) -> Block:
         """The agent's block with this label; raises NotFound."""
-        return self._read(lambda tx: self._labelled(tx, agent_id, block_label))
+        return self._wait(self._runtime.store.read(lambda tx: self._labelled(tx, agent_id, block_label)))
 
     def update(self, block_label: str, /, *, agent_id: str, value: str) -> Block:
         """Make `value` the block's text; raises NotFound, TooLong."""
@@ -65,8 +65,10 @@ class BlockCalls(_Calls):
         def work(tx: Transaction) -> Block:
             block = self._labelled(tx, agent_id, block_label)
             block.require_fits(value)
-            changed = replace(block, value=value)
-            return block if value == block.value else blocks.update(tx, block, changed, self._metadata(block_label))
+            if value == block.value:
+                return block
+            metadata = ChangeMetadata(self._scope.actor, f"Change {block_label}")
+            return blocks.update(tx, block, replace(block, value=value), metadata)
 
         return self._write(work)
 
@@ -75,9 +77,6 @@ class BlockCalls(_Calls):
             if block.label == label:
                 return block
         raise NotFound(f'{agent_id} has no block "{label}". Attach one with that label.')
-
-    def _metadata(self, label: str) -> ChangeMetadata:
-        return ChangeMetadata(self._scope.actor, f"Change {label}")
 
 
 class PassageCalls(_Calls):
@@ -106,19 +105,14 @@ class PassageCalls(_Calls):
         page = Page(limit=limit, order="asc" if ascending else "desc")
 
         def work(tx: Transaction) -> Sequence[Passage]:
-            held = [archive.id for archive in agents.load(tx, self._scope, agent_id).archives]
-            return archives.page_of_passages(tx, held, page, search_text=search)
+            return archives.page_of_passages(tx, self._archives(tx, agent_id), page, search_text=search)
 
-        return self._read(work)
+        return self._wait(self._runtime.store.read(work))
 
     def search(self, agent_id: str, /, *, query: str, top_k: int) -> SimpleNamespace:
         """The passages that match the query best. Raises NotFound."""
-
-        def wanted(tx: Transaction) -> PassageFilter:
-            return PassageFilter(tuple(archive.id for archive in agents.load(tx, self._scope, agent_id).archives))
-
-        found = self._wait(self._runtime.recall.passages(query, wanted, top_k))
-        return SimpleNamespace(results=[SimpleNamespace(content=hit.passage.text) for hit in found])
+        wanted = self._runtime.recall.passages(query, lambda tx: PassageFilter(self._archives(tx, agent_id)), top_k)
+        return SimpleNamespace(results=[SimpleNamespace(content=hit.passage.text) for hit in self._wait(wanted)])
 
 
 class AgentCalls(_Calls):

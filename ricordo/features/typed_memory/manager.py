@@ -7,13 +7,13 @@ one block at the same time, the later write wins.
 
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any
 
 from ricordo.errors import Invalid, NotFound
-from ricordo.features.typed_memory.blocks import DEFAULT_PERSONA, LISTS, HumanBlock, PersonaBlock
+from ricordo.features.typed_memory.blocks import DEFAULT_PERSONA, HumanBlock, PersonaBlock
 from ricordo.features.typed_memory.client import MemoryClient
 from ricordo.features.typed_memory.rotation import (
     AdaptiveRotation,
@@ -29,24 +29,9 @@ TASK_COMPLETED = "TASK COMPLETED"
 # A rotated block gets room to grow: it comes down to this share of the threshold.
 _ROTATED_TO = 0.75
 _PASSAGES_READ = 50
-_HEADER = re.compile(r"\[(?:ARCHIVED|TASK COMPLETED) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\]")
 # As for requests: an equal body within ten minutes is a repeat.
 _REPEATED_WITHIN = timedelta(minutes=10)
 _PIECE = 60  # characters by which a text is searched for
-_UNESCAPED = re.compile(r"[^\\;\n]+")
-
-
-class MemorySummary(TypedDict):
-    """Usage of core memory in percent, and its content."""
-
-    persona_usage: float
-    human_usage: float
-    total_usage: float
-    session_state: str
-    current_task: str | None
-    preferences: int
-    facts: int
-    context_notes: int
 
 
 class MemoryManager:
@@ -70,30 +55,31 @@ class MemoryManager:
         self.max_chars = default_max_chars() if max_chars is None else require_max_chars(max_chars)
         self.strategy = strategy or AdaptiveRotation()
         self._now = now
-        self._changing = threading.RLock()
+        self._changing = threading.Lock()
 
     def set_task(self, task: str, context: str | None = None) -> None:
         """Start a task, with a first note. A block with an unfinished task is archived first."""
-        with self._changing:
-            text, human = self._read_human()
+
+        def change(human: HumanBlock) -> None:
             before = human.cleaned()
             human.set_task(task)
             if context:
                 human.add_context_note(context)
             if before.current_task and before.current_task != human.current_task:
                 self._archive(ARCHIVED, before.to_full_string())
-            self._store(human, before, text)
+
+        self._change(change)
 
     def clear_task(self, archive: bool = True) -> None:
         """End the task; with `archive` the task and its notes move to the archive."""
-        with self._changing:
-            text, human = self._read_human()
-            before = human.cleaned()
+
+        def change(human: HumanBlock) -> None:
             if archive and human.current_task:
                 self._archive(TASK_COMPLETED, _completed_task(human))
                 human.context_notes = []
             human.clear_task()
-            self._store(human, before, text)
+
+        self._change(change)
 
     def learn_preference(self, preference: str) -> None:
         """Add a preference of the user."""
@@ -109,41 +95,37 @@ class MemoryManager:
 
     def read_human(self) -> HumanBlock:
         """Return the current human block."""
-        return self._read_human()[1]
+        return HumanBlock.from_memory_string(self._text(HUMAN))
 
     def update_human(self, human: HumanBlock) -> None:
-        """Write the human block. Values without room, and an unreadable text, are archived first.
-
-        If the block is fuller than the strategy's threshold, all of it is archived, and `human` keeps what stays.
-        """
+        """Write the human block; `human` keeps what stays in it. What leaves it, and an unreadable text, is archived first."""
         with self._changing:
             text = self._text(HUMAN)
             try:
-                before = HumanBlock.from_memory_string(text)
+                HumanBlock.from_memory_string(text)
             except Invalid:
-                before = HumanBlock()
                 self._archive(ARCHIVED, text)
-            self._store(human, before, text)
+            self._store(human, text)
 
     def update_persona(self, persona: PersonaBlock) -> None:
         """Write the persona block."""
         with self._changing:
             self._write(PERSONA, persona.to_memory_string(self.max_chars), self._text(PERSONA))
 
-    def get_summary(self) -> MemorySummary:
-        """Return the usage of core memory in percent, and its content."""
-        text, human = self._read_human()
-        metrics = self._metrics(len(text))
-        return MemorySummary(
-            persona_usage=round(100 * metrics.persona_usage, 1),
-            human_usage=round(100 * metrics.human_usage, 1),
-            total_usage=round(100 * metrics.total_usage, 1),
-            session_state=human.session_state.value,
-            current_task=human.current_task,
-            preferences=len(human.preferences),
-            facts=len(human.facts),
-            context_notes=len(human.context_notes),
-        )
+    def get_summary(self) -> dict[str, Any]:
+        """Return the usage of core memory in percent (persona_usage, human_usage, total_usage), and its content.
+
+        That is session_state and current_task, and how many preferences, facts and context_notes there are.
+        """
+        text = self._text(HUMAN)
+        human, metrics = HumanBlock.from_memory_string(text), self._metrics(len(text))
+        usage = {"persona": metrics.persona_usage, "human": metrics.human_usage, "total": metrics.total_usage}
+        return {
+            **{f"{name}_usage": round(100 * share, 1) for name, share in usage.items()},
+            "session_state": human.session_state.value,
+            "current_task": human.current_task,
+            **{name: len(getattr(human, name)) for name in ("preferences", "facts", "context_notes")},
+        }
 
     def search_archival(self, query: str, limit: int = 5) -> list[str]:
         """Return the best matching texts of the archive, at most `limit`. Raises Invalid for fewer than one."""
@@ -152,23 +134,27 @@ class MemoryManager:
         found = self.client.agents.passages.search(self.agent_id, query=query, top_k=limit)
         return [hit.content for hit in found.results]
 
-    def _change(self, edit: Callable[[HumanBlock], None]) -> None:
+    def _change(self, change: Callable[[HumanBlock], None]) -> None:
         with self._changing:
-            text, human = self._read_human()
-            before = human.cleaned()
-            edit(human)
-            self._store(human, before, text)
+            text = self._text(HUMAN)
+            human = HumanBlock.from_memory_string(text)
+            change(human)
+            self._store(human, text)
 
-    def _store(self, human: HumanBlock, before: HumanBlock, text: str) -> None:
-        """Archive what leaves, then write; `before` is the block read from `text`."""
+    def _store(self, human: HumanBlock, text: str) -> None:
+        """Archive what leaves the block, then write it in the place of `text`."""
         whole = human.cleaned()
         kept, is_rotated = self._kept(whole)
-        if is_rotated or _is_cut(whole, kept):
+        if is_rotated or any(getattr(whole, name) != getattr(kept, name) for name in HumanBlock.CUT):
             self._archive(ARCHIVED, whole.to_full_string())
         elif kept != whole:
-            self._archive_leaving(_leaving(whole, kept), before)
-        if is_rotated:
-            vars(human).update(vars(kept))
+            missing: dict[str, Any] = {
+                name: [value for value in getattr(whole, name) if value not in getattr(kept, name)]
+                for name in HumanBlock.NUMBERS
+            }
+            if any(missing.values()):
+                self._archive(ARCHIVED, replace(whole, **missing).to_full_string())
+        vars(human).update(vars(kept))
         self._write(HUMAN, kept.to_full_string(), text)
 
     def _kept(self, whole: HumanBlock) -> tuple[HumanBlock, bool]:
@@ -194,30 +180,14 @@ class MemoryManager:
         lines = self.strategy.compress("\n".join(whole.other_lines), room)
         return replace(tagged, other_lines=[lines]).cleaned()
 
-    def _archive_leaving(self, leaving: HumanBlock, before: HumanBlock) -> None:
-        for name in LISTS:
-            known = getattr(before, name)
-            # A caller that keeps a block object brings along notes that were archived before.
-            new = [value for value in getattr(leaving, name) if value in known or not self._is_filed(name, value)]
-            setattr(leaving, name, new)
-        if any(getattr(leaving, name) for name in LISTS):
-            self._archive(ARCHIVED, leaving.to_full_string())
-
-    def _is_filed(self, name: str, value: str) -> bool:
-        return _is_filed(name, value, self._passages(_piece_of(value)))
-
     def _archive(self, kind: str, body: str) -> None:
+        """Archive a text, unless a process that was then interrupted did so a short while ago."""
         now = self._now()
-        if not _is_repeat(body, self._passages(_piece_of(body)), now):
-            self.client.agents.passages.create(self.agent_id, text=archived_text(kind, body, now))
-
-    def _passages(self, piece: str) -> list[str]:
+        piece = max(re.split(r"[\\\n]", body), key=len)[:_PIECE]
         found = self.client.agents.passages.list(self.agent_id, search=piece, limit=_PASSAGES_READ, ascending=False)
-        return [passage.text for passage in found]
-
-    def _read_human(self) -> tuple[str, HumanBlock]:
-        text = self._text(HUMAN)
-        return text, HumanBlock.from_memory_string(text)
+        parted = [passage.text.partition("\n") for passage in found]
+        if not any(rest == body and _is_recent(header, now) for header, _, rest in parted):
+            self.client.agents.passages.create(self.agent_id, text=archived_text(kind, body, now))
 
     def _metrics(self, human_chars: int) -> ContextMetrics:
         try:
@@ -261,14 +231,15 @@ class BaseAgent:
         **options: Any,
     ) -> None:
         # Everything that can be wrong is checked before the agent is created.
-        limit = default_max_chars() if max_chars is None else require_max_chars(max_chars)
-        chosen = strategy or AdaptiveRotation()
-        texts = {PERSONA: persona.to_memory_string(limit), HUMAN: (human or HumanBlock()).to_memory_string(limit)}
-        blocks = [{"label": label, "value": text} for label, text in texts.items()]
+        self.memory = MemoryManager(client, "", max_chars, strategy)
+        texts = {PERSONA: persona, HUMAN: human or HumanBlock()}
+        blocks = [
+            {"label": label, "value": block.to_memory_string(self.memory.max_chars)} for label, block in texts.items()
+        ]
         agent = client.agents.create(name=name or persona.name, memory_blocks=blocks, **options)
         self.client = client
         self.agent_id: str = agent.id
-        self.memory = MemoryManager(client, agent.id, limit, chosen)
+        self.memory.agent_id = agent.id
 
     def update_context(self, task: str | None = None, note: str | None = None) -> None:
         """Start a task, add a note, or both."""
@@ -286,59 +257,16 @@ class BaseAgent:
 
 
 def _completed_task(human: HumanBlock) -> str:
-    lines = [f"Task: {_indented(human.current_task or '')}"]
+    lines = [f"Task: {human.current_task}"]
     if human.context_notes:
-        lines += ["Context:", *(f"- {_indented(note)}" for note in human.context_notes)]
-    return "\n".join(lines)
+        lines += ["Context:", *(f"- {note}" for note in human.context_notes)]
+    # An unindented line could pass for another task's header.
+    return "\n".join(line.replace("\n", "\n  ") for line in lines)
 
 
-def _leaving(whole: HumanBlock, kept: HumanBlock) -> HumanBlock:
-    """Return what is in `whole` and not in `kept`, with the same user, task and state."""
-    missing: dict[str, Any] = {
-        name: [value for value in getattr(whole, name) if value not in getattr(kept, name)] for name in LISTS
-    }
-    return replace(whole, **missing)
-
-
-def _is_cut(whole: HumanBlock, kept: HumanBlock) -> bool:
-    return any(getattr(whole, name) != getattr(kept, name) for name in ("name", "role", "current_task"))
-
-
-def _piece_of(text: str) -> str:
-    """Return a piece of the text to search its passages by: its longest stretch without escapes, or its start."""
-    return max(_UNESCAPED.findall(text), key=len, default="")[:_PIECE]
-
-
-def _is_filed(name: str, value: str, passages: Iterable[str]) -> bool:
-    """Whether one of these passages is an archived block that has the value in this list."""
-    return any(value in getattr(block, name) for text in passages if (block := _archived_block(text)))
-
-
-def _is_repeat(body: str, passages: Iterable[str], now: datetime) -> bool:
-    """Whether one of these passages is this one, archived by a process that was interrupted a short while ago."""
-    parted = (text.partition("\n") for text in passages)
-    headers = [_HEADER.fullmatch(header) for header, _, rest in parted if rest == body]
-    return any(header and _is_near(header[1], now) for header in headers)
-
-
-def _archived_block(text: str) -> HumanBlock | None:
-    header, _, body = text.partition("\n")
-    if not header.startswith(f"[{ARCHIVED} "):
-        return None
+def _is_recent(header: str, now: datetime) -> bool:
     try:
-        return HumanBlock.from_memory_string(body)
-    except Invalid:
-        return None  # another passage, or one that was edited
-
-
-def _is_near(written: str, now: datetime) -> bool:
-    try:
-        time = datetime.fromisoformat(written).replace(tzinfo=UTC)
+        written = datetime.fromisoformat(header[-20:-1]).replace(tzinfo=UTC)
     except ValueError:
         return False
-    return abs(now.astimezone(UTC) - time) <= _REPEATED_WITHIN
-
-
-def _indented(text: str) -> str:
-    # An unindented line could pass for another task's header.
-    return text.replace("\n", "\n  ")
+    return abs(now.astimezone(UTC) - written) <= _REPEATED_WITHIN

@@ -3,12 +3,14 @@
 import math
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 from ricordo.errors import Invalid
 from ricordo.memory.rotation import STRATEGIES
 
+T = TypeVar("T")
 MAX_CHARS = "CORE_MEMORY_MAX_CHARS"
 THRESHOLD = "ARCHIVAL_ROTATION_THRESHOLD"
 LEAST_CHARS = 150
@@ -25,17 +27,14 @@ class ContextMetrics:
 
     @property
     def persona_usage(self) -> float:
-        """How full the persona is."""
         return _share(self.persona_chars, self.persona_max)
 
     @property
     def human_usage(self) -> float:
-        """How full the human block is."""
         return _share(self.human_chars, self.human_max)
 
     @property
     def total_usage(self) -> float:
-        """How full both are together."""
         return _share(self.persona_chars + self.human_chars, self.persona_max + self.human_max)
 
 
@@ -59,14 +58,12 @@ class _FixedRotation:
     name: ClassVar[str]
 
     def __init__(self, threshold: float | None = None) -> None:
-        self.threshold = STRATEGIES[self.name][1] if threshold is None else require_threshold(threshold)
+        self.threshold = STRATEGIES[self.name][1] if threshold is None else _require_threshold(threshold)
 
     def should_rotate(self, metrics: ContextMetrics) -> bool:
-        """Whether the human block is fuller than the threshold."""
         return metrics.human_usage > self.threshold
 
     def compress(self, content: str, target_chars: int) -> str:
-        """Return the text to keep. Raises Invalid for fewer than no characters."""
         return STRATEGIES[self.name][0](content, target_chars)
 
 
@@ -101,7 +98,6 @@ class AdaptiveRotation(_FixedRotation):
         self._has_rotated = False
 
     def should_rotate(self, metrics: ContextMetrics) -> bool:
-        """Whether the human block is fuller than the current threshold."""
         is_full = super().should_rotate(metrics)
         self._usages.append(metrics.human_usage)
         self._has_rotated = self._has_rotated or is_full
@@ -121,14 +117,7 @@ class AdaptiveRotation(_FixedRotation):
 
 def default_max_chars() -> int:
     """Return the most characters of a block: CORE_MEMORY_MAX_CHARS, else 1500. Raises Invalid."""
-    given = os.environ.get(MAX_CHARS) or "1500"
-    try:
-        number = int(given)
-    except ValueError:
-        raise Invalid(
-            f"{MAX_CHARS} is {given!r}, which is no whole number. Set it to a number of characters."
-        ) from None
-    return require_max_chars(number)
+    return require_max_chars(_from_environment(MAX_CHARS, 1500, int))
 
 
 def require_max_chars(max_chars: int) -> int:
@@ -140,20 +129,23 @@ def require_max_chars(max_chars: int) -> int:
 
 def default_threshold() -> float:
     """Return the adaptive strategy's threshold: ARCHIVAL_ROTATION_THRESHOLD, else 0.8. Raises Invalid."""
-    given = os.environ.get(THRESHOLD) or "0.8"
-    try:
-        return require_threshold(float(given))
-    except ValueError:
-        raise Invalid(f"{THRESHOLD} is {given!r}, which is no number. Set it to a number from 0 to 1.") from None
+    return _require_threshold(_from_environment(THRESHOLD, 0.8, float))
 
 
-def require_threshold(threshold: float) -> float:
-    """Return the threshold if it is above 0 and at most 1; raises Invalid."""
+def _require_threshold(threshold: float) -> float:
     if not (math.isfinite(threshold) and 0 < threshold <= 1):
         raise Invalid(
             f"A threshold of {threshold} cannot be used. Give a number above 0, at most 1: 0.8 is 80 percent."
         )
     return threshold
+
+
+def _from_environment(name: str, default: T, kind: Callable[[str], T]) -> T:
+    given = os.environ.get(name)
+    try:
+        return kind(given) if given else default
+    except ValueError:
+        raise Invalid(f"{name} is {given!r}. Set it to a number, as {default}.") from None
 
 
 def _share(chars: int, limit: int) -> float:

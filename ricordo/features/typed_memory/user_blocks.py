@@ -1,19 +1,20 @@
 """Users' memory from your own program, without a server: the database of a data folder, a user's blocks, and proposals."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from anyio.from_thread import start_blocking_portal
+
 from ricordo.domain.block import Block
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import BlockVersion, Proposal, ProposalStatus
+from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.formats.service import ParsedText, from_markdown, from_toml, to_markdown, to_toml
 from ricordo.memory import approval, user_memory
@@ -43,17 +44,16 @@ class GitUserStorage:
         given = settings or Settings(data_dir=self.data_dir)
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._store: Store | None = open_store(given)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ricordo storage", daemon=True)
-        self._thread.start()
+        self._loop = ExitStack()
+        self._portal = self._loop.enter_context(start_blocking_portal(name="ricordo storage"))
 
     def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` on one consistent view, read-only."""
-        return self._wait(lambda store: store.read(work))
+        return self._portal.call(self._opened().read, work)
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in one transaction: all of it is saved, or nothing."""
-        return self._wait(lambda store: store.write(work))
+        return self._portal.call(self._opened().write, work)
 
     def memory_of(self, tx: Transaction, user_id: str) -> UserMemory | None:
         """Return the user's memory, if the user exists."""
@@ -67,12 +67,9 @@ class GitUserStorage:
     def close(self) -> None:
         """Close the database; closing twice is allowed."""
         store, self._store = self._store, None
-        if store is None:
-            return
-        asyncio.run_coroutine_threadsafe(store.close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if store is not None:
+            self._portal.call(store.close)
+            self._loop.close()
 
     def __enter__(self) -> "GitUserStorage":
         return self
@@ -82,23 +79,39 @@ class GitUserStorage:
     ) -> None:
         self.close()
 
-    def _wait(self, begin: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+    def _opened(self) -> Store:
         if self._store is None:
             raise ValueError("This storage is closed. Open another GitUserStorage.")
-        return asyncio.run_coroutine_threadsafe(begin(self._store), self._loop).result()
+        return self._store
 
 
-class UserBlockManager:
-    """A user's memory blocks. The first block creates the user. All changes are in the user's name."""
-
+class _OneUser:
     def __init__(self, user_id: str, storage: GitUserStorage) -> None:
         self.user_id = user_id
         self.storage = storage
 
+    def _read(self, read: Callable[[Transaction, UserMemory], T]) -> T | None:
+        """Read the user's memory; returns None for an unknown user."""
+
+        def work(tx: Transaction) -> T | None:
+            memory = self.storage.memory_of(tx, self.user_id)
+            return read(tx, memory) if memory else None
+
+        return self.storage.read(work)
+
+    def _change(self, change: Callable[[Transaction, UserMemory], T], *, makes: bool = False) -> T:
+        return self.storage.write(lambda tx: change(tx, self._require(tx, makes=makes)))
+
+    def _require(self, tx: Transaction, *, makes: bool = False) -> UserMemory:
+        return user_memory.open_memory(tx, self.storage.scope, self.user_id, makes=makes)
+
+
+class UserBlockManager(_OneUser):
+    """A user's memory blocks. The first block creates the user. All changes are in the user's name."""
+
     def list_blocks(self) -> list[str]:
         """Return the labels of the blocks, sorted; none for an unknown user."""
-        nothing: tuple[Block, ...] = ()
-        return [block.label for block in self._read(user_memory.listed, nothing)]
+        return [block.label for block in self._read(user_memory.listed) or ()]
 
     def get_block(self, label: str) -> str | None:
         """Return the text of a block, if there is one."""
@@ -118,12 +131,9 @@ class UserBlockManager:
     def update_block(self, label: str, text: str, *, message: str | None = None, schema_ref: str | None = None) -> str:
         """Write the block; returns the id of the new version. Raises Invalid, TooLong."""
         options = PutOptions(message=message, schema_ref=schema_ref)
-
-        def put(tx: Transaction) -> Block:
-            owned = user_memory.open_memory(tx, self.storage.scope, self.user_id, makes=True)
-            return user_memory.put(tx, owned, label, text, owned.actor, options)
-
-        return _head(self.storage.write(put))
+        return _head(
+            self._change(lambda tx, owned: user_memory.put(tx, owned, label, text, owned.actor, options), makes=True)
+        )
 
     def update_block_from_markdown(self, label: str, markdown: str, *, message: str | None = None) -> str:
         """Write the block from Markdown. Raises Invalid with the lines to correct."""
@@ -139,20 +149,26 @@ class UserBlockManager:
 
     def get_history(self, label: str, limit: int = 50) -> list[dict[str, Any]]:
         """Return the versions, newest first: sha, message, author, author_id, timestamp (ISO 8601)."""
-
-        def read(tx: Transaction, owned: UserMemory) -> list[BlockVersion]:
-            return history.page(tx, owned.chain.id, label=label, limit=limit)
-
-        nothing: list[BlockVersion] = []
-        return [_version_row(version) for version in self._read(read, nothing)]
+        versions = self._read(lambda tx, owned: history.page(tx, owned.chain.id, label=label, limit=limit))
+        return [
+            {
+                "sha": version.id.hex(),
+                "message": version.reason,
+                "author": version.author.name or version.author.id,
+                "author_id": version.author.id,
+                "timestamp": _iso(version.created_at),
+            }
+            for version in versions or ()
+        ]
 
     def get_version(self, label: str, sha: str) -> str | None:
         """Return the text at a version. Raises NotFound."""
 
-        def read(tx: Transaction, owned: UserMemory) -> str | None:
-            return history.text_at(tx, owned.chain.id, label, history.get(tx, owned.chain.id, sha))
+        def read(tx: Transaction) -> str | None:
+            chain = self._require(tx).chain
+            return history.text_at(tx, chain.id, label, history.get(tx, chain.id, sha))
 
-        return self._change(read, writes=False)
+        return self.storage.read(read)
 
     def compare(self, label: str, old_sha: str, new_sha: str) -> str:
         """Return the changes between two versions as a unified diff. Raises NotFound."""
@@ -169,22 +185,7 @@ class UserBlockManager:
         return self.update_block(label, parsed.text, message=message)
 
     def _block(self, label: str) -> Block | None:
-        return self._read(lambda tx, owned: user_memory.find(tx, owned, label), None)
-
-    def _read(self, read: Callable[[Transaction, UserMemory], T], otherwise: T) -> T:
-        """Read the user's memory; returns `otherwise` for an unknown user."""
-
-        def work(tx: Transaction) -> T:
-            owned = self.storage.memory_of(tx, self.user_id)
-            return otherwise if owned is None else read(tx, owned)
-
-        return self.storage.read(work)
-
-    def _change(self, change: Callable[[Transaction, UserMemory], T], *, writes: bool = True) -> T:
-        def work(tx: Transaction) -> T:
-            return change(tx, user_memory.open_memory(tx, self.storage.scope, self.user_id))
-
-        return self.storage.write(work) if writes else self.storage.read(work)
+        return self._read(lambda tx, owned: user_memory.find(tx, owned, label))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +209,8 @@ class PendingDiff:
         return asdict(self)
 
 
-class PendingDiffStore:
+class PendingDiffStore(_OneUser):
     """The proposals for one user's memory: made by agents, approved or rejected by the user."""
-
-    def __init__(self, user_id: str, storage: GitUserStorage) -> None:
-        self.user_id = user_id
-        self.storage = storage
 
     def propose(
         self,
@@ -231,8 +228,7 @@ class PendingDiffStore:
         """
         options = ProposalOptions(reasoning=reasoning, confidence=confidence)
 
-        def work(tx: Transaction) -> Proposal:
-            owned = user_memory.open_memory(tx, self.storage.scope, self.user_id)
+        def propose(tx: Transaction, owned: UserMemory) -> Proposal:
             agent = Actor("agent", agent_id, agent_id)
             made = user_memory.propose_edit(tx, owned, label, old_string, new_string, agent, options)
             block = user_memory.find(tx, owned, label)
@@ -240,33 +236,25 @@ class PendingDiffStore:
             require_follows(label, block.value if block else "", made.value or "", schema)
             return made
 
-        return self._diff(self.storage.write(work))
+        return self._diff(self._change(propose))
 
     def list(self, label: str | None = None, status: ProposalStatus | None = "open") -> "list[PendingDiff]":
         """Return proposals, newest first: of one block or all, with one status or any (None)."""
 
-        def work(tx: Transaction) -> "list[Proposal]":
-            owned = self.storage.memory_of(tx, self.user_id)
-            if owned is None:
-                return []
+        def read(tx: Transaction, owned: UserMemory) -> "list[Proposal]":
             which = ProposalFilter(chain_id=owned.chain.id, label=label, status=status)
             return proposals.page(tx, self.storage.scope, Page(limit=_MOST), which)
 
-        return [self._diff(one) for one in self.storage.read(work)]
+        return [self._diff(one) for one in self._read(read) or ()]
 
     def count_pending(self, label: str | None = None) -> int:
         """Return how many proposals wait, for one block or all."""
-
-        def work(tx: Transaction) -> int:
-            owned = self.storage.memory_of(tx, self.user_id)
-            counts = proposals.waiting_counts(tx, owned.chain.id) if owned else {}
-            return sum(counts.values()) if label is None else counts.get(label, 0)
-
-        return self.storage.read(work)
+        counts = self._read(lambda tx, owned: proposals.waiting_counts(tx, owned.chain.id)) or {}
+        return sum(counts.values()) if label is None else counts.get(label, 0)
 
     def get(self, diff_id: str) -> PendingDiff:
         """Return one proposal; raises NotFound."""
-        return self._diff(self.storage.read(lambda tx: self._found(tx, diff_id)[1]))
+        return self._diff(self.storage.read(lambda tx: self._found(tx, self._require(tx), diff_id)))
 
     def approve(self, diff_id: str, body: str | None = None) -> str:
         """Approve it, or `body` instead; returns the id of the new version ("" if the block is deleted).
@@ -274,11 +262,11 @@ class PendingDiffStore:
         Raises NotFound, and Conflict if it was decided before or the same lines changed.
         """
 
-        def work(tx: Transaction) -> approval.Approved | approval.Conflicted:
-            owned, proposal = self._found(tx, diff_id)
+        def approve(tx: Transaction, owned: UserMemory) -> approval.Approved | approval.Conflicted:
+            proposal = self._found(tx, owned, diff_id)
             return approval.approve(tx, self.storage.scope, proposal.id, owned.actor, body=body)
 
-        outcome = self.storage.write(work)
+        outcome = self._change(approve)
         if isinstance(outcome, approval.Conflicted):
             raise Conflict(outcome.proposal.note or "The block changed in the same lines. Approve it with a text.")
         return (outcome.block.head or b"").hex() if outcome.block else ""
@@ -286,18 +274,17 @@ class PendingDiffStore:
     def reject(self, diff_id: str, reason: str | None = None) -> PendingDiff:
         """Reject it. Raises NotFound, and Conflict if it was decided before."""
 
-        def work(tx: Transaction) -> Proposal:
-            owned, proposal = self._found(tx, diff_id)
+        def reject(tx: Transaction, owned: UserMemory) -> Proposal:
+            proposal = self._found(tx, owned, diff_id)
             return approval.reject(tx, self.storage.scope, proposal.id, owned.actor, reason=reason)
 
-        return self._diff(self.storage.write(work))
+        return self._diff(self._change(reject))
 
-    def _found(self, tx: Transaction, diff_id: str) -> tuple[UserMemory, Proposal]:
-        owned = user_memory.open_memory(tx, self.storage.scope, self.user_id)
+    def _found(self, tx: Transaction, owned: UserMemory, diff_id: str) -> Proposal:
         proposal = proposals.get(tx, self.storage.scope, diff_id)
         if proposal.chain_id != owned.chain.id:
             raise NotFound(f"Proposal with ID {diff_id} not found")
-        return owned, proposal
+        return proposal
 
     def _diff(self, proposal: Proposal) -> PendingDiff:
         return PendingDiff(
@@ -317,16 +304,6 @@ class PendingDiffStore:
 
 def _head(block: Block) -> str:
     return (block.head or b"").hex()
-
-
-def _version_row(version: BlockVersion) -> dict[str, Any]:
-    return {
-        "sha": version.id.hex(),
-        "message": version.reason,
-        "author": version.author.name or version.author.id,
-        "author_id": version.author.id,
-        "timestamp": _iso(version.created_at),
-    }
 
 
 def _iso(timestamp: int | None) -> str | None:

@@ -1,6 +1,5 @@
-import string
 from contextlib import suppress
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -78,23 +77,52 @@ def alice() -> HumanBlock:
     return human
 
 
-def test_a_persona_is_written_in_the_bracket_format() -> None:
-    assert COACH.to_memory_string() == COACH_TEXT
-    assert PersonaBlock.from_memory_string(COACH_TEXT) == COACH
+def test_blocks_are_written_in_the_bracket_format() -> None:
+    for block, text in (
+        (COACH, COACH_TEXT),
+        (alice(), ALICE_TEXT),
+        (HumanBlock(), "[STATE] idle"),
+        (HumanBlock(role="Student"), "[USER] | Student\n[STATE] idle"),
+        (PersonaBlock(role="Tutor"), "[IDENTITY] Assistant | Tutor\n[STYLE] professional, concise"),
+    ):
+        assert block.to_memory_string() == text
+        assert type(block).from_memory_string(text) == block
+    for persona in (DEFAULT_PERSONA, CODING_ASSISTANT_PERSONA, RESEARCH_ASSISTANT_PERSONA):
+        assert PersonaBlock.from_memory_string(persona.to_memory_string()) == persona
 
 
-def test_a_human_is_written_in_the_bracket_format() -> None:
-    assert alice().to_memory_string() == ALICE_TEXT
-    assert HumanBlock.from_memory_string(ALICE_TEXT) == alice()
-
-
-def test_a_block_says_no_more_than_it_knows() -> None:
-    assert HumanBlock().to_memory_string() == "[STATE] idle"
-    assert HumanBlock(name="Alice").to_memory_string() == "[USER] Alice\n[STATE] idle"
-    assert HumanBlock(role="Student").to_memory_string() == "[USER] | Student\n[STATE] idle"
+def test_only_so_many_values_are_held_and_written() -> None:
+    human = HumanBlock(preferences=["p4", "p0"])
+    for number in range(14):
+        human.add_context_note(f"n{number}")
+    for number in range(6):
+        human.add_preference(f"p{number}")
+        human.add_fact(f"f{number}")
+    human.add_context_note(" n13 ")
     assert (
-        PersonaBlock(role="Tutor").to_memory_string() == "[IDENTITY] Assistant | Tutor\n[STYLE] professional, concise"
+        human.to_memory_string() == "[STATE] idle\n[PREFS] p2; p3; p4; p5\n[FACTS] f3; f4; f5\n[CONTEXT] n11; n12; n13"
     )
+    assert human.context_notes == [f"n{number}" for number in range(4, 14)]
+    letters = list("abcdefgh")
+    persona = PersonaBlock(role="Tutor", capabilities=letters, expertise=letters, constraints=letters)
+    letters.clear()
+    assert persona.to_memory_string().split("\n")[1:] == [
+        "[CAPABILITIES] a, b, c, d, e",
+        "[EXPERTISE] a, b, c, d",
+        "[STYLE] professional, concise",
+        "[CONSTRAINTS] a; b; c",
+    ]
+
+
+def test_what_contradicts_itself_or_says_nothing_is_refused() -> None:
+    for kind, text, words in (
+        (HumanBlock, "[TASK] one\n[TASK] two", r"\[TASK\] occurs 2 times"),
+        (HumanBlock, "[STATE] dancing", "Use one of: idle, active_task, waiting_input, thinking, error_recovery"),
+        (PersonaBlock, "I am Nina.", r"\[IDENTITY\] name \| role"),
+        (PersonaBlock, "[IDENTITY] Nina", "needs a role"),
+    ):
+        with pytest.raises(Invalid, match=words):
+            kind.from_memory_string(text)
 
 
 @given(HUMANS)
@@ -146,70 +174,6 @@ def test_any_text_is_read_as_it_will_be_written_or_refused(text: str, lines: lis
                 assert kind.from_memory_string(block.to_full_string()) == block
 
 
-def test_the_newest_four_preferences_three_facts_and_three_notes_are_written() -> None:
-    human = HumanBlock()
-    for number in range(6):
-        human.add_preference(f"p{number}")
-        human.add_fact(f"f{number}")
-        human.add_context_note(f"n{number}")
-
-    assert human.to_memory_string().split("\n")[1:] == [
-        "[PREFS] p2; p3; p4; p5",
-        "[FACTS] f3; f4; f5",
-        "[CONTEXT] n3; n4; n5",
-    ]
-    assert len(human.context_notes) == 6
-
-
-def test_the_first_five_capabilities_four_fields_and_three_constraints_are_written() -> None:
-    letters = list(string.ascii_lowercase)
-    persona = PersonaBlock(role="Tutor", capabilities=letters, expertise=letters, constraints=letters)
-
-    assert persona.to_memory_string().split("\n")[1:] == [
-        "[CAPABILITIES] a, b, c, d, e",
-        "[EXPERTISE] a, b, c, d",
-        "[STYLE] professional, concise",
-        "[CONSTRAINTS] a; b; c",
-    ]
-
-
-def test_a_human_holds_the_last_ten_notes() -> None:
-    human = HumanBlock()
-    for number in range(14):
-        human.add_context_note(f"n{number}")
-
-    assert human.context_notes == [f"n{number}" for number in range(4, 14)]
-
-
-def test_what_is_learned_again_becomes_the_newest_and_a_note_told_twice_is_one() -> None:
-    human = HumanBlock(preferences=["tea", "short"], facts=["Ada", "Turin"])
-    human.add_preference(" tea ")
-    human.add_fact("Ada")
-    for note in ("hello", "hello", "bye", "hello"):
-        human.add_context_note(note)
-
-    assert (human.preferences, human.facts) == (["short", "tea"], ["Turin", "Ada"])
-    assert human.context_notes == ["hello", "bye", "hello"]
-
-
-def test_a_task_begins_and_ends() -> None:
-    human = HumanBlock(context_notes=["kept"])
-    human.set_task("Essay")
-    assert (human.current_task, human.session_state) == ("Essay", SessionState.ACTIVE_TASK)
-    human.clear_task()
-    assert (human.current_task, human.session_state, human.context_notes) == (None, SessionState.IDLE, ["kept"])
-
-
-def test_an_empty_value_is_refused_where_something_was_to_be_said() -> None:
-    human = alice()
-    for tell in (human.set_task, human.add_context_note, human.add_preference, human.add_fact):
-        with pytest.raises(Invalid, match="is empty"):
-            tell(" \n ")
-    assert human == alice()
-    with pytest.raises(Invalid, match="needs a role"):
-        PersonaBlock(role=" ")
-
-
 def test_notes_go_first_where_a_text_would_be_too_long_and_then_facts_and_preferences() -> None:
     human = replace(alice(), other_lines=["She waves."])
     length = len(human.to_full_string())
@@ -241,38 +205,11 @@ def test_too_little_room_is_refused() -> None:
         alice().to_memory_string(20)
 
 
-def test_the_limit_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    human = HumanBlock(facts=["x" * 2000])
-    assert human.to_memory_string() == "[STATE] idle"
-    monkeypatch.setenv("CORE_MEMORY_MAX_CHARS", "2100")
-    assert len(human.to_memory_string()) > 2000
-
-
 def test_several_lines_of_a_list_are_read_as_one_and_lines_of_ones_own_are_kept() -> None:
     human = HumanBlock.from_memory_string("Her name is Ada.\n[FACTS] one\n[USER] Ada\n[FACTS] two; three")
 
     assert (human.name, human.facts, human.other_lines) == ("Ada", ["one", "two", "three"], ["Her name is Ada."])
     assert human.session_state is SessionState.IDLE
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[TASK] one\n[TASK] two", r"\[TASK\] occurs 2 times"),
-        ("[STATE] dancing", "Use one of: idle, active_task, waiting_input, thinking, error_recovery"),
-    ],
-)
-def test_a_human_that_contradicts_itself_is_refused(text: str, words: str) -> None:
-    with pytest.raises(Invalid, match=words):
-        HumanBlock.from_memory_string(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"), [("I am Nina.", r"\[IDENTITY\] name \| role"), ("[IDENTITY] Nina", "needs a role")]
-)
-def test_a_persona_without_identity_is_refused(text: str, words: str) -> None:
-    with pytest.raises(Invalid, match=words):
-        PersonaBlock.from_memory_string(text)
 
 
 def test_a_forged_line_in_a_value_stays_in_its_value() -> None:
@@ -284,34 +221,7 @@ def test_a_forged_line_in_a_value_stays_in_its_value() -> None:
     assert read == human
 
 
-def test_a_persona_is_not_changed_and_does_not_share_its_callers_lists() -> None:
-    given = ["Answer"]
-    persona = PersonaBlock(role="Tutor", capabilities=given)
-    given.append("Lie")
-
-    assert persona.capabilities == ["Answer"]
-    with pytest.raises(FrozenInstanceError):
-        persona.role = "Thief"  # type: ignore[misc]
-
-
 def test_a_long_hostile_text_is_read_and_written_in_a_moment() -> None:
     text = "\n".join(["[FACTS] " + "\\;" * 50_000, *(f"line {number}" for number in range(20_000))])
 
     assert len(HumanBlock.from_memory_string(text).to_memory_string()) <= 1500
-
-
-def test_the_three_personas_fit_and_are_whom_they_say() -> None:
-    named = [(persona.name, persona.role, persona.tone, persona.verbosity) for persona in PRESETS]
-    assert named == [
-        ("Assistant", "General-purpose AI assistant", "friendly", "adaptive"),
-        ("CodeHelper", "Software development assistant", "professional", "detailed"),
-        ("Researcher", "Research and analysis assistant", "professional", "detailed"),
-    ]
-    for persona in PRESETS:
-        assert PersonaBlock.from_memory_string(persona.to_memory_string()) == persona
-    assert CODING_ASSISTANT_PERSONA.expertise == ["Python", "JavaScript", "System design"]
-    assert CODING_ASSISTANT_PERSONA.constraints == ["Include error handling", "Prefer readability"]
-    assert RESEARCH_ASSISTANT_PERSONA.expertise == ["Research methodology", "Data analysis"]
-
-
-PRESETS = (DEFAULT_PERSONA, CODING_ASSISTANT_PERSONA, RESEARCH_ASSISTANT_PERSONA)

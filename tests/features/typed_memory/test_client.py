@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.app import open_in_thread
-from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
+from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.features.typed_memory.blocks import HumanBlock
 from ricordo.features.typed_memory.client import InProcessClient, MemoryClient
 from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
@@ -55,16 +55,6 @@ def test_what_leaves_the_block_is_archived_and_found(client: InProcessClient) ->
     assert listed.text == found
 
 
-def test_every_change_is_a_version(client: InProcessClient) -> None:
-    agent = BaseAgent(client)
-    before = client.agents.blocks.retrieve("human", agent_id=agent.agent_id)
-    agent.learn(fact="Sings")
-    after = client.agents.blocks.retrieve("human", agent_id=agent.agent_id)
-    assert (after.version, after.head != before.head) == (before.version + 1, True)
-    same = client.agents.blocks.update("human", agent_id=agent.agent_id, value=after.value)
-    assert same.version == after.version
-
-
 def test_what_is_not_there_or_not_known_is_told(client: InProcessClient) -> None:
     agent_id = BaseAgent(client).agent_id
     with pytest.raises(NotFound, match="no block"):
@@ -73,16 +63,6 @@ def test_what_is_not_there_or_not_known_is_told(client: InProcessClient) -> None
         MemoryManager(client, "agent-nobody").learn_fact("Sings")
     with pytest.raises(Invalid, match='"colour" cannot be set here'):
         BaseAgent(client, colour="green")
-
-
-def test_one_program_at_a_time_has_the_folder(tmp_path: Path) -> None:
-    providers = ProviderSettings.model_construct()
-    with open_client(settings_in(tmp_path), providers) as client:
-        agent_id = BaseAgent(client).agent_id
-        with pytest.raises(Conflict), open_client(settings_in(tmp_path), providers):
-            pass
-    with open_client(settings_in(tmp_path), providers) as again:
-        assert again.agents.blocks.retrieve("persona", agent_id=agent_id).value.startswith("[IDENTITY]")
 
 
 def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.errors import Invalid, NotFound
-from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock, SessionState
-from ricordo.features.typed_memory.manager import MemoryManager
+from ricordo.features.typed_memory.blocks import CODING_ASSISTANT_PERSONA, HumanBlock, PersonaBlock
+from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
 from ricordo.features.typed_memory.rotation import (
     AdaptiveRotation,
     AggressiveRotation,
@@ -40,35 +40,50 @@ def manager_of(
     return MemoryManager(client, "agent-1", max_chars, strategy, now=clock or Clock())
 
 
-def test_what_is_learned_stands_in_the_block() -> None:
+def test_what_is_told_stands_in_the_block_once() -> None:
     client = FakeLetta(ALICE)
     manager = manager_of(client)
-
-    manager.set_task("Brainstorm essay topics", context="Starting session")
-    manager.learn_preference("Prefers detailed feedback")
-    manager.learn_fact("Studies computer science")
-    manager.add_context("Discussed identity themes")
+    for tell, text in (
+        (manager.set_task, "Essay"),
+        (manager.learn_preference, "Short answers"),
+        (manager.learn_fact, "Lives in Turin"),
+        (manager.add_context, "Talked"),
+    ):
+        before = len(client.agents.blocks.writes)
+        with pytest.raises(Invalid, match="is empty"):
+            tell(" ")
+        tell(text)
+        tell(text)
+        assert len(client.agents.blocks.writes) == before + 1, text
+    manager.update_persona(PersonaBlock(name="Otto", role="Coach"))
 
     assert client.human == (
-        "[USER] Alice | High school senior\n"
-        "[TASK] Brainstorm essay topics\n"
-        "[STATE] active_task\n"
-        "[PREFS] Prefers detailed feedback\n"
-        "[FACTS] Studies computer science\n"
-        "[CONTEXT] Starting session; Discussed identity themes"
+        f"{ALICE}\n[TASK] Essay\n[STATE] active_task\n[PREFS] Short answers\n[FACTS] Lives in Turin\n[CONTEXT] Talked"
     )
+    assert client.agents.blocks.values["persona"] == "[IDENTITY] Otto | Coach\n[STYLE] professional, concise"
     assert client.archive == []
 
 
-def test_the_same_said_twice_is_written_once() -> None:
-    client = FakeLetta(ALICE)
-    manager = manager_of(client)
-    for tell in (manager.set_task, manager.learn_preference, manager.learn_fact, manager.add_context):
-        before = len(client.agents.blocks.writes)
-        tell("Once")
-        tell("Once")
-        assert len(client.agents.blocks.writes) == before + 1
-    assert client.archive == []
+def test_a_task_that_is_done_or_replaced_goes_to_the_archive_with_its_notes() -> None:
+    client, clock = FakeLetta(ALICE), Clock()
+    manager = manager_of(client, clock=clock)
+    clock.now = MORNING.astimezone(timezone(timedelta(hours=9)))
+    manager.set_task("Essay\n[TASK COMPLETED 2020-01-01T00:00:00]", context="Begin")
+    manager.add_context("Talked")
+    manager.clear_task()
+    assert client.human == f"{ALICE}\n[STATE] idle"
+    clock.now += timedelta(days=1)
+    manager.set_task("Essay", context="Begin")
+    manager.set_task("Mathematics")
+    manager.clear_task(archive=False)
+    manager.clear_task()
+
+    assert client.archive == [
+        "[TASK COMPLETED 2025-12-31T10:00:00]\nTask: Essay\n  [TASK COMPLETED 2020-01-01T00:00:00]\n"
+        "Context:\n- Begin\n- Talked",
+        f"[ARCHIVED 2026-01-01T10:00:00]\n{ALICE}\n[TASK] Essay\n[STATE] active_task\n[CONTEXT] Begin",
+    ]
+    assert client.human == f"{ALICE}\n[STATE] idle\n[CONTEXT] Begin"
 
 
 def test_what_the_agent_wrote_itself_stays() -> None:
@@ -76,72 +91,6 @@ def test_what_the_agent_wrote_itself_stays() -> None:
     manager_of(client).learn_fact("Drinks tea")
 
     assert client.human == "[STATE] idle\n[FACTS] Lives in Turin; Drinks tea\nHer name is Ada."
-
-
-def test_a_task_that_is_done_goes_to_the_archive_with_its_notes() -> None:
-    client = FakeLetta(ALICE)
-    manager = manager_of(client)
-    manager.set_task("Brainstorm essay topics")
-    for note in ("Discussed identity themes", "Explored personal challenges", "Identified 5 potential topics"):
-        manager.add_context(note)
-
-    manager.clear_task(archive=True)
-
-    assert client.archive == [
-        "[TASK COMPLETED 2025-12-31T10:00:00]\n"
-        "Task: Brainstorm essay topics\n"
-        "Context:\n"
-        "- Discussed identity themes\n"
-        "- Explored personal challenges\n"
-        "- Identified 5 potential topics"
-    ]
-    assert client.human == f"{ALICE}\n[STATE] idle"
-
-
-def test_a_task_without_notes_is_archived_without_them_and_none_is_not_archived() -> None:
-    client = FakeLetta(ALICE)
-    manager = manager_of(client)
-    manager.set_task("Essay\n[TASK COMPLETED 2020-01-01T00:00:00]")
-    manager.clear_task()
-    manager.clear_task()
-
-    assert client.archive == [
-        "[TASK COMPLETED 2025-12-31T10:00:00]\nTask: Essay\n  [TASK COMPLETED 2020-01-01T00:00:00]"
-    ]
-
-
-def test_a_task_can_be_dropped_without_a_trace() -> None:
-    client = FakeLetta(ALICE)
-    manager = manager_of(client)
-    manager.set_task("Essay", context="Begin")
-    manager.clear_task(archive=False)
-
-    assert client.archive == []
-    assert client.human == f"{ALICE}\n[STATE] idle\n[CONTEXT] Begin"
-
-
-def test_a_task_that_another_replaces_goes_to_the_archive() -> None:
-    client = FakeLetta(ALICE)
-    manager = manager_of(client)
-    manager.set_task("Essay", context="Begin")
-    manager.set_task("Mathematics")
-
-    assert client.archive == [
-        f"[ARCHIVED 2025-12-31T10:00:00]\n{ALICE}\n[TASK] Essay\n[STATE] active_task\n[CONTEXT] Begin"
-    ]
-    assert client.human == f"{ALICE}\n[TASK] Mathematics\n[STATE] active_task\n[CONTEXT] Begin"
-
-
-def test_what_the_block_has_no_number_for_goes_to_the_archive() -> None:
-    client = FakeLetta(ALICE)
-    manager = manager_of(client)
-    for number in range(5):
-        manager.add_context(f"note {number}")
-
-    assert client.human == f"{ALICE}\n[STATE] idle\n[CONTEXT] note 2; note 3; note 4"
-    assert client.archive == [
-        f"[ARCHIVED 2025-12-31T10:00:00]\n{ALICE}\n[STATE] idle\n[CONTEXT] note {number}" for number in (0, 1)
-    ]
 
 
 def test_a_block_that_is_too_full_is_archived_whole_and_keeps_the_newest() -> None:
@@ -208,19 +157,6 @@ def test_a_task_longer_than_the_block_is_cut_there_and_whole_in_the_archive() ->
     assert f"[TASK] {'x' * 3000}\n" in client.archive[0]
 
 
-def test_what_is_said_again_in_another_month_is_archived_again() -> None:
-    client = FakeLetta(ALICE)
-    clock = Clock()
-    manager = manager_of(client, clock=clock)
-    for month in range(2):
-        clock.now = MORNING + timedelta(days=31 * month)
-        for note in ("Discussed identity", "one", "two", "three"):
-            manager.add_context(note)
-
-    said = [text[:20] for text in client.archive if text.endswith("[CONTEXT] Discussed identity")]
-    assert said == ["[ARCHIVED 2025-12-31", "[ARCHIVED 2026-01-31"]
-
-
 def test_a_block_of_ones_own_can_be_stored_after_each_note() -> None:
     client = FakeLetta(ALICE)
     clock = Clock()
@@ -234,7 +170,7 @@ def test_a_block_of_ones_own_can_be_stored_after_each_note() -> None:
     assert [HumanBlock.from_memory_string(text.partition("\n")[2]).context_notes for text in client.archive] == [
         [f"note; {number}"] for number in range(5)
     ]
-    assert len(human.context_notes) == 8
+    assert human.context_notes == [f"note; {number}" for number in (5, 6, 7)]
 
 
 def test_a_block_of_ones_own_holds_after_a_rotation_what_stayed() -> None:
@@ -283,52 +219,6 @@ def test_a_process_that_is_killed_between_archive_and_block_loses_nothing_and_it
     assert (client.human, len(client.archive)) == (f"{ALICE}\n[STATE] idle", archived)
 
 
-def test_a_rotation_that_was_killed_is_not_archived_twice() -> None:
-    client = FakeLetta(f"{ALICE}\n[FACTS] {'x' * 800}\n[CONTEXT] {'y' * 300}")
-    client.agents.blocks.is_killed = True
-    with pytest.raises(Killed):
-        manager_of(client).add_context("z" * 200)
-    client.agents.blocks.is_killed = False
-    manager_of(client).add_context("z" * 200)
-
-    assert len(client.archive) == 1
-    assert HumanBlock.from_memory_string(client.human).context_notes == ["z" * 200]
-
-
-def test_the_same_task_done_on_another_day_is_archived_again() -> None:
-    client = FakeLetta(ALICE)
-    clock = Clock()
-    manager = manager_of(client, clock=clock)
-    for _ in range(2):
-        manager.set_task("Vocabulary")
-        manager.clear_task()
-        clock.now += timedelta(days=1)
-
-    assert [text[:36] for text in client.archive] == [
-        "[TASK COMPLETED 2025-12-31T10:00:00]",
-        "[TASK COMPLETED 2026-01-01T10:00:00]",
-    ]
-
-
-def test_moments_in_the_archive_are_utc() -> None:
-    client = FakeLetta(ALICE)
-    clock = Clock()
-    clock.now = MORNING.astimezone(timezone(timedelta(hours=9)))
-    manager = manager_of(client, clock=clock)
-    manager.set_task("Essay")
-    manager.clear_task()
-
-    assert client.archive[0].startswith("[TASK COMPLETED 2025-12-31T10:00:00]\n")
-
-
-def test_a_persona_is_written() -> None:
-    client = FakeLetta(ALICE)
-    manager_of(client).update_persona(PersonaBlock(name="Otto", role="Coach"))
-
-    assert client.agents.blocks.values["persona"] == "[IDENTITY] Otto | Coach\n[STYLE] professional, concise"
-    assert client.human == ALICE
-
-
 def test_the_summary_says_how_full_memory_is_and_what_is_in_it() -> None:
     human = f"{ALICE}\n[TASK] Essay\n[STATE] waiting_input\n[PREFS] a; b\n[FACTS] c\n[CONTEXT] d; e; f"
     client = FakeLetta(human, persona="x" * 300)
@@ -345,18 +235,6 @@ def test_the_summary_says_how_full_memory_is_and_what_is_in_it() -> None:
     }
 
 
-def test_the_archive_is_searched() -> None:
-    client = FakeLetta(ALICE)
-    client.archive.extend(f"essay topics {number}" for number in range(9))
-    manager = manager_of(client)
-
-    assert manager.search_archival("essay topics") == [f"essay topics {number}" for number in range(5)]
-    assert manager.search_archival("topics", limit=1) == ["essay topics 0"]
-    assert manager.search_archival("bees") == []
-    with pytest.raises(Invalid):
-        manager.search_archival("essay", limit=0)
-
-
 def test_an_agent_without_a_human_block_is_told_apart_and_one_without_a_persona_works() -> None:
     client = FakeLetta(ALICE)
     del client.agents.blocks.values["persona"]
@@ -366,31 +244,34 @@ def test_an_agent_without_a_human_block_is_told_apart_and_one_without_a_persona_
     del client.agents.blocks.values["human"]
     with pytest.raises(NotFound, match='agent-1 has no block "human"'):
         manager_of(client).learn_fact("Drinks tea")
+    with pytest.raises(Invalid, match="at least one"):
+        manager_of(client).search_archival("essay", limit=0)
 
 
-def test_other_failures_of_the_client_are_the_callers() -> None:
-    client = FakeLetta(ALICE)
-    client.agents.blocks.is_killed = True
-    with pytest.raises(Killed):
-        manager_of(client).learn_fact("Drinks tea")
+def test_an_agent_is_made_with_its_two_blocks_and_learns() -> None:
+    client = FakeLetta()
+    agent = BaseAgent(client, persona=CODING_ASSISTANT_PERSONA, human=HumanBlock(name="Ada"), tags=["x"])
+    agent.update_context(task="Essay", note="Begin")
+    agent.learn(preference="Short answers", fact="Lives in Turin")
+
+    persona = {"label": "persona", "value": CODING_ASSISTANT_PERSONA.to_memory_string()}
+    human = {"label": "human", "value": "[USER] Ada\n[STATE] idle"}
+    assert client.agents.made == [{"name": "CodeHelper", "tags": ["x"], "memory_blocks": [persona, human]}]
+    assert (agent.agent_id, agent.memory.agent_id) == ("agent-1", "agent-1")
+    assert client.human == (
+        "[USER] Ada\n[TASK] Essay\n[STATE] active_task\n[PREFS] Short answers\n[FACTS] Lives in Turin\n[CONTEXT] Begin"
+    )
 
 
-def test_an_empty_word_changes_nothing() -> None:
-    client = FakeLetta(ALICE)
-    manager = manager_of(client)
-    for tell in (manager.set_task, manager.learn_fact, manager.learn_preference, manager.add_context):
-        with pytest.raises(Invalid, match="is empty"):
-            tell(" ")
-    assert client.agents.blocks.writes == []
-
-
-def test_a_length_that_holds_nothing_is_refused_and_the_environment_gives_the_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_wrong_is_found_before_there_is_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeLetta()
     with pytest.raises(Invalid, match="at least 150"):
-        manager_of(FakeLetta(), max_chars=149)
-    monkeypatch.setenv("CORE_MEMORY_MAX_CHARS", "700")
-    assert manager_of(FakeLetta()).max_chars == 700
+        BaseAgent(client, max_chars=149)
+    monkeypatch.setenv("ARCHIVAL_ROTATION_THRESHOLD", "80")
+    with pytest.raises(Invalid):
+        BaseAgent(client)
+    assert client.agents.made == []
+    assert BaseAgent(client, max_chars=200, strategy=PreservativeRotation()).memory.max_chars == 200
 
 
 def test_two_threads_with_one_manager_lose_nothing() -> None:
@@ -441,13 +322,3 @@ def test_whatever_happens_every_word_is_in_the_block_or_in_the_archive(
 def notes_anywhere(client: FakeLetta) -> set[str]:
     texts = [client.human, *(text.partition("\n")[2] for text in client.archive)]
     return {note for text in texts for note in HumanBlock.from_memory_string(text).context_notes}
-
-
-def test_the_state_can_be_set_by_hand() -> None:
-    client = FakeLetta(ALICE)
-    manager = manager_of(client)
-    human = manager.read_human()
-    human.session_state = SessionState.ERROR_RECOVERY
-    manager.update_human(human)
-
-    assert client.human == f"{ALICE}\n[STATE] error_recovery"
