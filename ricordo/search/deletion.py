@@ -7,7 +7,7 @@ out in transactions that only read, a portion at a time, and the buffer's rows g
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from ricordo.search.records import (
 )
 from ricordo.search.vectors import VECTOR
 from ricordo.search.write_buffer import BufferRow
-from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.engine.store import Transaction, each, portions
 from ricordo.storage.schema.core_tables import jobs
 from ricordo.storage.schema.search_tables import (
     search_documents,
@@ -41,7 +41,6 @@ BYTES_AT_ONCE = 1_000_000
 _TERMS_READ = 100
 _CHUNKS_AT_ONCE = 8
 
-T = TypeVar("T")
 Positions = npt.NDArray[np.int64]
 # The number, documents, deleted documents and generation of a partition; () where there is none.
 State = tuple[int, ...]
@@ -102,13 +101,13 @@ class Deletion:
 
     def steps(self) -> Iterator[Step]:
         """What is to be done, in order. Each step may be done twice, and none may be left out."""
-        for chunks in _portions(_chunks(self.positions, DOCUMENT_CHUNK), _CHUNKS_AT_ONCE):
+        for chunks in portions(_chunks(self.positions, DOCUMENT_CHUNK), _CHUNKS_AT_ONCE):
             yield partial(_mark_documents, self, chunks)
-        for terms in _portions(self.terms, _TERMS_READ):
+        for terms in portions(self.terms, _TERMS_READ):
             yield partial(_rewrite_postings, self, terms)
         for chunk in _chunks(self.positions, VECTOR_CHUNK):
             yield partial(_clear_vectors, self, chunk)
-        for rows in _portions(self.rows, ROWS_AT_ONCE):
+        for rows in portions(self.rows, ROWS_AT_ONCE):
             yield partial(_delete_rows, rows)
 
     def prepare(self, tx: Transaction, step: Step) -> tuple[State, list[Write]] | None:
@@ -253,7 +252,3 @@ def _chunks(positions: Positions, size: int) -> list[int]:
 
 def _state(partition: Any) -> State:
     return () if partition is None else (partition.seq, partition.documents, partition.deleted, partition.generation)
-
-
-def _portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))

@@ -73,7 +73,7 @@ class Scene:
 
     def wait(self, work: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
         """Do something with the store of the program's own, where no jobs come between."""
-        return self.storage._wait(work)
+        return self.storage._portal.call(work, self.storage._opened())
 
     @property
     def blocks(self) -> UserBlockManager:

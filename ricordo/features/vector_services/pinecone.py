@@ -5,16 +5,14 @@ product and have the dimension of the embedding model. What was written may take
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services import service as shared
-from ricordo.features.vector_services.service import ServiceIndex, ServiceTimeouts, VectorService
-from ricordo.search.vector_index import VectorFilter, VectorRecord
+from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts, VectorService
+from ricordo.search.vector_index import VectorRecord
 
-# Pinecone takes a thousand vectors or two megabytes a request; some room is left for what surrounds them.
-_MOST_VECTORS, _MOST_BYTES = 1_000, 2 * 1024 * 1024 - 64 * 1024
 _OPERATORS = {"in": "$in", "any": "$in", "eq": "$eq", "gte": "$gte", "lte": "$lte"}
 _METRICS = ("cosine", "dotproduct")
 
@@ -23,59 +21,14 @@ class PineconeIndex(ServiceIndex):
     """Vectors in a Pinecone index, through the official client, which tries again by itself after 429 and 5xx."""
 
     name = "pinecone"
+    # Pinecone takes a thousand vectors or two megabytes a request; some room is left for what surrounds them.
+    MOST_ITEMS, MOST_BYTES = 1_000, 2 * 1024 * 1024 - 64 * 1024
 
     def __init__(
         self, api_key: str, host: str, *, prefix: str = shared.DEFAULT_PREFIX, timeouts: ServiceTimeouts | None = None
     ) -> None:
         service = VectorService("Pinecone", host, "PINECONE_API_KEY", "PINECONE_INDEX_HOST", api_key)
         super().__init__(service, prefix, timeouts)
-
-    async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
-        """Keep these, in as many requests as Pinecone's limits need."""
-        namespace = self._namespace_of(partition, model)
-        for vectors in shared.by_size(map(_vector, shared.latest(records)), _MOST_VECTORS, _MOST_BYTES):
-            index = await self._opened()
-            async with self._request(self._timeouts.write):
-                await index.upsert(vectors=vectors, namespace=namespace)
-
-    async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        for ids in shared.slices([str(document) for document in documents], _MOST_VECTORS):
-            await self._delete(partition, model, ids)
-
-    async def drop(self, partition: str, model: str) -> None:
-        await self._delete(partition, model, None)
-
-    async def search(
-        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
-    ) -> list[tuple[int, float]]:
-        """The nearest documents, 10,000 at most."""
-        if limit < 1:
-            return []
-        index = await self._opened()
-        async with self._request(self._timeouts.search):
-            answer = await index.query(
-                vector=shared.floats(vector),
-                top_k=min(limit, shared.MOST_RESULTS),
-                namespace=self._namespace_of(partition, model),
-                filter=_filter(wanted),
-            )
-        try:
-            return shared.ranked((int(match.id), float(match.score)) for match in answer.matches)
-        except ValueError:
-            raise self._service.unexpected_answer() from None
-
-    async def _delete(self, partition: str, model: str, ids: list[str] | None) -> None:
-        namespace = self._namespace_of(partition, model)
-        index = await self._opened()
-        async with self._request(self._timeouts.write):
-            try:
-                if ids is None:
-                    await index.delete_namespace(name=namespace)
-                else:
-                    await index.delete(ids=ids, namespace=namespace)
-            except Exception as error:
-                if not _is_unknown_namespace(error):
-                    raise
 
     async def _open(self) -> Any:
         pinecone_index = await asyncio.to_thread(_index_class)
@@ -101,6 +54,33 @@ class PineconeIndex(ServiceIndex):
                 "with the dimension of your embedding model, and set its host."
             )
 
+    def _item(self, record: VectorRecord) -> dict[str, Any]:
+        metadata = {name: value for name, value in record.fields().items() if name != "tags" or value}
+        return {"id": str(record.document), "values": shared.floats(record.vector), "metadata": metadata}
+
+    async def _write(self, client: Any, namespace: str, items: list[dict[str, Any]]) -> None:
+        await client.upsert(vectors=items, namespace=namespace)
+
+    async def _delete(self, client: Any, namespace: str, documents: list[int]) -> None:
+        await client.delete(ids=[str(document) for document in documents], namespace=namespace)
+
+    async def _drop(self, client: Any, namespace: str) -> None:
+        await client.delete_namespace(name=namespace)
+
+    async def _query(
+        self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
+    ) -> Any:
+        found = [{name: {_OPERATORS[operator]: value}} for name, operator, value in wanted]
+        filters = {"$and": found} if found else None
+        return await client.query(vector=vector, top_k=limit, namespace=namespace, filter=filters)
+
+    def _pairs(self, answer: Any) -> Iterable[tuple[Any, Any]]:
+        return ((match.id, match.score) for match in answer.matches)
+
+    def _is_absent(self, error: Exception) -> bool:
+        said = str(getattr(error, "message", ""))
+        return getattr(error, "status_code", None) == 404 and "namespace" in said.lower()
+
     def _translated(self, error: Exception) -> Unavailable | None:
         errors = shared.library("pinecone.errors", "Pinecone")
         match error:
@@ -116,21 +96,5 @@ class PineconeIndex(ServiceIndex):
 
 
 def _index_class() -> Any:
-    # Its package imports its parts when they are asked for, so the part is asked for here, in the conversation.
+    # Its package imports its parts when they are asked for, so the part is asked for here, in the thread.
     return shared.library("pinecone", "Pinecone").AsyncIndex
-
-
-def _vector(record: VectorRecord) -> dict[str, Any]:
-    metadata = record.fields()
-    if not record.tags:
-        del metadata["tags"]
-    return {"id": str(record.document), "values": shared.floats(record.vector), "metadata": metadata}
-
-
-def _filter(wanted: VectorFilter) -> dict[str, Any] | None:
-    found = [{name: {_OPERATORS[operator]: value}} for name, operator, value in shared.conditions(wanted)]
-    return {"$and": found} if found else None
-
-
-def _is_unknown_namespace(error: Exception) -> bool:
-    return getattr(error, "status_code", None) == 404 and "namespace" in str(getattr(error, "message", "")).lower()

@@ -5,34 +5,27 @@ is meant for some ten thousand vectors; archives choose it as `qdrant`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from math import ceil
 from typing import Any, TypeVar
 
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services import service as shared
-from ricordo.features.vector_services.service import ServiceIndex, ServiceTimeouts, VectorService
-from ricordo.search.vector_index import VectorFilter, VectorRecord
+from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts, VectorService
+from ricordo.search.vector_index import VectorRecord
 
 T = TypeVar("T")
-_MOST_POINTS, _MOST_BYTES = 1_000, 8 * 1024 * 1024  # a server takes 32 MB by default
 _MOST_PREPARED = 10_000
 # A server that filters by a field without an index reads every point, and a strict one refuses.
-_INDEXED = {
-    "role": "keyword",
-    "conversation": "keyword",
-    "user_id": "keyword",
-    "tags": "keyword",
-    "created_at": "integer",
-}
+_INDEXED = {**dict.fromkeys(("role", "conversation", "user_id", "tags"), "keyword"), "created_at": "integer"}
 
 
 class QdrantIndex(ServiceIndex):
     """Vectors in Qdrant at `location`, an address or a folder or `:memory:`, through the official client."""
 
     name = "qdrant"
+    MOST_ITEMS, MOST_BYTES = 1_000, 8 * 1024 * 1024  # a server takes 32 MB by default
 
     def __init__(
         self,
@@ -50,54 +43,43 @@ class QdrantIndex(ServiceIndex):
         # The local mode blocks while it works, and its files belong to the thread that opened them.
         self._thread = ThreadPoolExecutor(1, "qdrant") if self._is_local else None
 
-    async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
-        """Keep these; the first vector decides the collection's dimension."""
-        collection = self._namespace_of(partition, model)
-        for points in shared.by_size(map(_point, shared.latest(records)), _MOST_POINTS, _MOST_BYTES):
-            await self._ask(self._timeouts.write, partial(self._put, collection=collection, points=points))
-
-    async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        collection = self._namespace_of(partition, model)
-        for ids in shared.slices(documents, _MOST_POINTS):
-            await self._ask(self._timeouts.write, partial(_delete, collection=collection, ids=ids))
-
-    async def drop(self, partition: str, model: str) -> None:
-        collection = self._namespace_of(partition, model)
-        self._prepared.discard(collection)
-        await self._ask(self._timeouts.write, lambda client: client.delete_collection(collection))
-
-    async def search(
-        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
-    ) -> list[tuple[int, float]]:
-        """The nearest documents."""
-        if limit < 1:
-            return []
-        collection = self._namespace_of(partition, model)
-
-        async def nearest(client: Any) -> list[tuple[int, float]]:
-            asking = client.query_points(
-                collection, query=shared.floats(vector), query_filter=_filter(wanted), limit=limit, with_payload=False
-            )
-            answer = await _where_it_is(client, collection, asking)
-            return shared.ranked((int(point.id), float(point.score)) for point in answer.points) if answer else []
-
-        return await self._ask(self._timeouts.search, nearest)
-
     async def close(self) -> None:
         """Close the client, and its folder where it has one."""
         await super().close()
         if self._thread:
             self._thread.shutdown(wait=False)
 
-    async def _put(self, client: Any, collection: str, points: list[dict[str, Any]]) -> None:
+    def _item(self, record: VectorRecord) -> dict[str, Any]:
+        return {"id": record.document, "vector": shared.floats(record.vector), "payload": record.fields()}
+
+    async def _write(self, client: Any, namespace: str, items: list[dict[str, Any]]) -> None:
+        """Keep these; the first vector decides the collection's dimension."""
         models = shared.library("qdrant_client.models", "Qdrant")
-        structs = [models.PointStruct(**point) for point in points]
+        structs = [models.PointStruct(**item) for item in items]
         for _ in range(2):
-            await self._prepare(client, collection, len(points[0]["vector"]))
-            if await _where_it_is(client, collection, client.upsert(collection, structs)):
+            await self._prepare(client, namespace, len(items[0]["vector"]))
+            if await _where_it_is(client, namespace, client.upsert(namespace, structs)):
                 return
-            self._prepared.discard(collection)  # another process dropped it after we had prepared it
-        raise self._service.failed(f"collection {collection} was dropped while it was written")
+            self._prepared.discard(namespace)  # another process dropped it after we had prepared it
+        raise self._service.failed(f"collection {namespace} was dropped while it was written")
+
+    async def _delete(self, client: Any, namespace: str, documents: list[int]) -> None:
+        await _where_it_is(client, namespace, client.delete(namespace, documents))
+
+    async def _drop(self, client: Any, namespace: str) -> None:
+        self._prepared.discard(namespace)
+        await client.delete_collection(namespace)
+
+    async def _query(
+        self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
+    ) -> Any:
+        asking = client.query_points(
+            namespace, query=vector, query_filter=_filter(wanted), limit=limit, with_payload=False
+        )
+        return await _where_it_is(client, namespace, asking)
+
+    def _pairs(self, answer: Any) -> Iterable[tuple[Any, Any]]:
+        return ((point.id, point.score) for point in answer.points)
 
     async def _prepare(self, client: Any, collection: str, dimension: int) -> None:
         """Make the collection and its indexes, once a process; to make them again, or at the same time, is fine."""
@@ -116,11 +98,6 @@ class QdrantIndex(ServiceIndex):
         if len(self._prepared) >= _MOST_PREPARED:
             self._prepared.clear()
         self._prepared.add(collection)
-
-    async def _ask(self, seconds: float, work: Callable[[Any], Awaitable[T]]) -> T:
-        client = await self._opened()
-        async with self._request(seconds):
-            return await self._run(lambda: work(client))
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run it here, or for the local mode in its thread with a loop of its own."""
@@ -150,9 +127,6 @@ class QdrantIndex(ServiceIndex):
         async with self._request(self._timeouts.write):
             return await self._run(opened)
 
-    async def _close(self, client: Any) -> None:
-        await self._run(client.close)
-
     def _translated(self, error: Exception) -> Unavailable | None:
         exceptions = shared.library("qdrant_client.http.exceptions", "Qdrant")
         exhausted = shared.library("qdrant_client.common.client_exceptions", "Qdrant").ResourceExhaustedResponse
@@ -169,10 +143,6 @@ class QdrantIndex(ServiceIndex):
                 return self._service.unexpected_answer()  # no JSON, or without what the client counts on
         # The local mode is an engine in this process: files, locks, arrays and SQLite fail in their own ways.
         return self._service.failed(f"{type(error).__name__}: {error}") if self._is_local else None
-
-
-async def _delete(client: Any, collection: str, ids: list[int]) -> None:
-    await _where_it_is(client, collection, client.delete(collection, ids))
 
 
 async def _where_it_is(client: Any, collection: str, asking: Awaitable[T]) -> T | None:
@@ -194,19 +164,14 @@ def _said(error: Any) -> str:
     return str(said)
 
 
-def _point(record: VectorRecord) -> dict[str, Any]:
-    return {"id": record.document, "vector": shared.floats(record.vector), "payload": record.fields()}
-
-
-def _filter(wanted: VectorFilter) -> Any:
+def _filter(wanted: list[Condition]) -> Any:
     models = shared.library("qdrant_client.models", "Qdrant")
-
-    def condition(name: str, operator: str, value: Any) -> Any:
+    must = []
+    for name, operator, value in wanted:
         if operator == "eq":
-            return models.FieldCondition(key=name, match=models.MatchValue(value=value))
-        if operator in ("in", "any"):
-            return models.FieldCondition(key=name, match=models.MatchAny(any=value))
-        return models.FieldCondition(key=name, range=models.Range(**{operator: value}))
-
-    must = [condition(*one) for one in shared.conditions(wanted)]
+            must.append(models.FieldCondition(key=name, match=models.MatchValue(value=value)))
+        elif operator in ("in", "any"):
+            must.append(models.FieldCondition(key=name, match=models.MatchAny(any=value)))
+        else:
+            must.append(models.FieldCondition(key=name, range=models.Range(**{operator: value})))
     return models.Filter(must=must) if must else None

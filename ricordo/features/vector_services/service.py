@@ -9,9 +9,10 @@ import hashlib
 import importlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,8 +20,10 @@ import orjson
 
 from ricordo.errors import Unavailable
 from ricordo.search.vector_index import VectorFilter, VectorRecord
+from ricordo.storage.engine.store import portions
 
 T = TypeVar("T")
+Condition = tuple[str, str, Any]  # field, operator, value
 DEFAULT_PREFIX = "ricordo"
 MOST_RESULTS = 10_000  # the most that Turbopuffer and Pinecone return for one query
 
@@ -42,22 +45,18 @@ def namespace_of(prefix: str, partition: str, model: str) -> str:
     return "-".join((_UNSAFE.sub("_", prefix)[:32], _UNSAFE.sub("_", partition)[:64], digest))
 
 
-def latest(records: Sequence[VectorRecord]) -> list[VectorRecord]:
-    """The records without those that a later one of the same document replaces: services refuse two in one request."""
-    return list({record.document: record for record in records}.values())
-
-
-def conditions(wanted: VectorFilter) -> list[tuple[str, str, Any]]:
+def conditions(wanted: VectorFilter) -> list[Condition]:
     """The filter as conditions (field, operator, value), all of which must hold; the operators are in, eq, any, gte and lte."""
     tags = [[tag] for tag in wanted.tags] if wanted.all_tags else [list(wanted.tags)]
-    return [
-        *([("role", "in", list(wanted.roles))] if wanted.roles else []),
-        *([("conversation", "eq", wanted.conversation)] if wanted.conversation is not None else []),
-        *([("user_id", "eq", wanted.user_id)] if wanted.user_id is not None else []),
-        *(("tags", "any", some) for some in tags if some),
-        *([("created_at", "gte", wanted.start)] if wanted.start is not None else []),
-        *([("created_at", "lte", wanted.end)] if wanted.end is not None else []),
+    asked: list[Condition] = [
+        ("role", "in", list(wanted.roles) or None),
+        ("conversation", "eq", wanted.conversation),
+        ("user_id", "eq", wanted.user_id),
+        *(("tags", "any", some or None) for some in tags),
+        ("created_at", "gte", wanted.start),
+        ("created_at", "lte", wanted.end),
     ]
+    return [condition for condition in asked if condition[2] is not None]
 
 
 def by_size(items: Iterable[T], most: int, most_bytes: int) -> Iterator[list[T]]:
@@ -75,18 +74,8 @@ def by_size(items: Iterable[T], most: int, most_bytes: int) -> Iterator[list[T]]
         yield batch
 
 
-def slices(items: Sequence[T], most: int) -> Iterator[list[T]]:
-    """Cut the items into lists of at most so many."""
-    return (list(items[start : start + most]) for start in range(0, len(items), most))
-
-
 def floats(vector: Sequence[float]) -> list[float]:
     return [float(value) for value in vector]
-
-
-def ranked(found: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Best first; of equals the older document."""
-    return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
 def library(module: str, title: str) -> Any:
@@ -160,7 +149,10 @@ class VectorService:
 
 
 class ServiceIndex(ABC):
-    """The part of an adapter that does not depend on its service: namespaces, requests, and a client opened at its first use."""
+    """A vector index at a service, in requests of so many items and bytes, with a client that is opened at its first use."""
+
+    MOST_ITEMS: int
+    MOST_BYTES: int
 
     def __init__(self, service: VectorService, prefix: str, timeouts: ServiceTimeouts | None) -> None:
         self._service, self._prefix, self._timeouts = service, prefix, timeouts or ServiceTimeouts()
@@ -168,12 +160,58 @@ class ServiceIndex(ABC):
         self._is_closed = False
         self._lock = asyncio.Lock()
 
+    async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
+        """Keep these, in as many requests as the service's limits need."""
+        # Services refuse two records of one document in one request: the later one replaces the other.
+        latest = {record.document: record for record in records}.values()
+        namespace = namespace_of(self._prefix, partition, model)
+        for items in by_size(map(self._item, latest), self.MOST_ITEMS, self.MOST_BYTES):
+            await self._ask(partial(self._write, namespace=namespace, items=items), may_be_absent=False)
+
+    async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
+        namespace = namespace_of(self._prefix, partition, model)
+        for numbers in portions(documents, self.MOST_ITEMS):
+            await self._ask(partial(self._delete, namespace=namespace, documents=list(numbers)))
+
+    async def drop(self, partition: str, model: str) -> None:
+        await self._ask(partial(self._drop, namespace=namespace_of(self._prefix, partition, model)))
+
+    async def search(
+        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
+    ) -> list[tuple[int, float]]:
+        """The nearest documents, 10,000 at most; of equally near ones the older first."""
+        if limit < 1:
+            return []
+        namespace, most = namespace_of(self._prefix, partition, model), min(limit, MOST_RESULTS)
+        query = partial(self._query, namespace=namespace, vector=floats(vector), limit=most, wanted=conditions(wanted))
+        answer = await self._ask(query, seconds=self._timeouts.search)
+        if answer is None:
+            return []
+        try:
+            found = [(int(number), float(similarity)) for number, similarity in self._pairs(answer)]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise self._service.unexpected_answer() from None
+        return sorted(found, key=lambda one: (-one[1], one[0]))
+
     async def close(self) -> None:
         """Close the client if it is open; a second call does nothing."""
         async with self._lock:
             client, self._client, self._is_closed = self._client, None, True
             if client is not None:
-                await self._close(client)
+                await self._run(client.close)
+
+    async def _ask(
+        self, work: Callable[[Any], Awaitable[Any]], *, seconds: float | None = None, may_be_absent: bool = True
+    ) -> Any:
+        """The answer to a request; None for a namespace that is not there, where that may be."""
+        client = await self._opened()
+        async with self._request(seconds or self._timeouts.write):
+            try:
+                return await self._run(partial(work, client))
+            except Exception as error:
+                if may_be_absent and self._is_absent(error):
+                    return None
+                raise
 
     async def _opened(self) -> Any:
         """The client, opened once for all callers; after a failure the next call tries again."""
@@ -184,17 +222,39 @@ class ServiceIndex(ABC):
                 self._client = await self._open()
             return self._client
 
-    def _namespace_of(self, partition: str, model: str) -> str:
-        return namespace_of(self._prefix, partition, model)
-
     def _request(self, seconds: float) -> AbstractAsyncContextManager[None]:
         return self._service.request(seconds, self._translated)
+
+    async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await work()
 
     @abstractmethod
     async def _open(self) -> Any: ...
 
-    async def _close(self, client: Any) -> None:
-        await client.close()
+    @abstractmethod
+    def _item(self, record: VectorRecord) -> dict[str, Any]: ...
+
+    @abstractmethod
+    async def _write(self, client: Any, namespace: str, items: list[dict[str, Any]]) -> None: ...
+
+    @abstractmethod
+    async def _delete(self, client: Any, namespace: str, documents: list[int]) -> None: ...
+
+    @abstractmethod
+    async def _drop(self, client: Any, namespace: str) -> None: ...
+
+    @abstractmethod
+    async def _query(
+        self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
+    ) -> Any: ...
+
+    @abstractmethod
+    def _pairs(self, answer: Any) -> Iterable[tuple[Any, Any]]:
+        """Documents and similarities in an answer to a query."""
+
+    def _is_absent(self, _error: Exception) -> bool:
+        """Whether the service says with this that it has no such namespace."""
+        return False
 
     @abstractmethod
     def _translated(self, error: Exception) -> Unavailable | None: ...

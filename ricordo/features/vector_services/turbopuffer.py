@@ -6,18 +6,15 @@
 import asyncio
 import struct
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services import service as shared
-from ricordo.features.vector_services.service import ServiceIndex, ServiceTimeouts, VectorService
-from ricordo.search.vector_index import VectorFilter, VectorRecord
+from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts, VectorService
+from ricordo.search.vector_index import VectorRecord
 
 _ADDRESS_VARIABLES = "TURBOPUFFER_REGION (or TURBOPUFFER_BASE_URL)"
-# The service takes far more, but a body beyond a megabyte holds up the event loop, of which the client's HTTP shared.library warns.
-_MOST_ROWS, _MOST_BYTES = 5_000, 1024 * 1024 - 16 * 1024
 _OPERATORS = {"in": "In", "any": "ContainsAny", "eq": "Eq", "gte": "Gte", "lte": "Lte"}
 _SCHEMA = {"created_at": "int", "role": "string", "conversation": "string", "user_id": "string", "tags": "[]string"}
 
@@ -26,6 +23,8 @@ class TurbopufferIndex(ServiceIndex):
     """Vectors at Turbopuffer, through its official client; the client's telemetry stays off."""
 
     name = "tpuf"
+    # The service takes far more, but a body beyond a megabyte holds up the event loop, of which the client's HTTP library warns.
+    MOST_ITEMS, MOST_BYTES = 5_000, 1024 * 1024 - 16 * 1024
 
     def __init__(
         self,
@@ -45,62 +44,6 @@ class TurbopufferIndex(ServiceIndex):
         """Where the service is for a region, as aws-us-east-1."""
         return f"https://{region}.turbopuffer.com"
 
-    async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
-        """Keep these, in as many requests as their size needs."""
-        for rows in shared.by_size(map(_row, shared.latest(records)), _MOST_ROWS, _MOST_BYTES):
-            namespace = await self._namespace(partition, model)
-            writing = partial(namespace.write, distance_metric="cosine_distance", schema=_SCHEMA)
-            await self._change(partial(writing, upsert_rows=rows), may_be_absent=False)
-
-    async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        for ids in shared.slices(documents, _MOST_ROWS):
-            namespace = await self._namespace(partition, model)
-            await self._change(partial(namespace.write, deletes=ids), may_be_absent=True)
-
-    async def drop(self, partition: str, model: str) -> None:
-        namespace = await self._namespace(partition, model)
-        await self._change(namespace.delete_all, may_be_absent=True)
-
-    async def search(
-        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
-    ) -> list[tuple[int, float]]:
-        """The nearest documents, 10,000 at most; Turbopuffer searches what was written a moment ago too."""
-        if limit < 1:
-            return []
-        namespace = await self._namespace(partition, model)
-        question: dict[str, Any] = {
-            "rank_by": ("vector", "ANN", shared.floats(vector)),
-            "limit": min(limit, shared.MOST_RESULTS),
-        }
-        if found := [(name, _OPERATORS[operator], value) for name, operator, value in shared.conditions(wanted)]:
-            question["filters"] = ("And", found)
-        async with self._request(self._timeouts.search):
-            try:
-                answer = await namespace.query(**question, include_attributes=False)
-            except Exception as error:
-                if _is_unknown_namespace(error):
-                    return []
-                raise
-        try:
-            return shared.ranked((int(row["id"]), 1.0 - float(row["$dist"])) for row in answer.rows)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise self._service.unexpected_answer() from None
-
-    async def _change(self, change: Callable[[], Awaitable[Any]], *, may_be_absent: bool) -> None:
-        async with self._request(self._timeouts.write):
-            try:
-                answer = await change()
-            except Exception as error:
-                if may_be_absent and _is_unknown_namespace(error):
-                    return
-                raise
-            # A change counts only where the service says so: a proxy may answer 200 to anything.
-            if getattr(answer, "status", None) != "OK":
-                raise self._service.unexpected_answer()
-
-    async def _namespace(self, partition: str, model: str) -> Any:
-        return (await self._opened()).namespace(self._namespace_of(partition, model))
-
     async def _open(self) -> Any:
         turbopuffer = await asyncio.to_thread(shared.library, "turbopuffer", "Turbopuffer")
         async with self._request(self._timeouts.write):
@@ -111,6 +54,39 @@ class TurbopufferIndex(ServiceIndex):
                 timeout=self._timeouts.write + 1,
                 telemetry=False,
             )
+
+    def _item(self, record: VectorRecord) -> dict[str, Any]:
+        packed = b64encode(struct.pack(f"<{len(record.vector)}f", *record.vector)).decode()
+        return {"id": record.document, "vector": packed, **record.fields()}
+
+    async def _write(self, client: Any, namespace: str, items: list[dict[str, Any]]) -> None:
+        space = client.namespace(namespace)
+        self._require_done(await space.write(upsert_rows=items, distance_metric="cosine_distance", schema=_SCHEMA))
+
+    async def _delete(self, client: Any, namespace: str, documents: list[int]) -> None:
+        self._require_done(await client.namespace(namespace).write(deletes=documents))
+
+    async def _drop(self, client: Any, namespace: str) -> None:
+        self._require_done(await client.namespace(namespace).delete_all())
+
+    async def _query(
+        self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
+    ) -> Any:
+        question: dict[str, Any] = {"rank_by": ("vector", "ANN", vector), "limit": limit}
+        if found := [(name, _OPERATORS[operator], value) for name, operator, value in wanted]:
+            question["filters"] = ("And", found)
+        return await client.namespace(namespace).query(**question, include_attributes=False)
+
+    def _pairs(self, answer: Any) -> Iterable[tuple[Any, Any]]:
+        return ((row["id"], 1.0 - float(row["$dist"])) for row in answer.rows)
+
+    def _require_done(self, answer: Any) -> None:
+        # A change counts only where the service says so: a proxy may answer 200 to anything.
+        if getattr(answer, "status", None) != "OK":
+            raise self._service.unexpected_answer()
+
+    def _is_absent(self, error: Exception) -> bool:
+        return getattr(error, "status_code", None) == 404 and _body(error).get("status") == "error"
 
     def _translated(self, error: Exception) -> Unavailable | None:
         turbopuffer = shared.library("turbopuffer", "Turbopuffer")
@@ -124,18 +100,6 @@ class TurbopufferIndex(ServiceIndex):
             case turbopuffer.TurbopufferError():
                 return self._service.failed(str(error))
         return None
-
-
-def _row(record: VectorRecord) -> dict[str, Any]:
-    return {"id": record.document, "vector": _packed(record.vector), **record.fields()}
-
-
-def _packed(vector: Sequence[float]) -> str:
-    return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-
-
-def _is_unknown_namespace(error: Exception) -> bool:
-    return getattr(error, "status_code", None) == 404 and _body(error).get("status") == "error"
 
 
 def _body(error: Exception) -> dict[str, str]:

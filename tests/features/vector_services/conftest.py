@@ -17,9 +17,7 @@ from ricordo.search.vector_index import VectorIndex
 from ricordo.storage.engine.postgres import PostgresStore
 from tests.support import postgres
 from tests.support.json_server import KEY, JsonServer
-from tests.support.pinecone_server import PineconeServer
-from tests.support.qdrant_server import QdrantServer
-from tests.support.turbopuffer_server import TurbopufferServer
+from tests.support.vector_servers import PineconeServer, QdrantServer, TurbopufferServer
 
 TIMEOUTS = ServiceTimeouts(search=10, write=10)
 

@@ -76,7 +76,7 @@ async def test_a_wrong_key_is_said_with_its_variable_and_never_shown(kind: Kind,
     await wrong.close()
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 503])
 async def test_a_fault_that_lasts_is_said_and_one_that_passed_is_forgotten(
     kind: Kind, index: VectorIndex, server: JsonServer, status: int
 ) -> None:

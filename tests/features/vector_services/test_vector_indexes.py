@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ricordo.features.vector_services.qdrant import QdrantIndex
 from ricordo.features.vector_services.service import namespace_of
 from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord
 from tests.features.vector_services.conftest import TIMEOUTS, Kind
@@ -69,13 +70,6 @@ async def agree(
     return [document for document, _ in found]
 
 
-async def test_the_vector_itself_has_similarity_one_and_its_opposite_minus_one(index: VectorIndex) -> None:
-    await index.upsert("agent-1", "model", [record(1), record(2, vector=[-value for value in unit(1)])])
-    found = await index.search("agent-1", "model", unit(1), 10, ANY)
-    assert [document for document, _ in found] == [1, 2]
-    assert [score for _, score in found] == pytest.approx([1.0, -1.0], abs=1e-5)
-
-
 async def test_a_document_that_is_sent_again_is_replaced_whole(index: VectorIndex) -> None:
     old = [record(number, role="user", tags=("old",)) for number in range(1, 6)]
     await index.upsert("agent-1", "model", old)
@@ -84,7 +78,7 @@ async def test_a_document_that_is_sent_again_is_replaced_whole(index: VectorInde
     records = [one for one in old if one.document != 3] + [new]
     await agree(index, records)
     assert 3 not in await agree(index, records, VectorFilter(tags=("old",)))
-    assert await agree(index, records, VectorFilter(roles=("assistant",))) == [3]
+    assert await agree(index, records, VectorFilter(roles=("assistant",)), limit=1_000_000) == [3]
 
 
 async def test_a_repeat_changes_nothing(index: VectorIndex) -> None:
@@ -112,11 +106,6 @@ async def test_nothing_to_do_and_nothing_wanted_ask_nobody(
     assert not kind.server or servers[kind.name].seen == []
 
 
-async def test_more_than_a_service_returns_is_no_error(index: VectorIndex) -> None:
-    await index.upsert("agent-1", "model", [record(1)])
-    assert await agree(index, [record(1)], limit=1_000_000) == [1]
-
-
 SPACES = ["x" * 300, "x" * 301, "agent ", *"agent-1 agent_1 Agent-1 archive-1 agent/1 agente-è - ..".split()]
 
 
@@ -139,51 +128,6 @@ async def test_a_dropped_space_may_come_back_with_another_dimension(kind: Kind, 
     await index.drop("agent-1", "model")
     await index.upsert("agent-1", "model", [record(1, vector=[0.6, 0.8])])
     assert await index.search("agent-1", "model", [0.6, 0.8], 5, ANY) == [(1, pytest.approx(1.0, abs=1e-5))]
-
-
-FILTERS = [
-    VectorFilter(roles=("user",)),
-    VectorFilter(roles=("user", "tool")),
-    VectorFilter(roles=("nobody",)),
-    VectorFilter(conversation="conversation-1"),
-    VectorFilter(conversation=""),
-    VectorFilter(user_id="user-2"),
-    VectorFilter(user_id=""),
-    VectorFilter(tags=("red",)),
-    VectorFilter(tags=("red", "blue")),
-    VectorFilter(tags=("red", "blue"), all_tags=True),
-    VectorFilter(tags=("red", "nothing"), all_tags=True),
-    VectorFilter(all_tags=True),
-    VectorFilter(tags=('it\'s "è" $in {x}',)),
-    VectorFilter(start=NOON + 20),
-    VectorFilter(end=NOON + 20),
-    VectorFilter(start=NOON + 20, end=NOON + 20),
-    VectorFilter(start=NOON + 21, end=NOON + 20),
-    VectorFilter(start=0, end=2**62),
-    VectorFilter(("user",), "conversation-1", "user-1", ("red",), False, NOON, NOON + 50),
-]
-
-
-def mixed() -> list[VectorRecord]:
-    tags: list[tuple[str, ...]] = [(), ("red",), ("blue",), ("red", "blue"), ('it\'s "è" $in {x}',)]
-    return [
-        record(
-            number,
-            role=("user", "assistant", "tool")[number % 3],
-            conversation=("", "conversation-1", "conversation-2")[number // 3 % 3],
-            user_id=("", "user-1", "user-2")[number // 5 % 3],
-            tags=tags[number % 5],
-        )
-        for number in range(1, 61)
-    ]
-
-
-async def test_a_filter_admits_what_it_says_and_nothing_else(index: VectorIndex) -> None:
-    records = mixed()
-    await index.upsert("agent-1", "model", records)
-    counts = [len(await agree(index, records, wanted, limit=100)) for wanted in FILTERS]
-    assert counts.count(0) == 3
-    assert all(counts[place] for place in (0, 3, 5, 7, 9, 12, 15, 18))
 
 
 async def test_many_at_once_share_one_client_and_lose_nothing(index: VectorIndex) -> None:
@@ -228,7 +172,7 @@ async def test_a_write_of_long_metadata_is_split_by_its_bytes(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind.name.startswith("qdrant"):
-        monkeypatch.setattr("ricordo.features.vector_services.qdrant._MOST_BYTES", 2 * 1024 * 1024)
+        monkeypatch.setattr(QdrantIndex, "MOST_BYTES", 2 * 1024 * 1024)
     records = [record(number, tags=(f"{number}-" + "t" * 20_000,)) for number in range(1, 251)]
     await index.upsert("agent-1", "model", records)
     await agree(index, records, VectorFilter(tags=(records[200].tags[0],)))
@@ -238,7 +182,7 @@ async def test_a_write_of_long_metadata_is_split_by_its_bytes(
         assert max(sizes) < (1 if kind.name == "turbopuffer" else 2) * 1024 * 1024
 
 
-TAGS = ("red", "blue", "green")
+TAGS = ("red", "blue", 'it\'s "è" $in {x}')
 records_strategy = st.lists(
     st.builds(
         VectorRecord,

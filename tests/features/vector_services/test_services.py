@@ -1,20 +1,93 @@
-"""What is Qdrant's alone: collections that must be made, and a mode without a server."""
+"""What each service has alone: Turbopuffer's client, Pinecone's index of an owner, Qdrant's collections and its local mode."""
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ricordo.errors import Unavailable
+from ricordo.features.vector_services.pinecone import PineconeIndex
 from ricordo.features.vector_services.qdrant import QdrantIndex
+from ricordo.features.vector_services.service import ServiceTimeouts
+from ricordo.features.vector_services.turbopuffer import TurbopufferIndex
 from ricordo.search.vector_index import VectorFilter
 from tests.features.vector_services.test_vector_indexes import record, unit
 from tests.support.json_server import KEY
+from tests.support.vector_servers import PineconeServer
 
+pytestmark = pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 ANY = VectorFilter()
+Pinecone = tuple[PineconeIndex, PineconeServer]
+
+
+@pytest.fixture
+async def pinecone(start: Callable[[str], Any]) -> AsyncIterator[Pinecone]:
+    """The adapter over an empty index of eight dimensions."""
+    server = start("pinecone")
+    index = PineconeIndex(KEY, server.url)
+    yield index, server
+    await index.close()
+
+
+async def test_the_clients_telemetry_stays_off_whatever_the_environment_says(
+    start: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing leaves the machine unasked: its client would report the times of earlier requests with later ones."""
+    monkeypatch.setenv("TURBOPUFFER_TELEMETRY", "1")
+    server = start("turbopuffer")
+    index = TurbopufferIndex(KEY, server.url)
+    for _ in range(3):
+        await index.upsert("agent-1", "model", [record(1)])
+        await index.search("agent-1", "model", unit(1), 1, ANY)
+    await index.close()
+    assert len(server.seen) == 6
+    assert not [name for seen in server.seen for name in seen.headers if "telemetry" in name or name == "x-request-id"]
+
+
+async def test_a_service_that_asks_to_wait_for_long_is_not_waited_for(start: Callable[[str], Any]) -> None:
+    """Its client obeys for up to half an hour, and someone waits for this search."""
+    server = start("turbopuffer")
+    index = TurbopufferIndex(KEY, server.url, timeouts=ServiceTimeouts(search=0.2, write=0.2))
+    server.fails(429, 1, retry_after="1000")
+    with pytest.raises(Unavailable, match=r"did not answer within 0\.2 seconds"):
+        await index.search("agent-1", "model", unit(1), 1, ANY)
+    await index.close()
+
+
+async def test_an_index_that_ranks_by_distance_is_refused_before_anything_is_written(pinecone: Pinecone) -> None:
+    index, server = pinecone
+    server.metric = "euclidean"
+    with pytest.raises(Unavailable, match=r'ranks by "euclidean"\. Make one that ranks by cosine'):
+        await index.upsert("agent-1", "model", [record(1)])
+    assert [seen.path for seen in server.seen] == ["/describe_index_stats"]
+    server.metric = "dotproduct"
+    await index.upsert("agent-1", "model", [record(1)])
+
+
+async def test_an_index_of_another_dimension_is_said_with_both(pinecone: Pinecone) -> None:
+    index, server = pinecone
+    server.dimension = 1_536
+    with pytest.raises(Unavailable, match="Vector dimension 8 does not match the dimension of the index 1536"):
+        await index.upsert("agent-1", "model", [record(1)])
+
+
+async def test_who_it_is_is_asked_once(pinecone: Pinecone) -> None:
+    index, server = pinecone
+    for _ in range(3):
+        await index.search("agent-1", "model", unit(1), 1, ANY)
+    assert [seen.path for seen in server.seen] == ["/describe_index_stats", *["/query"] * 3]
+
+
+async def test_vectors_that_someone_else_put_there_are_no_documents(pinecone: Pinecone) -> None:
+    index, server = pinecone
+    await index.upsert("agent-1", "model", [record(1)])
+    (space,) = server.namespaces.values()
+    space["not-a-number"] = space["1"] | {"id": "not-a-number"}
+    with pytest.raises(Unavailable, match="gave an answer that is not Pinecone's"):
+        await index.search("agent-1", "model", unit(1), 5, ANY)
 
 
 async def found(index: QdrantIndex) -> list[int]:
@@ -48,14 +121,6 @@ async def test_a_folder_in_use_is_said_and_its_owner_goes_on(tmp_path: Path) -> 
     gc.collect()
 
 
-async def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    index = QdrantIndex(str(tmp_path / "file" / "vectors"))
-    with pytest.raises(Unavailable, match=r"^Qdrant \(.*\) failed: "):
-        await found(index)
-    await index.close()
-
-
 async def test_a_vector_of_another_dimension_is_said_and_changes_nothing() -> None:
     index = QdrantIndex(":memory:")
     await index.upsert("agent-1", "model", [record(1)])
@@ -82,7 +147,6 @@ async def test_the_local_mode_leaves_the_event_loop_free() -> None:
     await index.close()
 
 
-@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 async def test_a_collection_that_another_server_dropped_is_made_again_with_its_indexes(
     start: Callable[[str], Any],
 ) -> None:
@@ -100,7 +164,6 @@ async def test_a_collection_that_another_server_dropped_is_made_again_with_its_i
     await other.close()
 
 
-@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 async def test_a_plea_to_wait_is_a_refusal_by_number(start: Callable[[str], Any]) -> None:
     """With a time to wait the client raises an error of another family than for all other answers."""
     server = start("qdrant")
@@ -113,7 +176,6 @@ async def test_a_plea_to_wait_is_a_refusal_by_number(start: Callable[[str], Any]
     await index.close()
 
 
-@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 async def test_a_server_is_asked_nothing_but_what_is_needed(start: Callable[[str], Any]) -> None:
     """The client would ask for the server's version from a thread of its own; and a collection is prepared once."""
     server = start("qdrant")
