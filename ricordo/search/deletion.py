@@ -23,9 +23,10 @@ from ricordo.search.records import (
     read_documents,
     read_postings,
 )
+from ricordo.search.vector_index import portions
 from ricordo.search.vectors import VECTOR
 from ricordo.search.write_buffer import BufferRow
-from ricordo.storage.engine.store import Transaction, each, portions
+from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import jobs
 from ricordo.storage.schema.search_tables import (
     search_documents,

@@ -1,12 +1,14 @@
-"""What a service that keeps vectors must do, and the values it is given: a protocol, no code.
+"""What a service that keeps vectors must do, and the values it is given.
 
 The feature `vector_services` implements it; the index of our own does not go through it. Text is the truth and
 vectors are a cache, so whatever an implementation holds may be dropped and sent again at any time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +86,8 @@ class VectorIndex(Protocol):
     async def close(self) -> None:
         """Let go of connections."""
         ...
+
+
+def portions(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """Cut the items into sequences of at most so many."""
+    return (items[start : start + most] for start in range(0, len(items), most))

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from ricordo.errors import Unavailable
-from ricordo.search.vector_index import VectorFilter, VectorRecord
-from ricordo.storage.engine.store import portions
+from ricordo.search.vector_index import VectorFilter, VectorRecord, portions
 
 T = TypeVar("T")
 Condition = tuple[str, str, Any]  # field, operator, value

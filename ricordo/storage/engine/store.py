@@ -218,11 +218,6 @@ def plain_errors(driver: ModuleType, advice: str) -> Iterator[None]:
         raise Invalid("The text holds half a character (a lone surrogate). Send whole characters.") from error
 
 
-def portions(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """Cut the items into sequences of at most so many."""
-    return (items[start : start + most] for start in range(0, len(items), most))
-
-
 def reason_of(error: BaseException) -> str:
     """Return the driver's first line, without a full stop: further ones may quote what people said."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
