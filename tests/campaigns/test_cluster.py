@@ -22,13 +22,10 @@ from ricordo.search.index import MessageFilter, Query
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.store import Transaction
-from tests.campaigns.sizes import short_and_long
 from tests.seams import make
 from tests.seams.stage import LIMIT, Gate, Hooks, Stage, soon, text_of
 from tests.seams.stores import Held, ManualClock, flush
-from tests.support.cluster import Size, run_campaign
 from tests.support.postgres import server
-from tests.support.server_process import CAN_FORK
 
 DATABASES = ("postgresql",)
 
@@ -63,23 +60,6 @@ async def answering(stage: Stage, agent: str, gate: Gate, line: str, otid: str) 
     task = asyncio.ensure_future(collect(await stage.begin(agent, "Are you there?", otids=[otid])))
     await gate.reached()
     return task
-
-
-@pytest.mark.campaign
-@pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")
-@pytest.mark.parametrize(
-    "size",
-    short_and_long(Size(turns=60, kills=2, every=0.8, clients=8, hurries=True), Size(turns=2_000, kills=20, every=5)),
-)
-async def test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job(
-    tmp_path: Path, size: Size
-) -> None:
-    report = await run_campaign(tmp_path, size)
-    print(report)
-    # The campaign itself checks everything; this is that it was one.
-    assert report.broken >= report.kills >= size.kills
-    assert report.interrupted > 0
-    assert report.answered > 15
 
 
 async def test_a_repeat_at_another_server_gets_the_answer_of_the_turn_that_runs(here: Stage, there: Stage) -> None:

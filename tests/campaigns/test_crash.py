@@ -1,23 +1,49 @@
-"""Kills at random points of turns: nothing acknowledged is lost, and every agent still answers."""
+"""Kills, freezes and crowds: nothing acknowledged is lost or done twice, and every agent still answers."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.campaigns.sizes import short_and_long
-from tests.support.crash import run_campaign
+from tests.support.crash import Size, run_campaign
 from tests.support.server_process import CAN_FORK
 
+pytestmark = [pytest.mark.campaign, pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")]
 
-@pytest.mark.campaign
-@pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")
-@pytest.mark.parametrize("kills", short_and_long(7, 300))
-def test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_acknowledged(
-    tmp_path: Path, kills: int
+
+# The campaign itself checks everything; what is checked here is that it was one.
+@pytest.mark.parametrize("size", short_and_long(Size(kills=7), Size(kills=300, agents=32)))
+async def test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_acknowledged(
+    tmp_path: Path, size: Size
 ) -> None:
-    report = run_campaign(tmp_path, kills=kills)
+    report = await run_campaign(tmp_path, size)
     print(report)
-    # The campaign itself checks everything; this is that it was one.
-    assert report.broken >= report.kills >= kills
+    assert report.outcomes["broken"] >= report.kills >= size.kills
     assert report.answered > 0
+    assert report.jobs > 0
     assert report.transcripts > report.kills
+
+
+@pytest.mark.parametrize(
+    "size",
+    short_and_long(
+        Size(turns=60, kills=2, every=0.8, servers=2, agents=32, clients=8, hurries=True),
+        Size(turns=2_000, kills=20, every=5, servers=2, agents=32, clients=16),
+    ),
+)
+async def test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job(
+    tmp_path: Path, size: Size
+) -> None:
+    report = await run_campaign(tmp_path, size)
+    print(report)
+    assert report.outcomes["broken"] >= report.kills >= size.kills
+    assert report.interrupted > 0
+    assert report.answered > 15
+
+
+@pytest.mark.parametrize("turns", short_and_long(120, 1_000))
+async def test_a_crowd_of_clients_loses_no_turn_and_no_edit(tmp_path: Path, turns: int) -> None:
+    report = await run_campaign(tmp_path, Size(turns=turns, agents=20, clients=50))
+    print(report)
+    assert report.outcomes["busy"] > 0
+    assert report.answered == report.turns >= turns

@@ -37,7 +37,9 @@ async def test_the_same_holds_on_a_shared_database_whose_connections_break_and_w
 @pytest.mark.campaign
 @pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")
 @pytest.mark.parametrize("kills", short_and_long(3, 30))
-def test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next_message(tmp_path: Path, kills: int) -> None:
-    report = run_kills(tmp_path, kills=kills, seed=3)
+async def test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next_message(
+    tmp_path: Path, kills: int
+) -> None:
+    report = await run_kills(tmp_path, kills=kills, seed=3)
     print(report)
     assert report.requests >= kills

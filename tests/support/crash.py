@@ -1,7 +1,9 @@
-"""The crash campaign: a server is killed at random points of turns, again and again, and nothing that was acknowledged is lost.
+"""The crash campaign: servers are killed at random points of turns and jobs while clients talk, and nothing acknowledged is lost.
 
-`run_campaign(folder, kills=300)` raises AssertionError with the seed and the first faults, or returns what was done. By hand:
-`python -m tests.support.crash --kills 300`.
+One server alone is on SQLite. Several share a PostgreSQL; at last one of them is frozen in the middle of a turn for longer than its
+lease, and comes back after another has closed that turn. Without kills it is a crowd: busy is the only refusal.
+`await run_campaign(folder, Size(kills=300))` raises AssertionError with the seed and what it found, or returns what was done. By
+hand: `python -m tests.support.crash --kills 300`, `--servers 2 --kills 25 --turns 2000 --every 4`, `--clients 50 --turns 1000`.
 """
 
 import argparse
@@ -9,211 +11,315 @@ import asyncio
 import random
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import orjson
 
 from tests.support.crash_audit import Said, audit
-from tests.support.crash_model import BELLS, PLANS, CrashModel
+from tests.support.crash_servers import CONNECTIONS_OF_ONE, CrashServer, Tables, opened_servers
+from tests.support.faults_model import FaultyModel
 from tests.support.model_server import Answer, ModelServer, Seen
-from tests.support.server_process import ServerProcess
+from tests.support.postgres import stop_server
 
-_PLUGIN = "tests.support.crash_model:plugin"
-_INTERRUPTED = "stopped during this turn"
-_TURNS_OF_AN_AGENT = 40
+Outcome = Literal["answered", "interrupted", "busy", "broken", "slow", "wrong"]
+PLANS = (
+    *("", "insert", "append", "search", "archive", "tagged", "search+lookup", "insert+archive+insert", "ring_bell"),
+    *("insert+ring_bell", "insert/append/archive/lookup", "search/insert+tagged", "share", "share+insert/ring_bell"),
+)
+_BUSY = "Cannot send a new message"
+_GONE = ("The server that ran this turn is gone.", "The server stopped during this turn.")
+_FROZEN = "say-frozen-1"
+_QUICK_TRIES = 3
+_JOBS_AT_ONCE = 5
+_WORK = "SELECT 1 FROM jobs WHERE status IN ('waiting', 'running') AND key NOT LIKE 'every:%'"
+_DROP_IDLE_WAKE_UPS = """DELETE FROM procrastinate_jobs WHERE status = 'doing'
+    AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = queueing_lock AND status = 'running')"""
+_HURRIED_LEASE = 1_000_000  # microseconds
+_LIMIT = 240.0  # seconds for anything to come to rest
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a campaign is: it lasts until there were so many turns and kills, a kill about every so many seconds.
+
+    What a killed server held on PostgreSQL is free once its lease has run out; with `hurries` all leases that are held at a kill
+    are cut to a second, and the jobs of the killed server are free at once.
+    """
+
+    turns: int = 0
+    kills: int = 0
+    every: float = 0.26
+    servers: int = 1
+    agents: int = 8
+    clients: int = 4
+    hurries: bool = False
 
 
 @dataclass
 class Report:
-    """What a campaign did; `broken` counts the requests that a kill cut off."""
+    """What a campaign did; `outcomes` counts the attempts to send a message, `restart_seconds` is the median."""
 
     seed: int
+    turns: int
     kills: int
-    said: int
-    acknowledged: int
     answered: int
-    broken: int
+    interrupted: int
+    outcomes: dict[str, int]
     repeated: int
-    interrupted_runs: int
+    jobs: int
     transcripts: int
+    most_connections: int
     restart_seconds: float
     seconds: float
 
 
-def run_campaign(
-    folder: Path, *, kills: int, clients: int = 4, seed: int | None = None, longest: float = 0.5
-) -> Report:
-    """Kill the server this many times, each at most `longest` seconds after it is back."""
-    seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
-    began = time.monotonic()
-    model, bells = CrashModel(seed), folder / "bells"
-    with listening(model.answer) as address:
-        environment = {"OPENAI_API_KEY": "campaign", "OPENAI_BASE_URL": address, BELLS: str(bells)}
-        with ServerProcess(folder, environment, plugin=_PLUGIN) as server:
-            campaign = _Campaign(server, seed)
-            campaign.run(kills, clients, longest)
-            faults = [*campaign.faults, *model.faults]
-            faults += [line for line in server.log_text().splitlines() if "ERROR" in line or "locked" in line]
-            faults += audit(server.database, campaign.said, bells)
-    assert not faults, f"seed {seed}: {len(faults)} faults:\n" + "\n".join(faults[:12])
-    said = campaign.said
-    return Report(
-        seed=seed,
-        kills=kills,
-        said=len(said),
-        acknowledged=sum(one.acknowledged for one in said),
-        answered=sum(one.answered for one in said),
-        broken=campaign.broken,
-        repeated=campaign.repeated,
-        interrupted_runs=campaign.interrupted,
-        transcripts=model.count,
-        restart_seconds=round(statistics.median(server.starts), 3),
-        seconds=round(time.monotonic() - began, 1),
-    )
+def _slowed(model: FaultyModel, luck: random.Random, asked: asyncio.Event) -> Callable[[Seen], Answer]:
+    """The model at random speeds, which takes its time over the message at which a server is frozen, and tells that it has it."""
 
+    def answer(seen: Seen) -> Answer:
+        answered = model.answer(seen)
+        if _FROZEN.encode() in seen.raw and seen.body["messages"][-1]["content"].startswith(_FROZEN):
+            asked.set()
+            return replace(answered, delay=1.0)
+        return replace(answered, delay=luck.choice((0, 0, 0.002, 0.01)))
 
-@contextmanager
-def listening(answer: Callable[[Seen], Answer]) -> Iterator[str]:
-    """The model behind a real address, in a thread that outlives every kill."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    server = ModelServer(answer, keeps=False)
-    asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
-    try:
-        yield server.url
-    finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+    return answer
 
 
 @dataclass
 class _Campaign:
-    server: ServerProcess
-    seed: int
-    said: list[Said] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+    servers: list[CrashServer]
+    tables: Tables
+    size: Size
+    luck: random.Random
+    asked: asyncio.Event
     agents: list[str] = field(default_factory=list)
-    broken: int = 0
+    said: list[Said] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
-    interrupted: int = 0
-    shared: str = ""
-    up: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
+    most_connections: int = 0
+    kills: int = 0
+    settling: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    http: list[httpx2.AsyncClient] = field(default_factory=list)
+    # Cleared while a server that is alone is down, so that those who talk wait for it.
+    up: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def run(self, kills: int, clients: int, longest: float) -> None:
-        """Kill and start while the clients talk; then let every agent answer once more, and end the server well."""
-        luck = random.Random(self.seed)  # noqa: S311
-        self.server.start()
-        with httpx2.Client(base_url=self.server.url, timeout=30, trust_env=False) as http:
-            block = http.post("/v1/blocks/", json={"label": "shared", "value": "Begin."})
-            self.shared = block.json()["id"]
-            self.up.set()
-            first = [self._make_agent(http) for _ in range(clients)]
-            threads = [threading.Thread(target=self._talk, args=(number, one)) for number, one in enumerate(first)]
-            for thread in threads:
-                thread.start()
-            for _ in range(kills):
-                time.sleep(luck.uniform(0.02, longest))
-                self.up.clear()
-                self.server.kill()
-                self.server.start()
-                self._require_no_open_run(http)
-                self.up.set()
-            self.over.set()
-            for thread in threads:
-                thread.join(60)
-                assert not thread.is_alive(), f"seed {self.seed}: a client hangs"
-            for number, agent in enumerate(self.agents):
-                last = self._new(agent, f"last-{number}")
-                self._send(http, last, "", {}, is_repeat=False)
-                if not last.answered:
-                    self.faults.append(f"{agent} does not answer any more")
-        if code := self.server.stop():
-            self.faults.append(f"the server ended with {code}")
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one server, on SQLite."""
+        return len(self.servers) == 1
 
-    def _require_no_open_run(self, http: httpx2.Client) -> None:
-        response = http.get("/v1/runs/", params={"active": True})
-        if response.status_code != 200 or response.json():
-            self.faults.append(f"runs are open after a restart: {response.text[:200]}")
+    @property
+    def _is_over(self) -> bool:
+        return len(self.said) >= self.size.turns and self.kills >= self.size.kills
 
-    def _talk(self, number: int, agent: str | None) -> None:
+    async def run(self) -> None:
+        """Kill and start while the clients talk, let everything come to rest, and let every agent answer once more."""
+        limits = httpx2.Limits(max_connections=100, max_keepalive_connections=100)
+        for server in self.servers:
+            self.http.append(httpx2.AsyncClient(base_url=server.url, timeout=60, limits=limits, trust_env=False))
         try:
-            self._talk_until_over(number, agent or "", random.Random(f"{self.seed}-{number}"))  # noqa: S311
-        except Exception as error:
-            self.faults.append(f"client {number}: {error!r}")
+            await self._make_agents()
+            self.up.set()
+            talking = [asyncio.create_task(self._talk(number)) for number in range(self.size.clients)]
+            await asyncio.gather(self._kill_and_start(), self._add_jobs(), *talking)
+            await asyncio.gather(*self.settling.values())
+            await self._come_to_rest()
+            if not self.is_alone:
+                await self._freeze()
+            last = [self._new(agent, f"last{number}") for number, agent in enumerate(self.agents)]
+            await asyncio.gather(*(self._settle(one, "") for one in last))
+            self.faults += [f"{one.agent} does not answer any more" for one in last if not one.answered]
+            await self._come_to_rest()
+        finally:
+            for task in self.settling.values():
+                task.cancel()
+            for client in self.http:
+                await client.aclose()
 
-    def _talk_until_over(self, number: int, agent: str, luck: random.Random) -> None:
-        turns = 0
-        with httpx2.Client(base_url=self.server.url, timeout=30, trust_env=False) as http:
-            while not self.over.is_set():
-                assert self.up.wait(30)
-                turns += 1
-                if turns % _TURNS_OF_AN_AGENT == 0:
-                    agent = self._make_agent(http) or agent
-                one = self._new(agent, f"say-{number}-{turns}")
-                plan = luck.choice(PLANS)
-                how = {"streaming": True, "stream_tokens": luck.random() < 0.5} if luck.random() < 0.5 else {}
-                is_broken = self._send(http, one, plan, how, is_repeat=False)
-                if is_broken and luck.random() < 0.6:
-                    assert self.up.wait(30)
-                    self.repeated += 1
-                    self._send(http, one, plan, how, is_repeat=True)
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Count the servers' connections to PostgreSQL all the time."""
+        if isinstance(self.tables.address, Path):
+            yield
+            return
+        tables = Tables(self.tables.address)
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> ''"
 
-    def _make_agent(self, http: httpx2.Client) -> str | None:
+        async def watch() -> None:
+            while True:
+                self.most_connections = max(self.most_connections, tables.rows(sql)[0][0])
+                await asyncio.sleep(0.05)
+
+        task = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            tables.close()
+        # Those of a killed process may be seen a moment longer than it lives.
+        most = (len(self.servers) + 1) * CONNECTIONS_OF_ONE
+        if self.most_connections > most:
+            self.faults.append(f"{self.most_connections} connections were open at once, and {most} are allowed")
+
+    async def _make_agents(self) -> None:
+        block = (await self.http[0].post("/v1/blocks/", json={"label": "shared", "value": "Begin."})).json()["id"]
         body = {
             "model": "openai/scripted-1",
             "memory_blocks": [{"label": "notes", "value": "Begin."}],
-            "block_ids": [self.shared],
+            "block_ids": [block],
             "tools": ["core_memory_append", "ring_bell"],
         }
-        try:
-            response = http.post("/v1/agents/", json=body)
-        except httpx2.TransportError:
-            return None
-        if response.status_code != 200:
-            self.faults.append(f"an agent could not be made: {response.status_code} {response.text[:200]}")
-            return None
-        agent: str = response.json()["id"]
-        self.agents.append(agent)
-        return agent
+        for number in range(self.size.agents):
+            response = await self.http[number % len(self.http)].post("/v1/agents/", json=body)
+            assert response.status_code == 200, response.text
+            self.agents.append(response.json()["id"])
 
-    def _new(self, agent: str, token: str) -> Said:
-        one = Said(agent, token, f"otid-{token}")
+    async def _kill_and_start(self) -> None:
+        while self.size.kills and (self.kills < self.size.kills or not (self._is_over or self.size.hurries)):
+            await asyncio.sleep(self.size.every * self.luck.uniform(0.1, 1.9))
+            victim = self.luck.choice(self.servers)
+            pid = victim.pid
+            if self.is_alone:
+                self.up.clear()
+            await asyncio.to_thread(victim.kill)
+            self.kills += 1
+            if self.size.hurries:
+                sql = "UPDATE jobs SET heartbeat_at = 0 WHERE status = 'running' AND worker LIKE ?"
+                self.tables.rows(sql, f"%-{pid}-%")
+                # The turns of the other server save a step before that, or are closed while they run, and have to bear it.
+                soon = time.time_ns() // 1000 + _HURRIED_LEASE
+                self.tables.rows("UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL", soon)
+            await asyncio.to_thread(victim.start)
+            if self.is_alone:
+                found = await self.http[0].get("/v1/runs/", params={"active": True})
+                if found.status_code != 200 or found.json():
+                    self.faults.append(f"runs are open after a restart: {found.text[:200]}")
+                self.up.set()
+
+    async def _add_jobs(self) -> None:
+        while not self._is_over:
+            await self.up.wait()
+            with suppress(httpx2.TransportError):
+                values = {"count": _JOBS_AT_ONCE, "seconds": self.luck.uniform(0, 0.1)}
+                response = await self.luck.choice(self.http).post("/campaign/jobs", params=values)
+                self.jobs += response.json()
+            if not self.is_alone:
+                # A merge that is due in half a minute is due now: it has to meet turns and kills.
+                self._hasten("search.flush")
+            await asyncio.sleep(max(0.2, self.size.every / 4))
+
+    async def _freeze(self) -> None:
+        """Let a server stand still in a turn until the other has closed it and has answered there, then let it go on."""
+        one, next_one = Said(self.agents[0], _FROZEN), self._new(self.agents[0], "next")
         self.said.append(one)
-        return one
-
-    def _send(self, http: httpx2.Client, one: Said, plan: str, how: dict[str, Any], *, is_repeat: bool) -> bool:
-        """Send the message and take note of what comes back; True where the connection broke."""
-        message = {"role": "user", "content": f"{one.token} {plan}".strip(), "otid": one.otid}
-        body = {"messages": [message], "include_pings": True, **how}
+        first = asyncio.create_task(self._send(self.http[0], one, self._body(one, "")))
+        await asyncio.wait_for(self.asked.wait(), _LIMIT)
+        self.servers[0].freeze()
         try:
-            with http.stream("POST", f"/v1/agents/{one.agent}/messages", json=body) as response:
-                if how and response.status_code == 200:
-                    said, error = self._listen(response, one)
-                else:
-                    response.read()
-                    said, error = self._whole(response, one)
-        except httpx2.TransportError:
-            self.broken += 1
-            return True
-        if error and is_repeat and _INTERRUPTED in error:
-            one.acknowledged = True
-            self.interrupted += 1
-        elif error or said != f"Done {one.token}.":
-            self.faults.append(f"{one.token} ({plan}, {how}) was answered by {error or said!r}")
-        else:
-            one.answered = True
-        return False
+            if self.size.hurries:
+                # Only this turn is open by now.
+                self.tables.rows("UPDATE runs SET lease_expires_at = 0 WHERE ended_at IS NULL")
+            outcomes = [await self._send(self.http[1], one, self._body(one, ""))]
+            outcomes.append(await self._send(self.http[1], next_one, self._body(next_one, "")))
+        finally:
+            self.servers[0].thaw()
+        outcomes.append(await first)
+        if outcomes != ["interrupted", "answered", "interrupted"]:
+            self.faults.append(f"a turn of a frozen server, one after it, and it again when it was back: {outcomes}")
+        added = await self.http[0].post("/campaign/jobs", params={"count": _JOBS_AT_ONCE, "seconds": 0.01})
+        self.jobs += added.json()
+
+    def _hasten(self, kind: str) -> None:
+        now = time.time_ns() // 1000
+        sql = "UPDATE jobs SET not_before = ? WHERE status = 'waiting' AND kind = ? AND not_before > ?"
+        self.tables.rows(sql, now, kind, now)
+
+    async def _talk(self, number: int) -> None:
+        luck = random.Random(f"{self.luck.random()}-{number}")  # noqa: S311
+        turn = 0
+        while not self._is_over:
+            waiting = {one.agent for one in self.said if one.token in self.settling}
+            if not (free := [agent for agent in self.agents if agent not in waiting]):
+                await asyncio.sleep(0.1)
+                continue
+            turn += 1
+            one, plan = self._new(luck.choice(free), f"{number}x{turn}"), luck.choice(PLANS)
+            outcome = await self._attempt(one, plan)
+            for _ in range(_QUICK_TRIES):
+                if outcome == "busy":
+                    await asyncio.sleep(luck.uniform(0.02, 0.1))
+                    outcome = await self._attempt(one, plan)
+            if outcome == "broken" and self.is_alone and luck.random() < 0.4:
+                continue  # some give up
+            if outcome in ("busy", "broken", "slow"):
+                # Its agent may have to wait for a dead server's lease; there are others to talk with meanwhile.
+                self.settling[one.token] = asyncio.create_task(self._settle(one, plan))
+
+    async def _settle(self, one: Said, plan: str) -> None:
+        """Send until there is an end, for which a lease may have to run out."""
+        deadline = time.monotonic() + _LIMIT
+        while await self._attempt(one, plan) in ("busy", "broken", "slow"):
+            self.repeated += 1
+            if time.monotonic() > deadline:
+                self.faults.append(f"{one.token} came to no end")
+                break
+            is_soon = self.size.hurries or self.is_alone
+            await asyncio.sleep(self.luck.uniform(0.1, 0.3) if is_soon else self.luck.uniform(0.5, 1.5))
+        self.settling.pop(one.token, None)
+
+    def _new(self, agent: str, name: str) -> Said:
+        self.said.append(Said(agent, f"say-{name}-1"))
+        return self.said[-1]
+
+    async def _attempt(self, one: Said, plan: str) -> Outcome:
+        """Send the message to some server, and take note of what comes back."""
+        how = {"streaming": True, "stream_tokens": self.luck.random() < 0.5} if self.luck.random() < 0.5 else {}
+        await self.up.wait()
+        outcome: Outcome = "broken"
+        with suppress(httpx2.TransportError):
+            try:
+                async with asyncio.timeout(3 if self.size.hurries else 60):
+                    outcome = await self._send(self.luck.choice(self.http), one, self._body(one, plan) | how)
+            except TimeoutError:
+                outcome = "slow"
+        self.outcomes[outcome] += 1
+        return outcome
+
+    def _body(self, one: Said, plan: str) -> dict[str, Any]:
+        message = {"role": "user", "content": f"{one.token} {plan}".strip()}
+        if self.size.kills or sum(one.token.encode()) % 2:  # a repeat is known by it
+            message["otid"] = f"otid-{one.token}"
+        return {"messages": [message], "include_pings": True}
+
+    async def _send(self, http: httpx2.AsyncClient, one: Said, body: dict[str, Any]) -> Outcome:
+        async with http.stream("POST", f"/v1/agents/{one.agent}/messages", json=body) as response:
+            if "streaming" in body and response.status_code == 200:
+                said, error = await self._listen(response, one)
+            else:
+                await response.aread()
+                if response.status_code == 409 and _BUSY in response.text and response.json()["run_id"]:
+                    return "busy"
+                said, error = self._whole(response, one)
+        if any(gone in error for gone in _GONE) and self.size.kills:
+            one.acknowledged = one.interrupted = True
+            return "interrupted"
+        if error or said != f"Done {one.token}.":
+            self.faults.append(f"{one.token} was answered by {error or said!r}")
+            return "wrong"
+        one.answered = True
+        return "answered"
 
     def _whole(self, response: httpx2.Response, one: Said) -> tuple[str, str]:
         if response.status_code != 200:
@@ -222,10 +328,10 @@ class _Campaign:
         said = [m["content"] for m in response.json()["messages"] if m["message_type"] == "assistant_message"]
         return (said[-1] if said else ""), ""
 
-    def _listen(self, response: httpx2.Response, one: Said) -> tuple[str, str]:
+    async def _listen(self, response: httpx2.Response, one: Said) -> tuple[str, str]:
         said: dict[str, str] = {}
         error = ""
-        for line in response.iter_lines():
+        async for line in response.aiter_lines():
             if line == "data: [DONE]":
                 return (list(said.values())[-1] if said else ""), error
             if not line.startswith("data: "):
@@ -239,11 +345,78 @@ class _Campaign:
                 error = f"{event['error_type']}: {event['message']}"
         raise httpx2.RemoteProtocolError("The stream ended without [DONE].")
 
+    async def _come_to_rest(self) -> None:
+        """Wait until no run is open and every job has ended, or take note of what does not end."""
+        await self._until("no run is open", "SELECT 1 FROM runs WHERE ended_at IS NULL")
+        await self._until("all jobs have ended", _WORK)
+
+    async def _until(self, what: str, sql: str) -> None:
+        deadline = time.monotonic() + _LIMIT
+        while rows := self.tables.rows(sql):
+            if time.monotonic() > deadline:
+                self.faults.append(f"it never came that {what}: {len(rows)} are left")
+                return
+            await asyncio.sleep(0.2)
+            self._hasten("search.flush")
+            self._hasten("deletion")
+            if self.size.hurries:
+                # Nobody is talking any more: open runs are a dead server's, and so are wake-ups that were taken and not used.
+                self.tables.rows("UPDATE runs SET lease_expires_at = 0 WHERE ended_at IS NULL")
+                self._hasten("expired_runs")
+                self.tables.rows(_DROP_IDLE_WAKE_UPS)
+
+
+async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Report:
+    """Kill and start while clients talk, let everything come to rest, and check all that is stored."""
+    seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
+    began = time.monotonic()
+    model, luck, asked = FaultyModel(windows={"scripted-1": 10**9}), random.Random(seed), asyncio.Event()  # noqa: S311
+    database = "postgresql" if size.servers > 1 else "sqlite"
+    async with (
+        ModelServer(_slowed(model, luck, asked), keeps=False) as provider,
+        opened_servers(folder, provider.url, count=size.servers, database=database) as (servers, tables),
+    ):
+        campaign = _Campaign(servers, tables, size, luck, asked)
+        async with campaign.watching():
+            await campaign.run()
+        faults = [*campaign.faults, *model.faults]
+        for server in servers:
+            if code := await asyncio.to_thread(server.stop):
+                faults.append(f"a server ended with {code}")
+            words = ("ERROR", "Traceback", *(("locked",) if campaign.is_alone else ()))
+            faults += [line for line in server.log_text().splitlines() if any(word in line for word in words)]
+        killed = {pid: moment for server in servers for pid, moment in server.killed.items()}
+        faults += await audit(tables, campaign.said, campaign.jobs, killed, folder)
+    assert not faults, f"seed {seed}: {len(faults)} faults:\n" + "\n".join(faults[:12])
+    starts = [start for server in servers for start in server.starts]
+    return Report(
+        seed=seed,
+        turns=len(campaign.said),
+        kills=campaign.kills,
+        answered=sum(one.answered for one in campaign.said),
+        interrupted=sum(one.interrupted for one in campaign.said),
+        outcomes=dict(campaign.outcomes),
+        repeated=campaign.repeated,
+        jobs=len(campaign.jobs),
+        transcripts=model.count,
+        most_connections=campaign.most_connections,
+        restart_seconds=round(statistics.median(starts), 3),
+        seconds=round(time.monotonic() - began, 1),
+    )
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=300)
+    for name, value in vars(Size()).items():
+        if isinstance(value, bool):
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--seed", type=int)
-    options = parser.parse_args()
+    options = vars(parser.parse_args())
+    chosen_seed = options.pop("seed")
     with tempfile.TemporaryDirectory() as place:
-        print(run_campaign(Path(place), kills=options.kills, seed=options.seed))
+        try:
+            print(asyncio.run(run_campaign(Path(place), Size(**options), chosen_seed)))
+        finally:
+            stop_server()

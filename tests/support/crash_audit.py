@@ -1,126 +1,260 @@
-"""What a database must hold after a crash campaign, read without any code of the server."""
+"""What a database must hold after a crash campaign: messages, runs, jobs and the search index, each against the other.
 
-import sqlite3
+All but the search is read without any code of the server.
+"""
+
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
+
+from ricordo.search import index
+from ricordo.search.index import MessageFilter, Query
+from ricordo.search.records import read_documents, read_postings
+from ricordo.search.write_buffer import unpack
+from ricordo.storage.engine.postgres import open_postgres
+from ricordo.storage.engine.sqlite import open_sqlite
+from ricordo.storage.engine.store import Transaction
+from tests.support.crash_servers import MOST_ATTEMPTS, Tables
+
+_FOUND = 20
+_LONG_AFTER = 2**63
 
 
 @dataclass
 class Said:
-    """A message as its sender knows it: whether it was acknowledged, and whether its answer came."""
+    """A message as its sender knows it: whether it was acknowledged, and whether it was answered, or told to be interrupted."""
 
     agent: str
     token: str
-    otid: str
     acknowledged: bool = False
     answered: bool = False
+    interrupted: bool = False
 
 
-def audit(database: Path, said: list[Said], bells: Path) -> list[str]:
-    """Everything that is wrong in a SQLite file."""
-    with closing(sqlite3.connect(database)) as tables:
-        return [*_files(tables), *audit_tables(tables, said, bells)]
+@dataclass(frozen=True)
+class NotedRun:
+    """One run of a job, in nanoseconds of the machine's clock; `ended` is None where it was cut off."""
+
+    job: str
+    key: str
+    process: int
+    started: int
+    ended: int | None
 
 
-def audit_tables(tables: Any, said: list[Said], bells: Path) -> list[str]:
-    """Everything that is wrong in the tables; `tables.execute(sql, values)` takes `?` for a value and gives JSON as text."""
-    return [*_runs(tables), *_said(tables, said), *_threads(tables), *_effects(tables, bells)]
+async def audit(tables: Tables, said: list[Said], added: list[str], killed: dict[int, int], folder: Path) -> list[str]:
+    """Everything that is wrong. `added` are the jobs that were acknowledged, `killed` tells when each process was."""
+    faults = [*_files(tables), *_runs(tables), *_said(tables, said), *_turns(tables, said), *_conversations(tables)]
+    faults += [*_effects(tables, folder / "bells"), *_jobs(tables, added, _noted(folder / "notes"), killed)]
+    return [*faults, *_partitions(tables), *await _searches(tables, said, folder)]
 
 
-def _files(tables: sqlite3.Connection) -> list[str]:
-    faults = [f"integrity: {row}" for row in tables.execute("PRAGMA integrity_check") if row != ("ok",)]
-    faults += [f"foreign key: {row}" for row in tables.execute("PRAGMA foreign_key_check")]
-    return faults
+def _files(tables: Tables) -> Iterator[str]:
+    if isinstance(tables.address, Path):
+        yield from (f"integrity: {row}" for row in tables.rows("PRAGMA integrity_check") if row != ("ok",))
+        yield from (f"foreign key: {row}" for row in tables.rows("PRAGMA foreign_key_check"))
 
 
-def _runs(tables: sqlite3.Connection) -> list[str]:
-    open_runs = tables.execute(
-        "SELECT id, status FROM runs WHERE ended_at IS NULL OR status NOT IN ('completed', 'failed')"
-    )
-    return [f"{id} is {status}" for id, status in open_runs]
+def _runs(tables: Tables) -> Iterator[str]:
+    sql = "SELECT id, status FROM runs WHERE ended_at IS NULL OR status NOT IN ('completed', 'failed')"
+    yield from (f"{id} is {status}" for id, status in tables.rows(sql))
 
 
-def _said(tables: sqlite3.Connection, said: list[Said]) -> list[str]:
-    faults = []
-    stored = Counter(otid for (otid,) in tables.execute("SELECT otid FROM messages WHERE otid IS NOT NULL"))
-    answers = Counter(tables.execute("SELECT agent_id, text FROM messages WHERE role = 'assistant' AND text != ''"))
+def _said(tables: Tables, said: list[Said]) -> Iterator[str]:
+    heard = [text.split()[0] for (text,) in tables.rows("SELECT text FROM messages WHERE role = 'user'")]
+    stored = Counter(heard)
+    answers = Counter(tables.rows("SELECT agent_id, text FROM messages WHERE role = 'assistant' AND text <> ''"))
     for one in said:
-        times, told = stored[one.otid], answers[one.agent, f"Done {one.token}."]
+        times, told = stored[one.token], answers[one.agent, f"Done {one.token}."]
         if times > 1 or (one.acknowledged and times != 1):
-            faults.append(
-                f"{one.token} was {'' if one.acknowledged else 'not '}acknowledged and is stored {times} times"
-            )
+            yield f"{one.token} was {'' if one.acknowledged else 'not '}acknowledged and is stored {times} times"
         if told > 1 or (one.answered and told != 1):
-            faults.append(
-                f"{one.token} was {'' if one.answered else 'not '}answered and its answer is stored {told} times"
-            )
-    return faults
+            yield f"{one.token} was {'' if one.answered else 'not '}answered and its answer is stored {told} times"
 
 
-def _threads(tables: sqlite3.Connection) -> list[str]:
-    """The window holds the whole history in its order (nothing is compacted here), and calls have their results in it."""
-    faults = []
-    threads = tables.execute('SELECT id, "window", message_count FROM conversations').fetchall()
-    for thread, window, count in threads:
-        rows = tables.execute(
-            "SELECT id, role, parts FROM messages WHERE conversation_id = ? ORDER BY created_at, seq", (thread,)
-        ).fetchall()
-        if orjson.loads(window) != [id for id, _, _ in rows]:
-            faults.append(f"the window of {thread} is not its history")
+def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
+    """Each message has one run, which completed with one answer, or failed as interrupted with none; its sender heard the same."""
+    rows = tables.rows(
+        "SELECT m.text, r.id, r.status, r.error, r.step_count, (SELECT count(*) FROM steps s WHERE s.run_id = r.id),"
+        " (SELECT count(*) FROM messages a WHERE a.run_id = r.id AND a.role = 'assistant' AND a.text LIKE 'Done %'),"
+        " (SELECT count(*) FROM messages u WHERE u.run_id = r.id AND u.role = 'user')"
+        " FROM messages m LEFT JOIN runs r ON r.id = m.run_id WHERE m.role = 'user'"
+    )
+    known = {row[0].split()[0]: row[1:] for row in rows}
+    for one in said:
+        if one.answered == one.interrupted:
+            if one.answered:
+                yield f"{one.token} was told both of an answer and of an interruption"
+            continue  # its sender gave up
+        if one.token not in known:
+            yield f"{one.token} is not stored, and its sender was told of an end"
+            continue
+        run, status, error, counted, steps, answers, heard = known[one.token]
+        kind = orjson.loads(error)["type"] if error else None
+        if (status, kind, answers) != (("completed", None, 1) if one.answered else ("failed", "interrupted", 0)):
+            yield f"{one.token}: {run} is {status} ({error}) with {answers} answers"
+        if counted != steps or heard != 1:
+            yield f"{run} counts {counted} steps, has {steps}, and heard {heard} messages"
+
+
+def _conversations(tables: Tables) -> Iterator[str]:
+    """The window is the history in its order (nothing is compacted), calls have their results, and answers follow what was said."""
+    for id, window, count in tables.rows('SELECT id, "window", message_count FROM conversations'):
+        rows = tables.rows(
+            "SELECT id, role, parts, text FROM messages WHERE conversation_id = ? ORDER BY created_at, seq", id
+        )
+        if orjson.loads(window) != [row[0] for row in rows]:
+            yield f"the window of {id} is not its history"
         if count != len(rows):
-            faults.append(f"{thread} counts {count} messages and has {len(rows)}")
+            yield f"{id} counts {count} messages and has {len(rows)}"
         calls: list[str] = []
-        for id, role, parts in rows:
+        heard = ""
+        for message, role, parts, text in rows:
             found = orjson.loads(parts)
+            if role == "user":
+                heard = text.split()[0]
+            if role == "assistant" and text not in ("", f"Done {heard}."):
+                yield f"{heard} is followed by {text!r}"
             if role == "tool":
                 if sorted(part["call_id"] for part in found) != sorted(calls):
-                    faults.append(f"{id} does not answer the calls before it")
+                    yield f"{message} does not answer the calls before it"
                 calls = []
                 continue
-            faults += [f"{call} has no result" for call in calls]
+            yield from (f"{call} has no result" for call in calls)
             calls = [part["call_id"] for part in found if part["kind"] == "tool_call"]
-        faults += [f"{call} has no result" for call in calls]
-    return faults
+        yield from (f"{call} has no result" for call in calls)
 
 
-def _effects(tables: sqlite3.Connection, bells: Path) -> list[str]:
+def _effects(tables: Tables, bells: Path) -> Iterator[str]:
     """Each call that is said to have gone through did what it says, once; nothing else did anything."""
-    done: dict[str, list[str]] = {"notes": [], "shared": [], "archive": []}
-    called: set[str] = set()
+    done: dict[str, Counter[str]] = {"notes": Counter(), "shared": Counter(), "archive": Counter()}
     names: dict[str, tuple[str, dict[str, Any]]] = {}
-    for role, parts in tables.execute(
-        "SELECT role, parts FROM messages WHERE role IN ('assistant', 'tool') ORDER BY seq"
-    ):
+    sql = "SELECT role, parts FROM messages WHERE role IN ('assistant', 'tool') ORDER BY seq"
+    for role, parts in tables.rows(sql):
         for part in orjson.loads(parts):
             if part["kind"] == "tool_call":
                 names[part["call_id"]] = (part["name"], orjson.loads(part["arguments"]))
-                called.add(part["call_id"].removeprefix("call_"))
             elif role == "tool" and part["status"] == "success":
                 name, given = names[part["call_id"]]
                 place = "archive" if name == "archival_memory_insert" else given.get("label")
                 if place:
-                    done[place].append(part["call_id"].removeprefix("call_"))
-    kept = {
-        label: Counter(line for (value,) in rows for line in value.split("\n")[1:])
-        for label in ("notes", "shared")
-        if (rows := tables.execute("SELECT value FROM blocks WHERE label = ?", (label,)).fetchall())
-    }
-    kept["archive"] = Counter(text for (text,) in tables.execute("SELECT text FROM passages"))
-    faults = []
-    for place, marks in done.items():
-        expected = Counter(marks)
-        if kept.get(place, Counter()) != expected:
-            lost, extra = expected - kept.get(place, Counter()), kept.get(place, Counter()) - expected
-            faults.append(f"{place}: lost {list(lost)[:5]}, not told {list(extra)[:5]}")
+                    done[place][part["call_id"].removeprefix("call_")] += 1
+    kept = {"archive": Counter(text for (text,) in tables.rows("SELECT text FROM passages"))}
+    for label in ("notes", "shared"):
+        values = tables.rows("SELECT value FROM blocks WHERE label = ?", label)
+        kept[label] = Counter(line for (value,) in values for line in value.split("\n")[1:])
+    for place, expected in done.items():
+        if kept[place] != expected:
+            lost, extra = expected - kept[place], kept[place] - expected
+            yield f"{place}: lost {list(lost)[:5]}, not told {list(extra)[:5]}"
     rung = bells.read_text().split() if bells.exists() else []
-    faults += [f"the bell rang for {mark}, and no message tells of it" for mark in rung if mark not in called]
-    (counted,) = tables.execute("SELECT count(*) FROM passages").fetchone()
-    (summed,) = tables.execute("SELECT coalesce(sum(passage_count), 0) FROM archives").fetchone()
+    yield from (f"the bell rang for {mark}, and no message tells of it" for mark in rung if f"call_{mark}" not in names)
+    ((counted,),) = tables.rows("SELECT count(*) FROM passages")
+    ((summed,),) = tables.rows("SELECT coalesce(sum(passage_count), 0) FROM archives")
     if counted != summed:
-        faults.append(f"archives count {summed} passages and hold {counted}")
-    return faults
+        yield f"archives count {summed} passages and hold {counted}"
+
+
+def _noted(notes: Path) -> list[NotedRun]:
+    """Every run of a job that was noted, in the order of their starts."""
+    lines = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+    ends = {words[1]: int(words[4]) for words in lines if words[0] == "end"}
+    runs = [
+        NotedRun(words[1].partition("/")[0], words[2], int(words[3]), int(words[4]), ends.get(words[1]))
+        for words in lines
+        if words[0] == "start"
+    ]
+    return sorted(runs, key=lambda run: run.started)
+
+
+def _jobs(tables: Tables, added: list[str], noted: list[NotedRun], killed: dict[int, int]) -> Iterator[str]:
+    """No job is lost, runs for ever or too often; those of a key never overlap; no wake-up is left."""
+    rows = tables.rows("SELECT id, kind, status, attempts, most_attempts, error, is_single FROM jobs")
+    for id, kind, status, attempts, most, error, is_single in rows:
+        if attempts > most:
+            yield f"{kind} {id} ran {attempts} times and may {most}"
+        # A single job that is taken over while another like it waits leaves the work to that one.
+        is_odd = status == "running" or (status == "cancelled" and not is_single)
+        if is_odd or (status == "failed" and orjson.loads(error)["type"] != "Interrupted"):
+            yield f"{kind} {id} is {status} after {attempts} attempts: {error}"
+    stored = {row[0]: row for row in rows if row[1] == "campaign.note"}
+    yield from (f"the job {id} is lost" for id in added if id not in stored)
+    starts, ends = Counter(run.job for run in noted), Counter(run.job for run in noted if run.ended)
+    for id, (_, _, status, attempts, *_) in stored.items():
+        if not starts[id] <= attempts <= MOST_ATTEMPTS:
+            yield f"the job {id} counts {attempts} attempts and was started {starts[id]} times"
+        if status == "done" and not ends[id]:
+            yield f"the job {id} is done and never came to its end"
+        if status == "waiting" or (status == "failed" and attempts != MOST_ATTEMPTS):
+            yield f"the job {id} is {status} after {attempts} attempts"
+    for key in {run.key for run in noted}:
+        for one, other in pairwise(run for run in noted if run.key == key):
+            if (one.ended or killed.get(one.process, _LONG_AFTER)) > other.started:
+                yield f"two jobs of {key} overlapped: {one}, {other}"
+    if not isinstance(tables.address, Path):
+        left = tables.rows("SELECT status, count(*) FROM procrastinate_jobs GROUP BY status")
+        yield from (f"{count} wake-ups are left {status}" for status, count in left)
+
+
+def _partitions(tables: Tables) -> Iterator[str]:
+    """Each partition holds each of its owner's texts once, in its documents or its buffer, and its postings are in order."""
+    wanted: dict[str, set[int]] = {}
+    sql = "SELECT agent_id, seq FROM messages WHERE text <> '' UNION ALL SELECT archive_id, seq FROM passages"
+    for owner, number in tables.rows(sql):
+        wanted.setdefault(owner, set()).add(number)
+    held: dict[str, Counter[int]] = {owner: Counter() for owner in wanted}
+    partitions = tables.rows("SELECT owner_id, seq, documents, deleted FROM search_partitions")
+    for owner, partition, documents, deleted in partitions:
+        rows = tables.rows("SELECT data FROM search_documents WHERE partition = ? ORDER BY chunk", partition)
+        records = read_documents(b"".join(data for (data,) in rows))
+        held.setdefault(owner, Counter()).update(records["number"][records["alive"] == 1].tolist())
+        if len(records) != documents or int((records["alive"] == 0).sum()) != deleted:
+            yield f"the partition of {owner} counts {documents} documents and has {len(records)}"
+        yield from _postings(tables, owner, partition, documents)
+    for owner, seq, number, data in tables.rows("SELECT owner_id, seq, document, data FROM search_buffer"):
+        held.setdefault(owner, Counter()).update([number] if not unpack(seq, number, data).is_deleted else [])
+    for owner, numbers in held.items():
+        if numbers != Counter(wanted.get(owner, set())):
+            twice = [number for number, times in numbers.items() if times > 1]
+            lost = wanted.get(owner, set()) - set(numbers)
+            extra = set(numbers) - wanted.get(owner, set())
+            yield f"the index of {owner}: twice {twice[:5]}, lost {list(lost)[:5]}, deleted {list(extra)[:5]}"
+
+
+def _postings(tables: Tables, owner: str, partition: int, documents: int) -> Iterator[str]:
+    terms: dict[str, list[Any]] = {}
+    for term, data in tables.rows(
+        "SELECT term, data FROM search_postings WHERE partition = ? ORDER BY term, chunk", partition
+    ):
+        terms.setdefault(term, []).append(read_postings(data)["position"].astype(np.int64))
+    for term, parts in terms.items():
+        positions = np.concatenate(parts)
+        if (np.diff(positions) <= 0).any() or positions[-1] >= documents:
+            yield f"the postings of {term!r} in the partition of {owner} are out of order"
+
+
+async def _searches(tables: Tables, said: list[Said], folder: Path) -> list[str]:
+    """Every message is found by its token, among its agent's, by the product's own search; the servers have ended."""
+    numbers = {text.split()[0]: seq for text, seq in tables.rows("SELECT text, seq FROM messages WHERE role = 'user'")}
+    if isinstance(tables.address, Path):
+        store: Any = open_sqlite(tables.address)
+    else:
+        store = open_postgres(tables.address, connections=2, backups=folder)
+
+    def find(tx: Transaction, one: Said) -> list[int]:
+        wanted = MessageFilter((one.agent,), roles=("user",))
+        return [hit.document for hit in index.find_messages(tx, Query(one.token), wanted, _FOUND).hits]
+
+    def missed(tx: Transaction) -> list[str]:
+        return [one.token for one in said if one.token in numbers and numbers[one.token] not in find(tx, one)]
+
+    try:
+        return [f"{token} cannot be found" for token in await store.read(missed)]
+    finally:
+        await store.close()

@@ -419,7 +419,7 @@ if __name__ == "__main__":
     chosen = {"seed": options.seed, "database": options.database}
     try:
         with tempfile.TemporaryDirectory() as place:
-            print(run_kills(Path(place), kills=options.kills, **chosen))
+            print(asyncio.run(run_kills(Path(place), kills=options.kills, **chosen)))
         with tempfile.TemporaryDirectory() as place:
             print(asyncio.run(run_campaign(Path(place), faults=options.faults, **chosen)))
     finally:

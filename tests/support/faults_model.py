@@ -46,6 +46,18 @@ _SAYS = {
     "401": "Incorrect API key provided",
     "402": "Insufficient credits",
 }
+# What a plan's word calls: the tool, arguments, and the argument that gets the call's mark. Others are tools by their names.
+_CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "insert": ("memory_insert", {"label": "notes"}, "new_string"),
+    "append": ("core_memory_append", {"label": "notes"}, "content"),
+    "share": ("memory_insert", {"label": "shared"}, "new_string"),
+    "archive": ("archival_memory_insert", {}, "content"),
+    "tagged": ("archival_memory_insert", {"tags": ["campaign"]}, "content"),
+    "search": ("conversation_search", {}, "query"),
+    "conversation_search": ("conversation_search", {}, "query"),
+    "lookup": ("archival_memory_search", {}, "query"),
+    "archival_memory_search": ("archival_memory_search", {}, "query"),
+}
 Call = tuple[str, str, dict[str, Any]]
 
 
@@ -117,10 +129,8 @@ class FaultyModel:
             return self._malformed(asked, trouble, body, size)
         self.steps[token] += 1
         if done < len(steps):
-            calls = [
-                self._call(kind, f"{token}_{done}_{place}", asked) for place, kind in enumerate(steps[done].split("+"))
-            ]
-            return _said(asked, None, calls, size)
+            marks = [(kind, f"{token}_{done}_{place}") for place, kind in enumerate(steps[done].split("+"))]
+            return _said(asked, None, [self._call(kind, mark, asked, f"call_{mark}") for kind, mark in marks], size)
         return self._end(asked, token, size)
 
     def _end(self, asked: Asked, token: str, size: int) -> Answer:
@@ -156,12 +166,13 @@ class FaultyModel:
         arguments: Any = '{"query": "odd' if trouble == "broken_arguments" else '["odd"]'
         return _said(asked, None, [(call_id, name, arguments)], size)
 
-    def _call(self, kind: str, mark: str, asked: Asked) -> Call:
-        name, given = _call_of(kind, mark)
+    def _call(self, kind: str, mark: str, asked: Asked, id: str = "") -> Call:
+        name, fixed, marked = _CALLS.get(kind, (kind, {}, "mark"))
+        given: dict[str, Any] = {**fixed, marked: mark}
         for tool in asked.offered:
             if tool["name"] == name and "request_heartbeat" in tool["parameters"].get("properties", {}):
                 given = given | {"request_heartbeat": True}
-        return self._id(kind), name, given
+        return id or self._id(kind), name, given
 
     def _id(self, kind: str) -> str:
         self._number += 1
@@ -213,21 +224,6 @@ def _words(said: str) -> str:
 def _plan(heard: str) -> tuple[str, str]:
     found = _SPOKEN.fullmatch(heard)
     return (found.group(1), found.group(2) or "") if found else ("", "")
-
-
-def _call_of(kind: str, mark: str) -> tuple[str, dict[str, Any]]:
-    match kind:
-        case "insert":
-            return "memory_insert", {"label": "notes", "new_string": mark}
-        case "archive":
-            return "archival_memory_insert", {"content": mark}
-        case "search":
-            return "conversation_search", {"query": mark}
-        case "lookup" | "archival_memory_search":
-            return "archival_memory_search", {"query": mark}
-        case "conversation_search":
-            return kind, {"query": mark}
-    return kind, {"mark": mark}
 
 
 def _ids_in(body: dict[str, Any]) -> list[str]:

@@ -1,40 +1,25 @@
 """Real kills for the fault campaign: a server process with agents of every type gets SIGKILL in the middle of turns and approvals.
 
-`run_kills(folder, kills=30)` raises AssertionError with the seed and what it found, or returns how many requests a kill cut off.
-On PostgreSQL a killed server's leases would hold its threads for half a minute; the campaign lets them run out at once.
+`await run_kills(folder, kills=30)` raises AssertionError with the seed and what it found, or returns how many requests a kill cut
+off. On PostgreSQL a killed server's leases would hold its conversations for half a minute; the campaign lets them run out at once.
 """
 
+import asyncio
 import random
-import sqlite3
-import threading
-import time
-from contextlib import ExitStack, closing, suppress
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from tests.support import postgres
-from tests.support.cluster_server import Tables
-from tests.support.crash import listening
-from tests.support.faults_cast import GATE, TOOLS, TYPES
+from tests.support.crash_servers import CrashServer, Tables, opened_servers
+from tests.support.faults_cast import TOOLS, TYPES
 from tests.support.faults_model import FaultyModel
-from tests.support.server_process import ServerProcess
+from tests.support.model_server import ModelServer
 
 _PLANS = ("", "ring", "insert+ring/archive", "guarded", "guarded+guarded", "nap+nap/insert", "hang")
 _LONGEST = 0.25  # seconds from a request to its kill
-
-
-class KilledPlugin:
-    """Brings the campaign's tools into the server."""
-
-    def tools(self) -> Any:
-        """The tools."""
-        return TOOLS
-
-
-plugin = KilledPlugin()
 
 
 @dataclass
@@ -49,39 +34,53 @@ class Killed:
 
 @dataclass
 class _Killing:
-    server: ServerProcess
-    http: httpx2.Client
+    server: CrashServer
+    tables: Tables
+    http: httpx2.AsyncClient
     luck: random.Random
-    shared: Tables | None = None
     said: int = 0
     broken: int = 0
     wrong: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
 
-    def once(self, agent: str) -> None:
+    async def make_agent(self, kind: str) -> str:
+        """An agent of this type with the campaign's tools, one of which needs approval."""
+        names = [*(tool.name for tool in TOOLS), "memory_insert", "archival_memory_insert"]
+        body = {
+            "agent_type": kind,
+            "model": "openai/scripted-large",
+            "memory_blocks": [{"label": "notes", "value": "Begin."}],
+            "tools": [*names, *(["send_message"] if kind != "letta_v1_agent" else [])],
+            "tool_rules": [{"type": "requires_approval", "tool_name": "guarded"}],
+        }
+        response = await self.http.post("/v1/agents/", json=body)
+        assert response.status_code == 200, response.text
+        return str(response.json()["id"])
+
+    async def once(self, agent: str) -> None:
         """Kill the server while it answers, start it again, and see that the agent answers."""
         plan = self.luck.choice(_PLANS)
-        talking = threading.Thread(target=self._cut_off, args=(agent, plan))
-        talking.start()
-        time.sleep(self.luck.uniform(0.01, _LONGEST))
-        self.server.kill()
-        talking.join(30)
-        GATE.open()
-        if self.shared:
-            self.shared.execute("UPDATE runs SET lease_expires_at = 0 WHERE ended_at IS NULL")
-        self.server.start()
-        if self.http.get("/v1/runs/", params={"active": True}).json():
+        talking = asyncio.create_task(self._cut_off(agent, plan))
+        await asyncio.sleep(self.luck.uniform(0.01, _LONGEST))
+        await asyncio.to_thread(self.server.kill)
+        await asyncio.wait_for(talking, 30)
+        if isinstance(self.tables.address, str):
+            self.tables.rows("UPDATE runs SET lease_expires_at = 0 WHERE ended_at IS NULL")
+        await asyncio.to_thread(self.server.start)
+        if (await self.http.get("/v1/runs/", params={"active": True})).json():
             self.wrong.append(f"{plan}: runs are open after a restart")
-        self._deny(agent)
-        told = self._send(agent, "")
+        # The way out where calls wait for somebody who is gone.
+        await self.http.post(f"/v1/agents/{agent}/messages/cancel", json={})
+        told = await self._send(agent, "")
         if f"Done say-k{self.said:05d}-1." not in told.text:
             self.wrong.append(f"{plan}: the next message is answered by {told.status_code} {told.text[:400]}")
 
-    def _cut_off(self, agent: str, plan: str) -> None:
+    async def _cut_off(self, agent: str, plan: str) -> None:
         try:
-            told = self._send(agent, plan)
+            told = await self._send(agent, plan)
             while told.status_code == 200 and "approval_request_message" in told.text:
-                told = self.http.post(f"/v1/agents/{agent}/messages", json={"messages": [self._approval(told.json())]})
+                body = {"messages": [self._approval(told.json())]}
+                told = await self.http.post(f"/v1/agents/{agent}/messages", json=body)
         except httpx2.TransportError:
             self.broken += 1
 
@@ -90,65 +89,37 @@ class _Killing:
         approves = self.luck.random() < 0.7
         return {"type": "approval", "approve": approves, "approval_request_id": asked["id"], "reason": "Because."}
 
-    def _deny(self, agent: str) -> None:
-        """The way out where calls wait for somebody who is gone."""
-        with suppress(httpx2.TransportError):
-            self.http.post(f"/v1/agents/{agent}/messages/cancel", json={})
-
-    def _send(self, agent: str, plan: str) -> httpx2.Response:
+    async def _send(self, agent: str, plan: str) -> httpx2.Response:
         self.said += 1
         token = f"say-k{self.said:05d}-1"
         message = {"role": "user", "content": f"{token} {plan}".strip(), "otid": f"otid-{token}"}
-        response = self.http.post(f"/v1/agents/{agent}/messages", json={"messages": [message]})
+        response = await self.http.post(f"/v1/agents/{agent}/messages", json={"messages": [message]})
         if response.status_code == 200:
             self.acknowledged.append(f"otid-{token}")
         return response
 
+    def lost(self) -> list[str]:
+        """What was acknowledged and is not stored once, and runs that are still open."""
+        stored = Counter(otid for (otid,) in self.tables.rows("SELECT otid FROM messages WHERE otid IS NOT NULL"))
+        still_open = self.tables.rows("SELECT id FROM runs WHERE ended_at IS NULL")
+        wrong = [f"{otid} is stored {stored[otid]} times" for otid in self.acknowledged if stored[otid] != 1]
+        return wrong + [f"{id} is open" for (id,) in still_open]
 
-def run_kills(folder: Path, *, kills: int, seed: int | None = None, database: str = "sqlite") -> Killed:
+
+async def run_kills(folder: Path, *, kills: int, seed: int | None = None, database: str = "sqlite") -> Killed:
     """Kill a real server this many times, on SQLite or "postgresql"."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     model = FaultyModel(windows={"scripted-large": 120_000})
-    with ExitStack() as stack:
-        address = stack.enter_context(listening(model.answer))
-        environment = {"OPENAI_API_KEY": "campaign", "OPENAI_BASE_URL": address}
-        shared: Tables | None = None
-        if database == "postgresql":
-            url = postgres.server().new_database()
-            stack.callback(postgres.server().drop, url)
-            shared = stack.enter_context(closing(Tables(url)))
-            environment["RICORDO_DATABASE_URL"] = url
-        server = stack.enter_context(ServerProcess(folder, environment, plugin=f"{__name__}:plugin"))
-        server.start()
-        http = stack.enter_context(httpx2.Client(base_url=server.url, timeout=30, trust_env=False))
-        killing = _Killing(server, http, random.Random(seed), shared)  # noqa: S311
-        agents = [_agent(http, kind) for kind in TYPES]
+    async with (
+        ModelServer(model.answer, keeps=False) as provider,
+        opened_servers(folder, provider.url, database=database) as ((server,), tables),
+        httpx2.AsyncClient(base_url=server.url, timeout=30, trust_env=False) as http,
+    ):
+        killing = _Killing(server, tables, http, random.Random(seed))  # noqa: S311
+        agents = [await killing.make_agent(kind) for kind in TYPES]
         for _ in range(kills):
-            killing.once(killing.luck.choice(agents))
-        code = server.stop()
-        wrong = [*killing.wrong, *model.faults, *([f"the server ended with {code}"] if code else [])]
-        tables = shared or stack.enter_context(closing(sqlite3.connect(server.database)))
-        wrong += _lost(tables, killing.acknowledged)
+            await killing.once(killing.luck.choice(agents))
+        code = await asyncio.to_thread(server.stop)
+        wrong = [*killing.wrong, *model.faults, *([f"the server ended with {code}"] if code else []), *killing.lost()]
     assert not wrong, f"seed {seed}: {len(wrong)} wrong:\n" + "\n".join(wrong[:12])
     return Killed(seed, kills, killing.broken, model.count)
-
-
-def _agent(http: httpx2.Client, kind: str) -> str:
-    tools = [tool.name for tool in TOOLS] + ["memory_insert", "archival_memory_insert"]
-    body = {
-        "agent_type": kind,
-        "model": "openai/scripted-large",
-        "memory_blocks": [{"label": "notes", "value": "Begin."}],
-        "tools": [*tools, *(["send_message"] if kind != "letta_v1_agent" else [])],
-        "tool_rules": [{"type": "requires_approval", "tool_name": "guarded"}],
-    }
-    response = http.post("/v1/agents/", json=body)
-    assert response.status_code == 200, response.text
-    return str(response.json()["id"])
-
-
-def _lost(tables: sqlite3.Connection | Tables, acknowledged: list[str]) -> list[str]:
-    stored = [otid for (otid,) in tables.execute("SELECT otid FROM messages WHERE otid IS NOT NULL").fetchall()]
-    ((still_open,),) = tables.execute("SELECT count(*) FROM runs WHERE ended_at IS NULL").fetchall()
-    wrong = [f"{otid} is stored {stored.count(otid)} times" for otid in acknowledged if stored.count(otid) != 1]
-    return wrong + ([f"{still_open} runs are open"] if still_open else [])

@@ -41,7 +41,7 @@ class ServerProcess:
         self.starts: list[float] = []
         self._folder = folder
         self._port = free_port()
-        self._pid = 0
+        self.pid = 0
         self._helper: subprocess.Popen[str] = beside._helper if beside else _helper(folder, environment, plugin)
         self._asking: threading.Lock = beside._asking if beside else threading.Lock()
 
@@ -53,7 +53,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start the server and wait until it answers."""
         began = time.monotonic()
-        self._pid = int(self._ask(f"start {self._port} {self._folder / 'data'} {self.log}"))
+        self.pid = int(self._ask(f"start {self._port} {self._folder / 'data'} {self.log}"))
         limit = time.monotonic() + LIMIT  # the helper takes its time before it forks the first one
         with httpx2.Client(trust_env=False) as http:
             while True:
@@ -67,21 +67,21 @@ class ServerProcess:
 
     def kill(self) -> None:
         """Kill the server in whatever it is doing, and wait until it is gone."""
-        os.kill(self._pid, signal.SIGKILL)
-        pid, self._pid = self._pid, 0
+        os.kill(self.pid, signal.SIGKILL)
+        pid, self.pid = self.pid, 0
         status = int(self._ask(f"wait {pid}"))
         assert os.WIFSIGNALED(status), f"The server ended by itself:\n{self.log_text()[-2000:]}"
 
     def stop(self) -> int:
         """Ask the server to end; returns its exit code."""
-        os.kill(self._pid, signal.SIGTERM)
-        status = int(self._ask(f"wait {self._pid}"))
-        self._pid = 0
+        os.kill(self.pid, signal.SIGTERM)
+        status = int(self._ask(f"wait {self.pid}"))
+        self.pid = 0
         return os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
         """End the helper, and with it a server that still runs."""
-        if self._pid:
+        if self.pid:
             self.kill()
         self._helper.stdin.close()  # type: ignore[union-attr]
         self._helper.wait(LIMIT)
