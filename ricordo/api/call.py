@@ -15,8 +15,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unsupported
 from ricordo.runtime import Runtime
 from ricordo.storage import agents
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.paging import Page
 
 
 @dataclass(frozen=True, slots=True)

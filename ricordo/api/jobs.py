@@ -10,7 +10,7 @@ from ricordo.api.models.jobs import STATUSES, JobResponse, QueueResponse, WireSt
 from ricordo.api.routing import Routes
 from ricordo.errors import Unsupported
 from ricordo.storage import jobs
-from ricordo.storage.job_queue import read_queue
+from ricordo.storage.jobs import read_queue
 
 router = Routes(prefix="/v1/jobs", tags=["jobs"])
 _OPEN: tuple[WireStatus, ...] = ("created", "running")

@@ -32,8 +32,8 @@ from ricordo.memory.approval import Conflicted, Undone
 from ricordo.memory.schemas import require_follows, schemas_in
 from ricordo.memory.user_memory import ProposalOptions, UserMemory
 from ricordo.storage import agents, history, proposals
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"])

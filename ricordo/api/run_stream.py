@@ -16,8 +16,8 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.run import Run
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage import messages, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 
 router = Routes(prefix="/v1", tags=["runs"])
 

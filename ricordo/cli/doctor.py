@@ -34,7 +34,7 @@ from ricordo.settings import ProviderSettings, Settings, load_settings
 from ricordo.storage import damage
 from ricordo.storage.engine.database import DatabaseStatus, address, check, is_shared, open_store, read_at_rest
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.job_queue import read_queue
+from ricordo.storage.jobs import read_queue
 from ricordo.storage.migrations import MIGRATIONS
 
 Level = Literal["ok", "warning", "wrong"]

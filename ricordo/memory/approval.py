@@ -17,8 +17,8 @@ from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import make, require_free, revive
 from ricordo.storage import blobs, blocks, history, proposals, runs, versions
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Overtaken, Store, Transaction
-from ricordo.storage.paging import Page
 
 EXPIRED_EVERY = 600.0
 _MOST_WITHDRAWN = 1000

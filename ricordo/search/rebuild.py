@@ -63,13 +63,12 @@ _COUNTS = {
 _WAITING = select(search_buffer.c.seq).where(
     search_buffer.c.owner_id == bindparam("owner_id"), search_buffer.c.document.op("IN")(_IDS)
 )
-_WAITING_JOB = select(jobs_table).where(
+_WAITING_JOB = jobs.ROWS.select.where(
     jobs_table.c.kind == bindparam("kind"),
     jobs_table.c.key == bindparam("key"),
     jobs_table.c.status == "waiting",
     jobs_table.c.is_single,
 )
-_JOBS = select(jobs_table).where(jobs_table.c.id.op("IN")(_IDS))
 # A deletion changes the owner's row first, so a lock on that prevents it.
 _OWNER_LOCKED = {
     kind: select(table.c.id).where(table.c.id == bindparam("owner_id")).with_for_update(key_share=True)
@@ -117,11 +116,11 @@ def some_owners(tx: Transaction, after: str, most: int = AT_ONCE) -> list[tuple[
 def add_job(tx: Transaction, owner_id: str, organization_id: str, *, vectors_only: bool = False) -> Job:
     kind = REEMBED if vectors_only else REINDEX
     added = jobs.add(tx, Job(kind, organization_id, {"owner_id": owner_id}, key=owner_id, is_single=True))
-    return added or jobs.job_of(tx.first(_WAITING_JOB, {"kind": kind, "key": owner_id}))
+    return added or jobs.ROWS.all(tx, _WAITING_JOB, {"kind": kind, "key": owner_id})[0]
 
 
 def read_jobs(tx: Transaction, ids: Sequence[str]) -> list[Job]:
-    return [jobs.job_of(row) for row in tx.all(_JOBS, {"ids": list(ids)})]
+    return jobs.ROWS.by_ids(tx, ids)
 
 
 def count_documents(tx: Transaction, owner_id: str) -> int:

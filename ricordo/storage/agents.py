@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from sqlalchemy import bindparam, delete, insert, select
 
@@ -12,26 +11,21 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
-from ricordo.storage.engine.repository import (
-    RowMapper,
-    count_in,
-    equal,
-    found,
-    ids_in,
-    names_of,
-    new_values,
-    plain,
-    setter,
-    tagged_with,
-)
+from ricordo.storage.engine.repository import Page, Repository, equal, found, plain, read_page, tagged_with
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page, read_page
 from ricordo.storage.schema.core_tables import agents, agents_archives, agents_tags
 from ricordo.storage.schema.core_tables import archives as archives_table
 from ricordo.storage.schema.core_tables import conversations as conversations_table
 from ricordo.storage.schema.memory_tables import agents_blocks
 
-_ROWS = RowMapper(Agent, agents)
+_ROWS = Repository(
+    Agent,
+    agents,
+    forms={
+        "model_settings": (plain, lambda settings: ModelSettings(**settings)),
+        "tool_rules": (lambda rules: list(map(plain, rules)), lambda rules: tuple(ToolRule(**rule) for rule in rules)),
+    },
+)
 _PARTS = (("agent", _ROWS), ("conversation", conversations.ROWS), ("archive", archives.ROWS))
 _WITH_CONVERSATION = (
     select(*(column.label(f"{name}_{column.name}") for name, rows in _PARTS for column in rows.columns))
@@ -53,15 +47,14 @@ _ARCHIVE = slice(_CONVERSATION.stop, None)
 _ONE = equal(agents, "id", "organization_id")
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
 _TAGS = select(agents_tags.c.tag).where(equal(agents_tags, "agent_id")).order_by(agents_tags.c.tag)
-_INSERT, _INSERT_TAG = insert(agents), insert(agents_tags)
-_CHANGED = names_of(agents, "id", "organization_id", "created_by", "created_at")
+_INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
-_UPDATE = setter(agents, *_CHANGED, where=agents.c.id == bindparam("agent_id"))
+_update = _ROWS.updates(*_ROWS.changeable())
 _DELETE_TAGS = delete(agents_tags).where(equal(agents_tags, "agent_id"))
 
 
 def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
-    tx.run(_INSERT, _values(agent))
+    _ROWS.insert(tx, agent)
     tx.run(_INSERT_TAG, [{"agent_id": agent.id, "tag": tag} for tag in tags])
 
 
@@ -72,7 +65,7 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
     if not rows:
         what = f"Agent with ID {agent_id}" if conversation_id is None else f"Conversation with ID {conversation_id}"
         raise NotFound(f"{what} not found")
-    agent = _agent(rows[0][_AGENT])
+    agent = _ROWS.of(rows[0][_AGENT])
     conversation = conversations.ROWS.of(rows[0][_CONVERSATION])
     return AgentState(
         agent,
@@ -122,11 +115,9 @@ def page(
     **equal: str | bool,
 ) -> list[AgentState]:
     """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a block, and columns."""
-    statement = select(agents.c.id, agents.c.created_at, agents.c.seq).where(
-        agents.c.organization_id == scope.organization_id
+    statement = select(agents.c.id).where(
+        agents.c.organization_id == scope.organization_id, *(agents.c[name] == value for name, value in equal.items())
     )
-    for name, value in equal.items():
-        statement = statement.where(agents.c[name] == value)
     if search:
         statement = statement.where(agents.c.name.icontains(search, autoescape=True))
     if block_id:
@@ -137,30 +128,12 @@ def page(
     return [load_whole(tx, scope, row.id) for row in read_page(tx, statement, agents, wanted)]
 
 
-def count(tx: Transaction, scope: Scope) -> int:
-    return count_in(tx, agents, scope)
+count, ids = _ROWS.count, _ROWS.ids
 
 
 def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> None:
     """Store the changed fields of an agent, and its tags where they are given."""
-    values = {name: value for name, value in _values(agent).items() if name in _CHANGED}
-    tx.run(_UPDATE, {**new_values(values), "agent_id": agent.id})
+    _update(tx, agent)
     if tags is not None:
         tx.run(_DELETE_TAGS, {"agent_id": agent.id})
         tx.run(_INSERT_TAG, [{"agent_id": agent.id, "tag": tag} for tag in tags])
-
-
-def ids(tx: Transaction, scope: Scope) -> list[str]:
-    return ids_in(tx, agents, scope)
-
-
-def _values(agent: Agent) -> dict[str, Any]:
-    json = {"model_settings": plain(agent.model_settings), "tool_rules": [plain(rule) for rule in agent.tool_rules]}
-    return _ROWS.values(agent) | json
-
-
-def _agent(row: Sequence[Any]) -> Agent:
-    values = dict(zip(_ROWS.names, row, strict=True))
-    values["model_settings"] = ModelSettings(**values["model_settings"])
-    values["tool_rules"] = tuple(ToolRule(**rule) for rule in values["tool_rules"])
-    return Agent(**values)

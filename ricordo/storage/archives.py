@@ -8,34 +8,25 @@ from sqlalchemy import bindparam, delete, insert, select
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
-from ricordo.storage.engine.repository import RowMapper, equal, found, ids_in, new_values, one_of, setter, values_of
+from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page, setter
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page, read_page
 from ricordo.storage.schema.core_tables import agents, agents_archives, archives, passages, passages_tags
 
-ROWS = RowMapper(Archive, archives, tuples=("tags",))
-_PASSAGES = RowMapper(Passage, passages, tuples=("tags",), with_seq=True)
-_SELECT = select(passages)
-_BY_IDS = _SELECT.where(one_of(passages.c.id, "ids"))
-_BY_NUMBERS = _SELECT.where(one_of(passages.c.seq, "numbers"))
+ROWS = Repository(Archive, archives)
+_PASSAGES = Repository(Passage, passages)
 _VECTOR_DBS = select(archives.c.id, archives.c.vector_db).where(one_of(archives.c.id, "ids"))
-_ATTACHED_ARCHIVES = (
-    select(*ROWS.columns)
-    .join(agents_archives, agents_archives.c.archive_id == archives.c.id)
-    .where(equal(agents_archives, "agent_id"))
+_ATTACHED_ARCHIVES = ROWS.select.join(agents_archives, agents_archives.c.archive_id == archives.c.id).where(
+    equal(agents_archives, "agent_id")
 )
 _OF_AGENT = _ATTACHED_ARCHIVES.order_by(agents_archives.c.seq)
-_BY_ID = select(*ROWS.columns).where(equal(archives, "id", "organization_id"))
 # Taken before the count or the tags are changed; databases with one writer need no lock and take none.
-_LOCK = _BY_ID.with_for_update()
+_LOCK = ROWS.select.where(equal(archives, "id", "organization_id")).with_for_update()
 # Of the agent's own attachment too: else one that is taken away at this very moment would be seen too late.
 _LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(equal(archives, "id", "organization_id")).with_for_update()
-_INSERT, _ATTACH = insert(archives), insert(agents_archives)
-_CHANGED = ("name", "description", "metadata", "updated_at")
-_UPDATE = setter(archives, *_CHANGED, where=archives.c.id == bindparam("archive_id"))
+_ATTACH = insert(agents_archives)
 _ATTACHED = select(agents_archives.c.seq).where(equal(agents_archives, "agent_id", "archive_id"))
 _DETACH = delete(agents_archives).where(equal(agents_archives, "agent_id", "archive_id"))
-_INSERT_PASSAGE, _INSERT_TAG = insert(passages), insert(passages_tags)
+_INSERT_TAG = insert(passages_tags)
 _COUNTED = setter(archives, "updated_at", "tags", where=archives.c.id == bindparam("archive_id")).values(
     passage_count=archives.c.passage_count + bindparam("added")
 )
@@ -52,37 +43,24 @@ def insert_one(
     """
     tags = tuple(sorted({tag for passage in holding for tag in passage.tags}))
     archive = replace(archive, passage_count=len(holding), tags=tags)
-    tx.run(_INSERT, ROWS.values(archive))
+    ROWS.insert(tx, archive)
     if owner:
         tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
     _insert_passages(tx, archive, redacted(holding))
     return archive
 
 
-def get(tx: Transaction, scope: Scope, archive_id: str) -> Archive:
-    row = tx.first(_BY_ID, {"id": archive_id, "organization_id": scope.organization_id})
-    return ROWS.of(found(row, "Archive", archive_id))
+get, ids = ROWS.get, ROWS.ids
+update = ROWS.updates("name", "description", "metadata", "updated_at")
+passages_by_ids, passages_by_numbers = _PASSAGES.by_ids, _PASSAGES.by_numbers
 
 
 def page(
     tx: Transaction, scope: Scope, wanted: Page, *, agent_id: str | None = None, name: str | None = None
 ) -> list[Archive]:
     """Return one page of archives, of those that are attached to this agent and of those with this very name."""
-    statement = select(*ROWS.columns).where(archives.c.organization_id == scope.organization_id)
-    if name is not None:
-        statement = statement.where(archives.c.name == name)
-    if agent_id is not None:
-        attached = select(agents_archives.c.archive_id).where(agents_archives.c.agent_id == agent_id)
-        statement = statement.where(archives.c.id.in_(attached))
-    return [ROWS.of(row) for row in read_page(tx, statement, archives, wanted)]
-
-
-def ids(tx: Transaction, scope: Scope) -> list[str]:
-    return ids_in(tx, archives, scope)
-
-
-def update(tx: Transaction, archive: Archive) -> None:
-    tx.run(_UPDATE, {**new_values(values_of(archive, _CHANGED)), "archive_id": archive.id})
+    attached = select(agents_archives.c.archive_id).where(agents_archives.c.agent_id == agent_id)
+    return ROWS.page(tx, scope, wanted, archives.c.id.in_(attached) if agent_id else None, name=name)
 
 
 def attach(tx: Transaction, agent_id: str, archive_id: str) -> None:
@@ -97,13 +75,13 @@ def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
 
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
     """Return the archives attached to the agent, in the order of attachment."""
-    return [ROWS.of(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id})]
+    return ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id})
 
 
 def page_of_agents(tx: Transaction, scope: Scope, archive_id: str, wanted: Page) -> list[str]:
     """Return the ids of one page of the agents that use the archive."""
     statement = (
-        select(agents.c.id, agents.c.created_at, agents.c.seq)
+        select(agents.c.id)
         .join(agents_archives, agents_archives.c.agent_id == agents.c.id)
         .where(agents_archives.c.archive_id == archive_id, agents.c.organization_id == scope.organization_id)
     )
@@ -127,25 +105,13 @@ def insert_passages(
 
 
 def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
-    tx.run(_INSERT_PASSAGE, [_PASSAGES.values(passage) for passage in new])
+    _PASSAGES.insert(tx, *new)
     tags = [{"passage_id": p.id, "archive_id": archive.id, "tag": tag} for p in new for tag in p.tags]
     tx.run(_INSERT_TAG, tags)
 
 
 def redacted(new: Iterable[Passage]) -> list[Passage]:
     return [replace(passage, text=redact(passage.text).text) for passage in new]
-
-
-def passages_by_ids(tx: Transaction, ids: Sequence[str]) -> list[Passage]:
-    """Return the passages with these ids, in their order; ids of deleted ones are left out."""
-    rows = {row.id: _PASSAGES.of(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})}
-    return [rows[id] for id in ids if id in rows]
-
-
-def passages_by_numbers(tx: Transaction, numbers: Sequence[int]) -> list[Passage]:
-    """Return the passages with these numbers (`seq`), in their order; deleted ones are left out."""
-    rows = {row.seq: _PASSAGES.of(row) for row in tx.all(_BY_NUMBERS, {"numbers": list(numbers)})} if numbers else {}
-    return [rows[number] for number in numbers if number in rows]
 
 
 def vector_dbs(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str | None]:
@@ -156,10 +122,8 @@ def page_of_passages(
     tx: Transaction, archive_ids: Sequence[str], wanted: Page, *, search_text: str | None = None
 ) -> list[Passage]:
     """Return one page of the passages in these archives; `search_text` looks for a piece of the text."""
-    statement = _SELECT.where(passages.c.archive_id.in_(archive_ids))
-    if search_text:
-        statement = statement.where(passages.c.text.icontains(search_text, autoescape=True))
-    return [_PASSAGES.of(row) for row in read_page(tx, statement, passages, wanted)]
+    is_found = passages.c.text.icontains(search_text, autoescape=True) if search_text else None
+    return _PASSAGES.page(tx, None, wanted, passages.c.archive_id.in_(archive_ids), is_found)
 
 
 def lock_passage(

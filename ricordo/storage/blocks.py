@@ -16,25 +16,15 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
-from ricordo.storage.engine.repository import (
-    author_values,
-    columns_of,
-    count_in,
-    equal,
-    names_of,
-    new_values,
-    one_of,
-    setter,
-    tagged_with,
-    values_of,
-)
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of, read_page, setter, tagged_with, values_of
 from ricordo.storage.engine.store import Overtaken, Transaction
-from ricordo.storage.paging import Page, read_page
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
 
-_COLUMNS = columns_of(blocks)
-_NAMES = names_of(blocks)
+_ROWS = Repository(Block, blocks)
+# Of a change the log has its author alone.
+_LOG = Repository(ChangeMetadata, blocks_log)
+_COLUMNS = _ROWS.columns
 # A row for each tag, and one where there is none: few blocks have many, and a second statement costs more.
 _TAGGED = (
     select(*_COLUMNS, blocks_tags.c.tag)
@@ -73,20 +63,18 @@ _OF_AGENT_AND_USER = (
     )
     .order_by("rank", "place")
 )
-_INSERT, _INSERT_TAG = insert(blocks), insert(blocks_tags)
-_INSERT_LOG, _ATTACH = insert(blocks_log), insert(agents_blocks)
-_IS_AS_READ = (blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
+_INSERT_TAG, _INSERT_LOG, _ATTACH = insert(blocks_tags), insert(blocks_log), insert(agents_blocks)
+_IS_AS_READ = blocks.c.version == bindparam("expected")
 _WRITTEN = ("value", "version", "head", "is_untrusted", "updated_by", "updated_at")
-_WRITE = setter(blocks, *_WRITTEN, where=_IS_AS_READ)
+_write = _ROWS.updates(*_WRITTEN, where=_IS_AS_READ)
 # What lies outside the tree, whose changes are logged.
 SETTINGS = (
     *("title", "description", "limit", "policy", "schema_ref"),
     *("agent_id", "course", "metadata", "hidden", "read_only"),
 )
-_CHANGED = ("label", *_WRITTEN, *SETTINGS)
-_UPDATE = setter(blocks, *_CHANGED, where=_IS_AS_READ)
+_update = _ROWS.updates("label", *_WRITTEN, *SETTINGS, where=_IS_AS_READ)
 _RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
-_DELETE = delete(blocks).where(_IS_AS_READ)
+_DELETE = delete(blocks).where(blocks.c.id == bindparam("block_id"), _IS_AS_READ)
 _DELETE_CHAIN = delete(chains).where(chains.c.id == bindparam("chain_id"))
 _OF_USER = (
     select(*_COLUMNS)
@@ -135,7 +123,7 @@ def insert_all(
     for chain in begun.values():
         versions.insert_chain(tx, chain)
     made = [stored[block.id] for block in new]
-    tx.run(_INSERT, [values_of(block, _NAMES) for block in made])
+    _ROWS.insert(tx, *made)
     tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for block in made for tag in block.tags])
     return made
 
@@ -175,7 +163,7 @@ def is_there(tx: Transaction, id: str) -> bool:
 def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
     """Return the user's own blocks by their labels, without their tags."""
     values = {"user_id": user_id, "organization_id": scope.organization_id}
-    return tuple(_block(row) for row in tx.all(_OF_USER, values))
+    return tuple(_ROWS.all(tx, _OF_USER, values))
 
 
 def of_agent(
@@ -209,8 +197,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> lis
     return [found[id] for id in ids if id in found]
 
 
-def count(tx: Transaction, scope: Scope) -> int:
-    return count_in(tx, blocks, scope)
+count = _ROWS.count
 
 
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
@@ -223,8 +210,7 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
     changes = [Change(block.label, value, before=block.value)]
     planned = versions.plan(chain, changes, metadata, tx.clock.now())
     written = _written(tx, block, block, metadata, planned.ids[0], value=value)
-    values = new_values(values_of(written, _WRITTEN))
-    if not tx.run(_WRITE, {**values, "block_id": block.id, "expected": block.version}):
+    if not _write(tx, written, expected=block.version):
         return None
     versions.store(tx, chain, changes, metadata, planned)
     return written
@@ -244,8 +230,7 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
         chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)
         _, (new_version,) = versions.record(tx, chain, [change], metadata)
     changed = _written(tx, changed, block, metadata, new_version)
-    values = new_values(values_of(changed, _CHANGED))
-    if not tx.run(_UPDATE, {**values, "block_id": block.id, "expected": block.version}):
+    if not _update(tx, changed, expected=block.version):
         raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
     if changed.label != block.label:
         tx.run(_RELABEL, {"new_label": changed.label, "relabelled": block.id})
@@ -332,7 +317,7 @@ def log(tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: Cha
         "changed": {"label": block.label, **changed},
         "deleted_label": block.label if "deleted" in changed else None,
     }
-    tx.run(_INSERT_LOG, row | author_values(metadata.author))
+    tx.run(_INSERT_LOG, row | _LOG.values(metadata))
 
 
 def attach(tx: Transaction, agent_id: str, attached: Sequence[Block]) -> None:
@@ -348,12 +333,8 @@ def agent_ids(tx: Transaction, block_id: str) -> list[str]:
     return [row.agent_id for row in tx.all(_AGENT_IDS, {"block_id": block_id})]
 
 
-def _block(row: Sequence[Any]) -> Block:
-    return Block(**dict(zip(_NAMES, row, strict=True)))
-
-
 def _of_agent_row(row: Sequence[Any]) -> Block:
-    block = _block(row[: len(_COLUMNS)])
+    block = _ROWS.of(row[: len(_COLUMNS)])
     return replace(block, is_untrusted=True) if row[len(_COLUMNS)] else block
 
 
@@ -367,4 +348,4 @@ def _tagged(rows: Sequence[Row[Any]]) -> dict[str, Block]:
     for row in rows:
         tags.setdefault(row.id, []).extend([row.tag] if row.tag is not None else [])
     first = {row.id: row for row in reversed(rows)}
-    return {id: replace(_block(row[: len(_COLUMNS)]), tags=tuple(tags[id])) for id, row in first.items()}
+    return {id: replace(_ROWS.of(row[: len(_COLUMNS)]), tags=tuple(tags[id])) for id, row in first.items()}

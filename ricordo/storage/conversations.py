@@ -9,29 +9,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, bindparam, case, func, literal, select, update
 
 from ricordo.domain.agent import Conversation
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
-from ricordo.errors import NotFound
 from ricordo.storage import messages
-from ricordo.storage.engine.repository import RowMapper, equal, found, setter
+from ricordo.storage.engine.repository import Page, Repository, equal, found, read_page, setter
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page, read_page
 from ricordo.storage.schema.core_tables import agents, conversations
 from ricordo.storage.schema.core_tables import messages as messages_table
 
-ROWS = RowMapper(Conversation, conversations, tuples=("window",))
+ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
-_BY_ID = select(*ROWS.columns).where(equal(conversations, "id"), _IS_THERE)
+_BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(equal(agents, "organization_id"))
 _LOCK = select(conversations.c.id).where(equal(conversations, "id")).with_for_update()
 _WAITING = select(conversations.c.id).where(
     equal(conversations, "agent_id"), conversations.c.last_stop_reason == "requires_approval"
 )
-_INSERT = insert(conversations)
 _THIS = conversations.c.id == bindparam("conversation_id")
 _COUNT = conversations.c.message_count + bindparam("added")
 _BEGIN_ANEW = setter(conversations, "window", "prompt_key", "updated_at", where=_THIS).values(message_count=_COUNT)
@@ -102,22 +99,20 @@ def lock(tx: Transaction, id: str) -> None:
 
 
 def insert_one(tx: Transaction, conversation: Conversation) -> None:
-    tx.run(_INSERT, ROWS.values(conversation))
+    ROWS.insert(tx, conversation)
 
 
 def get(tx: Transaction, id: str) -> Conversation | None:
     """Return one conversation, unless it was deleted."""
-    row = tx.first(_BY_ID, {"id": id})
-    return ROWS.of(row) if row else None
+    return ROWS.first(tx, _BY_ID, {"id": id})
 
 
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     """Return one conversation; raises NotFound, also where it was deleted, or its agent was."""
-    row = found(tx.first(_REQUIRED, {"id": id, "organization_id": scope.organization_id}), "Conversation", id)
-    conversation = ROWS.of(row)
-    if scope.subject_id and conversation.user_id not in (None, scope.subject_id):
-        raise NotFound(f"Conversation with ID {id} not found")
-    return conversation
+    conversation = ROWS.first(tx, _REQUIRED, {"id": id, "organization_id": scope.organization_id})
+    if conversation and scope.subject_id and conversation.user_id not in (None, scope.subject_id):
+        conversation = None
+    return found(conversation, "Conversation", id)
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter) -> list[Conversation]:
@@ -126,8 +121,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter)
     # Pages are cut by what the list is ordered by, under the name that pages know.
     placed: Any = select(conversations.c.id, conversations.c.seq, place.label("created_at")).subquery()
     statement = (
-        select(*ROWS.columns)
-        .join(placed, placed.c.seq == conversations.c.seq)
+        ROWS.select.join(placed, placed.c.seq == conversations.c.seq)
         .join(agents, agents.c.id == conversations.c.agent_id)
         .where(agents.c.organization_id == scope.organization_id, _IS_THERE)
         .where(conversations.c.is_default.is_(False), conversations.c.hidden.is_(False))

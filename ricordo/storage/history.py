@@ -5,17 +5,17 @@ A block keeps its history when it is renamed, so a label is followed back throug
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Row, bindparam, func, select
 
-from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import blobs
 from ricordo.storage.blocks import SETTINGS
-from ricordo.storage.engine.repository import columns_of, equal, names_of, one_of, values_of
+from ricordo.storage.engine.repository import Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.memory_tables import blocks, blocks_log, chains, commits, is_in_chain
 from ricordo.storage.versions import PARENT
@@ -23,10 +23,9 @@ from ricordo.storage.versions import PARENT
 SHORTEST_ID = 7
 _ID = re.compile(rf"[0-9a-f]{{{SHORTEST_ID},40}}")
 _NEWEST = 1 << 62  # more than any chain has versions
-_COLUMNS = [*columns_of(commits, "chain", "parent"), PARENT]
-_OTHER = ("chain", "parent", "other_parent", "author_kind", "author_id", "author_name")
-_PLAIN = names_of(commits, *_OTHER)
-_SELECT = select(*_COLUMNS)
+_ROWS = Repository(BlockVersion, commits)
+_WIDTH = len(_ROWS.columns)
+_SELECT = select(*_ROWS.columns, PARENT, commits.c.other_parent)
 _IN_CHAIN = is_in_chain(commits)
 _PAGE = (
     _SELECT.where(_IN_CHAIN, commits.c.number < bindparam("before"))
@@ -51,7 +50,7 @@ _RENAMES = (
 )
 _OF_ORGANIZATION = equal(chains, "organization_id")
 _OF_RUN = (
-    select(*_COLUMNS, chains.c.id.label("chain_id"))
+    _SELECT.add_columns(chains.c.id.label("chain_id"))
     .join(chains, chains.c.seq == commits.c.chain)
     .where(_OF_ORGANIZATION, equal(commits, "run_id"))
     .order_by(chains.c.id, commits.c.number)
@@ -238,9 +237,5 @@ def _followed(renames: Sequence[Any], label: str, before: int) -> list[_Stretch]
 
 
 def _version(row: Row[Any], chain_id: str) -> BlockVersion:
-    return BlockVersion(
-        **values_of(row, _PLAIN),
-        chain_id=chain_id,
-        author=Actor(row.author_kind, row.author_id, row.author_name),
-        parents=tuple(parent for parent in (row.parent, row.other_parent) if parent is not None),
-    )
+    parents = tuple(parent for parent in (row.parent, row.other_parent) if parent is not None)
+    return replace(_ROWS.of(row[:_WIDTH]), chain_id=chain_id, parents=parents)

@@ -5,19 +5,18 @@ attempt: one that was thought dead and comes back changes nothing. Clocks of sev
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Row, bindparam, delete, func, literal, select
+from sqlalchemy import bindparam, delete, func, literal, select, true
 
 from ricordo.domain.clock import SECOND
-from ricordo.domain.job import ENDED, Job
+from ricordo.domain.job import ENDED, Job, JobStatus
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, LeaseLost
 from ricordo.storage.engine import wake_ups
-from ricordo.storage.engine.repository import Missing, equal, found, names_of, new_values, setter, values_of
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, new_values, setter
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.paging import Page, read_page
 from ricordo.storage.schema.core_tables import jobs
 
 T = TypeVar("T")
@@ -29,9 +28,11 @@ PERIODIC = "every:"
 SILENCE = 30 * SECOND
 _KEPT_PERIODIC_SECONDS = 3600
 _PRUNED_AT_ONCE = 500
+_LAST_ERRORS = 5
 _WAKE_UP = "jobs.wake_up"
 
-_FIELDS = names_of(jobs)
+ROWS = Repository(Job, jobs)
+get = ROWS.get
 _INSERT = Missing(jobs)
 _other = jobs.alias("other")
 # A job that was cancelled keeps its key until its worker has stopped it, or is thought dead.
@@ -41,13 +42,13 @@ _KEY_IS_FREE = jobs.c.key.is_(None) | ~(
 )
 _IS_DUE = (jobs.c.status == "waiting") & (jobs.c.not_before <= bindparam("now"))
 _DUE = select(jobs.c.id).where(_IS_DUE).limit(1)
-_FREE = select(jobs).where(_IS_DUE, _KEY_IS_FREE).with_for_update(skip_locked=True)
+_FREE = ROWS.select.where(_IS_DUE, _KEY_IS_FREE).with_for_update(skip_locked=True)
 _NEXT = _FREE.order_by(jobs.c.not_before, jobs.c.seq).limit(1)
 _THIS = _FREE.where(equal(jobs, "id"))
-_TAKEN = ("status", "attempts", "worker", "heartbeat_at", "started_at")
-_CLAIM = setter(jobs, *_TAKEN, where=(jobs.c.id == bindparam("job_id")) & (jobs.c.status == "waiting"))
+_IS_WAITING = jobs.c.status == "waiting"
+_claim = ROWS.updates("status", "attempts", "worker", "heartbeat_at", "started_at", where=_IS_WAITING)
 _IS_OWN = (
-    (jobs.c.id == bindparam("job_id"))
+    (jobs.c.id == bindparam("this_id"))
     & (jobs.c.status == "running")
     & (jobs.c.worker == bindparam("by_worker"))
     & (jobs.c.attempts == bindparam("attempt"))
@@ -55,10 +56,10 @@ _IS_OWN = (
 _LOCK = select(jobs.c.id).where(_IS_OWN).with_for_update()
 _RENEW = setter(jobs, "heartbeat_at", "progress", where=_IS_OWN)
 _LEFT = ("status", "attempts", "not_before", "worker", "heartbeat_at", "progress", "error", "ended_at")
-_LEAVE = setter(jobs, *_LEFT, where=_IS_OWN)
+_leave_own = ROWS.updates(*_LEFT, where=_IS_OWN)
 _OWN = select(jobs.c.id).where(jobs.c.status == "running", equal(jobs, "worker"))
 # A locked row is left out: a server that froze in the middle of a write must not hold up the jobs of the rest.
-_RUNNING = select(jobs).where(jobs.c.status == "running").order_by(jobs.c.seq).with_for_update(skip_locked=True)
+_RUNNING = ROWS.select.where(jobs.c.status == "running").order_by(jobs.c.seq).with_for_update(skip_locked=True)
 _STALE = _RUNNING.where(jobs.c.heartbeat_at < bindparam("before"))
 _WAITS_FOR_ALL = (jobs.c.status == "waiting") & jobs.c.is_single
 _TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _WAITS_FOR_ALL)
@@ -76,7 +77,18 @@ _RELEASE = setter(
     & (jobs.c.status == "cancelled"),
 )
 _DELETE = delete(jobs).where(jobs.c.id == bindparam("job_id"))
-_BY_ID = select(jobs).where(equal(jobs, "id", "organization_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The depth by kind and status, how long the oldest due job waits (µs; 0: none), and the jobs with the last errors."""
+
+    depth: Mapping[str, Mapping[JobStatus, int]]
+    waits: int
+    errors: tuple[Job, ...]
+
+    def count(self, status: JobStatus) -> int:
+        return sum(of_kind.get(status, 0) for of_kind in self.depth.values())
 
 
 def on_wake_up(tx: Transaction, notify: Callable[[], None] | None) -> None:
@@ -94,7 +106,7 @@ def add(tx: Transaction, job: Job) -> Job | None:
         raise Invalid(f"The job {job.kind} may never run. Give it one attempt at least.")
     now = tx.clock.now()
     job = replace(job, created_at=now, not_before=max(job.not_before, now))
-    if not tx.run(_INSERT, values_of(job, _FIELDS)):
+    if not tx.run(_INSERT, ROWS.values(job)):
         return None
     if not wake_ups.are_used(tx):
         _notify(tx)
@@ -115,15 +127,15 @@ def is_due(tx: Transaction) -> bool:
 def claim(tx: Transaction, worker: str, most: int) -> list[Job]:
     """Take up to so many jobs whose time has come, those that wait longest first, one of a key at a time."""
     claimed: list[Job] = []
-    while len(claimed) < most and (row := tx.first(_NEXT, _times(tx))):
-        claimed.append(_take(tx, job_of(row), worker))
+    while len(claimed) < most and (job := ROWS.first(tx, _NEXT, _times(tx))):
+        claimed.append(_take(tx, job, worker))
     return claimed
 
 
 def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
     """Take this job; None where it cannot be taken: deleted, taken, not due, or its key is busy."""
-    row = tx.first(_THIS, {**_times(tx), "id": id})
-    return _take(tx, job_of(row), worker) if row else None
+    job = ROWS.first(tx, _THIS, {**_times(tx), "id": id})
+    return _take(tx, job, worker) if job else None
 
 
 def renew(tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping[str, dict[str, int]]) -> set[str]:
@@ -164,9 +176,9 @@ def take_over(tx: Transaction, *, silent_for: int | None = None) -> list[Job]:
 
     A job that has attempts left waits again, any other has failed.
     """
-    rows = tx.all(_RUNNING) if silent_for is None else tx.all(_STALE, {"before": tx.clock.now() - silent_for})
+    before = None if silent_for is None else {"before": tx.clock.now() - silent_for}
     freed = []
-    for job in map(job_of, rows):
+    for job in ROWS.all(tx, _STALE if before else _RUNNING, before):
         error = {"type": "Interrupted", "message": f"interrupted: its server was stopped in attempt {job.attempts}"}
         if fail(tx, job, error, retry_after=0):
             freed.append(job)
@@ -199,20 +211,11 @@ def remove(tx: Transaction, scope: Scope, id: str) -> Job:
     return job
 
 
-def get(tx: Transaction, scope: Scope, id: str) -> Job:
-    return job_of(found(tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id}), "Job", id))
-
-
 def page(
     tx: Transaction, scope: Scope, wanted: Page, *, statuses: Sequence[str] | None = None, kind: str | None = None
 ) -> list[Job]:
     """Return one page of jobs, filtered by statuses and by kind; None: all."""
-    statement = select(jobs).where(jobs.c.organization_id == scope.organization_id)
-    if statuses is not None:
-        statement = statement.where(jobs.c.status.in_(statuses))
-    if kind is not None:
-        statement = statement.where(jobs.c.kind == kind)
-    return [job_of(row) for row in read_page(tx, statement, jobs, wanted)]
+    return ROWS.page(tx, scope, wanted, None if statuses is None else jobs.c.status.in_(statuses), kind=kind)
 
 
 def prune(tx: Transaction) -> int:
@@ -230,8 +233,22 @@ def prune(tx: Transaction) -> int:
     return tx.run(delete(jobs).where(jobs.c.seq.in_([row.seq for row in rows]))) if rows else 0
 
 
-def job_of(row: Row[Any]) -> Job:
-    return Job(**values_of(row, _FIELDS))
+def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
+    """Return the queue of the scope's organization; None: of all of them, for the operator of the server."""
+    theirs = jobs.c.organization_id == scope.organization_id if scope else true()
+    depth: dict[str, dict[JobStatus, int]] = {}
+    counted = select(jobs.c.kind, jobs.c.status, func.count().label("jobs")).where(theirs)
+    for row in tx.all(counted.group_by(jobs.c.kind, jobs.c.status).order_by(jobs.c.kind, jobs.c.status)):
+        depth.setdefault(row.kind, {})[row.status] = row.jobs
+    oldest = select(func.min(jobs.c.not_before).label("since")).where(theirs, jobs.c.status == "waiting")
+    since = tx.all(oldest)[0].since
+    waits = 0 if since is None else max(tx.clock.now() - since, 0)
+    mine = ROWS.select.where(theirs).limit(_LAST_ERRORS)
+    failed = mine.where(jobs.c.status == "failed").order_by(jobs.c.ended_at.desc(), jobs.c.seq.desc())
+    again = mine.where(jobs.c.status == "waiting", jobs.c.attempts > 0).order_by(jobs.c.seq.desc())
+    found = [job for job in (*ROWS.all(tx, failed), *ROWS.all(tx, again)) if job.error]
+    errors = sorted(found, key=lambda job: job.ended_at or job.started_at or 0, reverse=True)[:_LAST_ERRORS]
+    return Queue(depth, waits, tuple(errors))
 
 
 class FencedStore:
@@ -275,7 +292,7 @@ def _times(tx: Transaction) -> dict[str, int]:
 def _take(tx: Transaction, job: Job, worker: str) -> Job:
     now = tx.clock.now()
     taken = replace(job, status="running", attempts=job.attempts + 1, worker=worker, heartbeat_at=now, started_at=now)
-    tx.run(_CLAIM, new_values(values_of(taken, _TAKEN)) | {"job_id": job.id})
+    _claim(tx, taken)
     return taken
 
 
@@ -288,8 +305,8 @@ def _wait_again(tx: Transaction, job: Job, after: int, **changes: Any) -> bool:
 
 def _leave(tx: Transaction, job: Job, **changes: Any) -> bool:
     left = replace(job, **{"worker": None, "heartbeat_at": None, "error": None, **changes})
-    return tx.run(_LEAVE, _fence(job) | new_values(values_of(left, _LEFT))) > 0
+    return _leave_own(tx, left, **_fence(job)) > 0
 
 
 def _fence(job: Job) -> dict[str, Any]:
-    return {"job_id": job.id, "by_worker": job.worker, "attempt": job.attempts}
+    return {"this_id": job.id, "by_worker": job.worker, "attempt": job.attempts}

@@ -10,12 +10,12 @@ from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.storage import blobs
-from ricordo.storage.engine.repository import author_values, equal, found, names_of, new_values, setter, values_of
+from ricordo.storage.engine.repository import Page, Repository, equal, found, read_page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page, read_page
 from ricordo.storage.schema.memory_tables import proposals
 
-_SELECT = select(proposals)
+_ROWS = Repository(Proposal, proposals)
+_SELECT = select(*_ROWS.columns, proposals.c.base_blob, proposals.c.blob)
 _BY_ID = _SELECT.where(equal(proposals, "id", "organization_id"))
 _LOCK = select(proposals.c.id).where(equal(proposals, "id")).with_for_update()
 _OF_STEP = _SELECT.where(equal(proposals, "step_id", "organization_id")).order_by(proposals.c.seq)
@@ -37,10 +37,8 @@ _FOLLOW = (
     .where(proposals.c.chain_id == bindparam("of_chain"), proposals.c.label == bindparam("old_label"), _WAITS)
     .values(label=bindparam("relabelled"))
 )
-_PLAIN = names_of(proposals, "base_blob", "blob", "author_kind", "author_id", "author_name")
 _INSERT = insert(proposals)
-_SETTLED = ("status", "resolved_at", "resolved_by", "note", "result", "superseded_by")
-_SETTLE = setter(proposals, *_SETTLED, where=proposals.c.id == bindparam("proposal_id"))
+settle = _ROWS.updates("status", "resolved_at", "resolved_by", "note", "result", "superseded_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +62,8 @@ def insert_one(tx: Transaction, proposal: Proposal, base: blobs.Base | None) -> 
         description=proposal.description and redact(proposal.description).text,
     )
     blob = None if proposal.value is None else blobs.put(tx, proposal.chain_id, proposal.value, base)[0]
-    tx.run(
-        _INSERT,
-        {
-            **values_of(proposal, _PLAIN),
-            **author_values(proposal.author),
-            "base_blob": None if proposal.base_value is None else blob_id(proposal.base_value),
-            "blob": blob,
-        },
-    )
+    base_blob = None if proposal.base_value is None else blob_id(proposal.base_value)
+    tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
@@ -116,17 +107,12 @@ def waiting_counts(tx: Transaction, chain_id: str) -> dict[str, int]:
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> list[Proposal]:
     """Return one page of the proposals that pass the filter."""
-    statement = _SELECT.where(proposals.c.organization_id == scope.organization_id)
-    for name in ("chain_id", "label", "status", "author_id", "run_id"):
-        if (value := getattr(which, name)) is not None:
-            statement = statement.where(proposals.c[name] == value)
+    names = ("chain_id", "label", "status", "author_id", "run_id")
+    given = {"organization_id": scope.organization_id} | {name: getattr(which, name) for name in names}
+    statement = _SELECT.where(*(proposals.c[name] == value for name, value in given.items() if value is not None))
     if which.waits:
         statement = statement.where(_WAITS)
     return [_proposal(tx, row) for row in read_page(tx, statement, proposals, wanted)]
-
-
-def settle(tx: Transaction, proposal: Proposal) -> None:
-    tx.run(_SETTLE, {**new_values(values_of(proposal, _SETTLED)), "proposal_id": proposal.id})
 
 
 def expire(tx: Transaction) -> int:
@@ -140,9 +126,5 @@ def expire(tx: Transaction) -> int:
 
 
 def _proposal(tx: Transaction, row: Row[Any]) -> Proposal:
-    return Proposal(
-        **values_of(row, _PLAIN),
-        base_value=None if row.base_blob is None else blobs.read(tx, row.chain_id, row.base_blob),
-        value=None if row.blob is None else blobs.read(tx, row.chain_id, row.blob),
-        author=Actor(row.author_kind, row.author_id, row.author_name),
-    )
+    base, text = (None if id is None else blobs.read(tx, row.chain_id, id) for id in (row.base_blob, row.blob))
+    return replace(_ROWS.of(row[:-2]), base_value=base, value=text)

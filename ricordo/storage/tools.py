@@ -3,18 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, delete, insert, or_, select
+from sqlalchemy import delete, insert, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound
-from ricordo.storage.engine.repository import RowMapper, count_in, equal, found, names_of, new_values, one_of, setter
+from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page, read_page
 from ricordo.storage.schema.core_tables import agents_tools, organizations, tools
 
-_ROWS = RowMapper(Tool, tools, tuples=("tags",))
-_SELECT = select(*_ROWS.columns)
+_ROWS = Repository(Tool, tools)
+_SELECT = _ROWS.select
 _IN_SCOPE = equal(tools, "organization_id")
 _BY_IDS = _SELECT.where(one_of(tools.c.id, "ids"), _IN_SCOPE)
 _BY_NAMES = _SELECT.where(one_of(tools.c.name, "names"), _IN_SCOPE)
@@ -25,9 +24,7 @@ _OF_AGENT = (
     .order_by(agents_tools.c.seq)
 )
 _LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
-_INSERT, _ATTACH = insert(tools), insert(agents_tools)
-_CHANGED = names_of(tools, "id", "organization_id", "created_by", "created_at")
-_UPDATE = setter(tools, *_CHANGED, where=tools.c.id == bindparam("tool_id"))
+_ATTACH = insert(agents_tools)
 _DETACH = delete(agents_tools).where(equal(agents_tools, "agent_id", "tool_id"))
 _DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))
 
@@ -49,35 +46,31 @@ def lock(tx: Transaction, scope: Scope) -> None:
 
 
 def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
-    tx.run(_INSERT, [_ROWS.values(tool) for tool in new])
+    _ROWS.insert(tx, *new)
 
 
-def update(tx: Transaction, tool: Tool) -> None:
-    values = _ROWS.values(tool)
-    tx.run(_UPDATE, {**new_values({name: values[name] for name in _CHANGED}), "tool_id": tool.id})
-
-
-def get(tx: Transaction, scope: Scope, id: str) -> Tool:
-    return by_ids(tx, scope, [id])[0]
+update = _ROWS.updates(*_ROWS.changeable())
+get, count = _ROWS.get, _ROWS.count
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
     """Return the tools with these ids, in their order; raises NotFound for the first that is missing."""
-    rows = {row.id: row for row in tx.all(_BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})}
-    return [_ROWS.of(found(rows.get(id), "Tool", id)) for id in ids]
+    read = _ROWS.all(tx, _BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})
+    by_id = {tool.id: tool for tool in read}
+    return [found(by_id.get(id), "Tool", id) for id in ids]
 
 
 def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, Tool]:
-    rows = tx.all(_BY_NAMES, {"names": list(names), "organization_id": scope.organization_id})
-    return {row.name: _ROWS.of(row) for row in rows}
+    read = _ROWS.all(tx, _BY_NAMES, {"names": list(names), "organization_id": scope.organization_id})
+    return {tool.name: tool for tool in read}
 
 
 def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]) -> list[Tool]:
     """Return the tools with these names, then those with these ids, each once; raises NotFound for what is missing."""
     if not names and not ids:
         return []
-    rows = tx.all(_BY_NAMES_OR_IDS, {"names": list(names), "ids": list(ids), "organization_id": scope.organization_id})
-    by_name = {row.name: _ROWS.of(row) for row in rows}
+    values = {"names": list(names), "ids": list(ids), "organization_id": scope.organization_id}
+    by_name = {tool.name: tool for tool in _ROWS.all(tx, _BY_NAMES_OR_IDS, values)}
     by_id = {tool.id: tool for tool in by_name.values()}
     if missing := [name for name in names if name not in by_name]:
         raise NotFound(f"Tool with name {', '.join(missing)} not found")
@@ -87,30 +80,23 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
     """Return the tools attached to the agent, in the order of attachment."""
-    return tuple(_ROWS.of(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
+    return tuple(_ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id}))
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ToolFilter) -> list[Tool]:
     """Return one page of the tools that pass the filter."""
-    statement = _SELECT.where(tools.c.organization_id == scope.organization_id)
-    if which.names:
-        statement = statement.where(tools.c.name.in_(which.names))
-    if which.ids:
-        statement = statement.where(tools.c.id.in_(which.ids))
-    if which.types:
-        statement = statement.where(tools.c.tool_type.in_(which.types))
-    if which.other_types:
-        statement = statement.where(tools.c.tool_type.not_in(which.other_types))
-    if which.search:
-        statement = statement.where(tools.c.name.icontains(which.search, autoescape=True))
-    if which.agent_id is not None:
-        attached = select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id)
-        statement = statement.where(tools.c.id.in_(attached))
-    return [_ROWS.of(row) for row in read_page(tx, statement, tools, wanted)]
-
-
-def count(tx: Transaction, scope: Scope) -> int:
-    return count_in(tx, tools, scope)
+    attached = select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id)
+    return _ROWS.page(
+        tx,
+        scope,
+        wanted,
+        tools.c.name.in_(which.names) if which.names else None,
+        tools.c.id.in_(which.ids) if which.ids else None,
+        tools.c.tool_type.in_(which.types) if which.types else None,
+        tools.c.tool_type.not_in(which.other_types) if which.other_types else None,
+        tools.c.name.icontains(which.search, autoescape=True) if which.search else None,
+        tools.c.id.in_(attached) if which.agent_id is not None else None,
+    )
 
 
 def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:

@@ -1,35 +1,25 @@
 """Usage: tokens that were spent outside of steps, and the sums that budgets need. Steps count their own tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, bindparam, func, insert, literal, select, update
 
 from ricordo.domain.clock import DAY
 from ricordo.domain.usage import Expense
-from ricordo.storage.engine.repository import usage_values
+from ricordo.storage.engine.repository import Repository
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import expenses, runs, steps
 
 TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 PURPOSE = func.coalesce(runs.c.purpose, "turn")
-_INSERT = insert(expenses)
+_EXPENSES = Repository(Expense, expenses)
 
 
 def add_expense(tx: Transaction, expense: Expense) -> None:
-    """Store what was spent."""
-    tx.run(
-        _INSERT,
-        {
-            "organization_id": expense.organization_id,
-            "agent_id": expense.agent_id,
-            "user_id": expense.user_id,
-            "purpose": expense.purpose,
-            "model": expense.model,
-            "created_at": expense.created_at or tx.clock.now(),
-            **usage_values(expense.usage),
-        },
-    )
+    """Store what was spent, now where it has no time."""
+    _EXPENSES.insert(tx, expense if expense.created_at else replace(expense, created_at=tx.clock.now()))
 
 
 def used_since(tx: Transaction, organization_id: str, since: int, agent_id: str | None = None) -> int:

@@ -7,16 +7,16 @@ from sqlalchemy import bindparam, or_, select
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Invalid, NotFound
-from ricordo.storage.engine.repository import Missing, RowMapper, equal
+from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
 
 _LONGEST = 255
 # A name is a part of addresses, of the author's line of commits, and of one line in every list.
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\<>]|^\.{1,2}$|^\s|\s$")
-_ROWS = RowMapper(User, users)
+_ROWS = Repository(User, users)
 _IS_NAMED = or_(users.c.id == bindparam("name"), users.c.identifier == bindparam("name"))
-_NAMED = select(*_ROWS.columns).where(equal(users, "organization_id"), _IS_NAMED).limit(2)
+_NAMED = _ROWS.select.where(equal(users, "organization_id"), _IS_NAMED).limit(2)
 _LOCK = select(users.c.id).where(equal(users, "id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
 
@@ -25,8 +25,8 @@ def find(tx: Transaction, scope: Scope, name: str) -> User | None:
     """Return the user with this id, or else this identifier, if there is one that the caller may know of."""
     if "\0" in name:
         return None  # PostgreSQL would not even look
-    rows = tx.all(_NAMED, {"organization_id": scope.organization_id, "name": name})
-    found = sorted(map(_ROWS.of, rows), key=lambda user: user.id != name)
+    found = _ROWS.all(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
+    found.sort(key=lambda user: user.id != name)
     return found[0] if found and scope.subject_id in (None, found[0].id) else None
 
 
@@ -48,7 +48,11 @@ def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
     if scope.subject_id is not None or is_id(name, "user"):
         # Ids are made here: one that is not there is deleted, or guessed.
         return require(tx, scope, name)
-    _require_fit(name)
+    if not name or len(name) > _LONGEST or _UNFIT.search(name):
+        raise Invalid(
+            f'A user cannot be called "{name[:80]}". Use at most {_LONGEST} characters, no "/", "\\", "<", ">", '
+            "and no spaces at the ends."
+        )
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
     # Where another transaction makes the same user, this waits for it and finds theirs then.
@@ -57,11 +61,3 @@ def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
 
 def lock(tx: Transaction, user_id: str) -> None:
     tx.lock(_LOCK, {"id": user_id})
-
-
-def _require_fit(name: str) -> None:
-    if not name or len(name) > _LONGEST or _UNFIT.search(name):
-        raise Invalid(
-            f'A user cannot be called "{name[:80]}". Use at most {_LONGEST} characters, no "/", "\\", "<", ">", '
-            "and no spaces at the ends."
-        )

@@ -17,24 +17,31 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.storage import blobs, jobs
-from ricordo.storage.engine.repository import author_values, columns_of, equal, names_of, new_values, setter, values_of
+from ricordo.storage.engine.repository import Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.memory_tables import chains, commits, memory_remotes, number_of_chain
 
-_COLUMNS = columns_of(chains)
-_PLAIN = names_of(chains, "files")
+_CHAINS = Repository(
+    Chain,
+    chains,
+    forms={
+        "files": (
+            lambda files: {label: (blob.hex(), depth) for label, (blob, depth) in files.items()},
+            lambda files: {label: (bytes.fromhex(blob), depth) for label, (blob, depth) in files.items()},
+        )
+    },
+)
+_METADATA = Repository(ChangeMetadata, commits)
 # Whether there are remotes is read with the row that is locked anyway: most chains have none, and cost nothing then.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
-_LOCK = select(*_COLUMNS, _IS_FOLLOWED).where(chains.c.id == bindparam("chain_id")).with_for_update(key_share=True)
+_LOCK = select(*_CHAINS.columns, _IS_FOLLOWED).where(equal(chains, "id")).with_for_update(key_share=True)
 _REMOTES = (
     select(memory_remotes.c.organization_id, memory_remotes.c.id)
     .where(equal(memory_remotes, "chain_id"))
     .order_by(memory_remotes.c.seq)
 )
-_OF_OWNER = select(*_COLUMNS).where(equal(chains, "owner_kind", "owner_id", "organization_id"))
-_METADATA = ("reason", "approved_by", "proposal_id", "run_id", "step_id", "is_untrusted")
+_OF_OWNER = _CHAINS.select.where(equal(chains, "owner_kind", "owner_id", "organization_id"))
 _UNKNOWN = -1
-_INSERT = insert(chains)
 _before = commits.alias("before")
 _ID_BEFORE = select(_before.c.id)
 # The commit that a version was made from: what is stored, or else that of the version before it. In a commit that begins a
@@ -56,7 +63,7 @@ _INSERT_COMMIT = insert(commits).values(
         ).scalar_subquery(),
     ),
 )
-_ADVANCE = setter(chains, "head", "versions", "files", where=chains.c.id == bindparam("chain_id"))
+advance = _CHAINS.updates("head", "versions", "files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ class VersionPlan:
 
 
 def insert_chain(tx: Transaction, chain: Chain) -> None:
-    tx.run(_INSERT, values_of(chain, _PLAIN) | {"files": _stored_files(chain)})
+    _CHAINS.insert(tx, chain)
 
 
 def lock(tx: Transaction, chain_id: str) -> Chain | None:
@@ -90,14 +97,13 @@ def lock(tx: Transaction, chain_id: str) -> Chain | None:
 
     A chain is locked to be changed, so its remotes sync once that is committed.
     """
-    row = tx.first(_LOCK, {"chain_id": chain_id})
+    row = tx.first(_LOCK, {"id": chain_id})
     if row is None:
         return None
-    values = row._asdict()
-    if values.pop("is_followed"):
+    if row.is_followed:
         for remote in tx.all(_REMOTES, {"chain_id": chain_id}):
             jobs.add(tx, sync_job(remote.organization_id, remote.id, tx.clock.now() + SETTLES))
-    return _chain(values)
+    return _CHAINS.of(row[:-1])
 
 
 def lock_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
@@ -109,8 +115,7 @@ def lock_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
 def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:
     """Return the owner's chain, if there is one."""
     values = {"owner_kind": owner_kind, "owner_id": owner_id, "organization_id": scope.organization_id}
-    row = tx.first(_OF_OWNER, values)
-    return _chain(row._asdict()) if row else None
+    return _CHAINS.first(tx, _OF_OWNER, values)
 
 
 def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now: int) -> VersionPlan:
@@ -161,11 +166,6 @@ def store(
     return chain
 
 
-def advance(tx: Transaction, chain: Chain) -> None:
-    values = {"head": chain.head, "versions": chain.versions, "files": _stored_files(chain)}
-    tx.run(_ADVANCE, {**new_values(values), "chain_id": chain.id})
-
-
 def begin(
     tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata
 ) -> tuple[bytes | None, ...]:
@@ -199,8 +199,7 @@ def row_of(
 ) -> dict[str, Any]:
     """Return a version of this chain for `insert_rows`; `blob` is its text's id, None where the block is deleted."""
     return {
-        **values_of(metadata, _METADATA),
-        **author_values(metadata.author),
+        **_METADATA.values(metadata),
         "chain_id": chain.id,
         "number": chain.versions + 1,
         "id": id,
@@ -217,12 +216,3 @@ def row_of(
 def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store versions that `row_of` made, in their order; the caller stores the chain's tip."""
     tx.run(_INSERT_COMMIT, rows)
-
-
-def _stored_files(chain: Chain) -> dict[str, list[object]]:
-    return {label: [blob.hex(), depth] for label, (blob, depth) in chain.files.items()}
-
-
-def _chain(values: dict[str, Any]) -> Chain:
-    files: Mapping[str, tuple[str, int]] = values.pop("files")
-    return Chain(**values, files={label: (bytes.fromhex(blob), depth) for label, (blob, depth) in files.items()})

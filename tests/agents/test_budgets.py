@@ -14,7 +14,7 @@ from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Invalid, NotFound
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs, usage
-from ricordo.storage.paging import Page
+from ricordo.storage.engine.repository import Page
 from tests.seams.stage import Stage, text_of
 from tests.seams.stores import START, ManualClock, count_statements
 

@@ -31,7 +31,7 @@ from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.memory.recall import FoundMessage
 from ricordo.search.index import MessageFilter, insert_messages
 from ricordo.storage import conversations, deletion, messages
-from ricordo.storage.paging import Page
+from ricordo.storage.engine.repository import Page
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.test_deletion import run_jobs

@@ -11,7 +11,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.llm.scripted import Line, call
 from ricordo.storage import agents, archives, conversations, deletion, jobs
-from ricordo.storage.paging import Page
+from ricordo.storage.engine.repository import Page
 from tests.seams import make
 from tests.seams.stage import Stage, soon
 from tests.seams.stores import killed_after

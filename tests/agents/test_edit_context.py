@@ -24,7 +24,7 @@ from ricordo.llm.scripted import call
 from ricordo.memory.schemas import FOLDER
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.storage import archives, blocks, conversations, proposals, runs
-from ricordo.storage.paging import Page
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage

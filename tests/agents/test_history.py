@@ -18,8 +18,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations, messages
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.paging import Page
 from tests.seams import make
 from tests.seams.stage import Stage, roles, soon, text_of
 from tests.seams.stores import START, DyingStore, count_statements

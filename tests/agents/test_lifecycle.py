@@ -15,8 +15,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound, RicordoError, Unsupported
 from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.storage import agents, archives, blocks, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from tests.seams import make
 from tests.seams.stage import Gate, Stage, all_events, roles, soon, text_of
 from tests.seams.stores import ManualClock, count_statements

@@ -16,7 +16,7 @@ from ricordo.llm.scripted import call
 from ricordo.prompt.system_prompt import system_prompt
 from ricordo.search.index import insert_passages
 from ricordo.storage import blocks, proposals
-from ricordo.storage.paging import Page
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage

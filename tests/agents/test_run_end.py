@@ -17,8 +17,8 @@ from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.storage import agents, conversations, jobs, messages, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.paging import Page
 from tests.seams import make
 from tests.seams.stage import Stage, roles, soon
 from tests.seams.stores import ManualClock

@@ -14,7 +14,7 @@ from ricordo.errors import LeaseLost
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.storage import archives, runs
-from ricordo.storage.paging import Page
+from ricordo.storage.engine.repository import Page
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.seams.stage import Gate, Stage, all_events, returns, roles, saved, soon, text_of

@@ -20,7 +20,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from ricordo.storage import runs, traces
-from ricordo.storage.paging import Page
+from ricordo.storage.engine.repository import Page
 from tests.seams.stage import Stage, soon, text_of
 from tests.seams.stores import ManualClock, count_statements
 

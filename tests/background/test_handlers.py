@@ -11,8 +11,8 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.storage import jobs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.paging import Page
 from tests.seams.stores import START
 
 

@@ -15,7 +15,7 @@ from ricordo.features.ledger.queries import LedgerQuery, entries
 from ricordo.llm.embedding.remote import RemoteEmbedder, count
 from ricordo.llm.policy import CallPolicy
 from ricordo.storage import jobs, usage
-from ricordo.storage.paging import Page
+from ricordo.storage.engine.repository import Page
 from tests.agents.conftest import *  # noqa: F403 - its stage
 from tests.seams.stage import Stage
 from tests.seams.stores import START

@@ -150,8 +150,8 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
 
 
 async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) -> None:
-    waiting = select(jobs_table).where(jobs_table.c.kind == FLUSH, jobs_table.c.key == two.archive.id)
-    merging = jobs.job_of((await two.store.read(lambda tx: tx.all(waiting)))[0])
+    waiting = jobs.ROWS.select.where(jobs_table.c.kind == FLUSH, jobs_table.c.key == two.archive.id)
+    merging = (await two.store.read(lambda tx: jobs.ROWS.all(tx, waiting)))[0]
     frozen, merge = await two.freeze(merging, 0)
     await two.store.write(lambda tx: jobs.remove(tx, Scope(), merging.id))
     job = await add(two.store, rebuild.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)

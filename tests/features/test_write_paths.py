@@ -24,8 +24,8 @@ from ricordo.llm.scripted import call
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
 from ricordo.storage import blocks, history, proposals, versions
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.storage.schema.memory_tables import commits, is_in_chain
 from tests.features.ways import AFTER, BEFORE, OWNERS_WAYS, PROPOSALS_WAYS, SECRET, STORED, Scene, Way

@@ -10,9 +10,9 @@ from ricordo.memory.lineage import Lineage
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.user_memory import UserMemory
 from ricordo.storage import archives, history, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from tests.seams import make
 
 ADA = Actor("user", "user-ada", "Ada")

@@ -12,9 +12,9 @@ from ricordo.memory.rotation import TAG, Rotation, read_rotation
 from ricordo.memory.step_commit import Committed
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import archives, blocks, history
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from tests.memory.steps import save
 from tests.seams import make
 

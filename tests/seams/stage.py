@@ -23,8 +23,8 @@ from ricordo.plugins import Plugins
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents, blocks, conversations, messages, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import SqlStore
-from ricordo.storage.paging import Page
 from ricordo.tools.builtin import plugin
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox

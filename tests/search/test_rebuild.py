@@ -19,8 +19,8 @@ from ricordo.search.index import MessageFilter, delete_passage, insert_passages
 from ricordo.search.indexer import Indexer
 from ricordo.search.rebuild import reembed, reindex
 from ricordo.storage import agents, archives, conversations, deletion
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.paging import Page
 from ricordo.storage.schema.search_tables import (
     search_buffer,
     search_documents,

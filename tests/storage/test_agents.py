@@ -11,9 +11,9 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, archives, blocks, conversations, runs, tools
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from ricordo.storage.schema.columns import metadata
 from tests.seams import make
 from tests.seams.stores import count_statements

@@ -14,9 +14,9 @@ from ricordo.errors import NotFound
 from ricordo.search.index import PassageFilter, Query, delete_passage, find_passages, insert_passages
 from ricordo.storage import archives
 from ricordo.storage.deletion import hide_archive
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from tests.seams import make
 from tests.seams.stores import count_statements
 

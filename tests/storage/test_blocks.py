@@ -8,8 +8,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, NotFound
 from ricordo.storage import blocks, versions
 from ricordo.storage.blocks import BlockFilter
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.paging import Page
 from ricordo.storage.schema.memory_tables import chains
 from tests.seams import make
 from tests.seams.stores import count_statements

@@ -13,8 +13,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import conversations, deletion
 from ricordo.storage.conversations import ConversationFilter, OrderBy
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.paging import Page
 from ricordo.storage.schema.core_tables import organizations
 from tests.seams import make
 from tests.seams.stores import START

@@ -18,9 +18,9 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.search.index import insert_passages
 from ricordo.storage import agents, archives, conversations, deletion, messages, runs, usage
 from ricordo.storage.deletion import PORTION, Kind
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from ricordo.storage.schema.columns import metadata
 from tests.seams import make
 from tests.seams.stores import flush

@@ -7,9 +7,9 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import jobs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.job_queue import read_queue
-from ricordo.storage.paging import Page
+from ricordo.storage.jobs import read_queue
 from tests.seams.jobs import add, get
 from tests.seams.stores import ManualClock
 

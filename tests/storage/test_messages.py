@@ -9,9 +9,9 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, messages, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.messages import searchable_text
-from ricordo.storage.paging import Page
 from tests.seams import make
 from tests.seams.stores import START, count_statements
 

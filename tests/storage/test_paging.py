@@ -11,9 +11,9 @@ from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope
 from ricordo.storage import blocks, messages
 from ricordo.storage.blocks import BlockFilter
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from tests.seams import make
 from tests.seams.stores import START
 

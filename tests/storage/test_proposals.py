@@ -11,9 +11,9 @@ from ricordo.domain.version import Proposal
 from ricordo.errors import NotFound
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks, proposals
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from tests.seams import make
 from tests.seams.stores import START, count_statements

@@ -10,9 +10,9 @@ from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Collision, NotFound
 from ricordo.storage import providers
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from tests.seams.stores import START
 
 STRANGER = Scope(organization_id="org-00000000-0000-4000-8000-00000000000b")

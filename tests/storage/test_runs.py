@@ -10,8 +10,8 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import Collision, LeaseLost, NotFound
 from ricordo.storage import conversations, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.paging import Page
 from tests.seams import make
 from tests.seams.stores import START, count_statements
 

@@ -7,8 +7,8 @@ import pytest
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound
 from ricordo.storage import tools
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.paging import Page
 from ricordo.storage.tools import ToolFilter
 from tests.seams import make
 

@@ -12,8 +12,8 @@ from ricordo.domain.scope import Scope
 from ricordo.runtime import Runtime
 from ricordo.search.index import MessageFilter
 from ricordo.storage import agents, messages, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 
 _LATEST = 4
 

@@ -26,8 +26,8 @@ from ricordo.runtime import Runtime
 from ricordo.search.index import MessageFilter
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents, messages
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from ricordo.tools.catalogue import sync_tools
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext
 from tests.support.faults_audit import split_pairs

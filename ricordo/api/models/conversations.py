@@ -16,7 +16,7 @@ from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.model import ModelSettings
 from ricordo.errors import Unsupported
 from ricordo.storage.conversations import ConversationFilter, OrderBy
-from ricordo.storage.paging import Page
+from ricordo.storage.engine.repository import Page
 
 _IS_ARCHIVED = {"unarchived": False, "archived": True, "all": None}
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from ricordo.api.models.base import From, Json, ResponseModel, Timestamp, stamp
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobStatus
-from ricordo.storage.job_queue import Queue
+from ricordo.storage.jobs import Queue
 
 WireStatus = Literal["created", "running", "completed", "failed", "pending", "cancelled", "expired"]
 # What a client names, as we store it; "expired" is never so here.

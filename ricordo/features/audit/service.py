@@ -20,8 +20,8 @@ from ricordo.memory.history import blame
 from ricordo.prompt.memory import disarm
 from ricordo.search.words import query_terms, terms
 from ricordo.storage import archives, blocks, history, messages
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 
 Kind = Literal["junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted"]
 KINDS: tuple[Kind, ...] = ("junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted")

@@ -329,8 +329,8 @@ def save(tx: Transaction, job_id: str, erasure: Erasure) -> None:
 
 def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
     """The erasures that the queue still knows, the newest job first."""
-    rows = tx.all(select(jobs).where(jobs.c.kind == JOB).order_by(jobs.c.seq.desc()))
-    return [(job_rows.job_of(row), Erasure.model_validate(row.payload)) for row in rows]
+    found = job_rows.ROWS.all(tx, job_rows.ROWS.select.where(jobs.c.kind == JOB).order_by(jobs.c.seq.desc()))
+    return [(job, Erasure.model_validate(job.payload)) for job in found]
 
 
 def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:

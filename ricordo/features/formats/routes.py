@@ -24,8 +24,8 @@ from ricordo.domain.block import Chain
 from ricordo.domain.clock import to_datetime
 from ricordo.memory import user_memory
 from ricordo.storage import blobs, history, proposals
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"])

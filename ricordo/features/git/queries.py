@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import LargeBinary, bindparam, delete, func, insert, select
+from sqlalchemy import LargeBinary, bindparam, delete, func, select
 
 from ricordo.domain.block import Block
 from ricordo.errors import NotFound
 from ricordo.features.git.objects import GitObject
 from ricordo.storage import proposals
-from ricordo.storage.engine.repository import Missing, names_of, new_values, setter, values_of
+from ricordo.storage.engine.repository import Missing, Repository, setter
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import (
     agents_blocks,
@@ -57,12 +57,11 @@ _TEXTS = select(blobs.c.id, blobs.c.base, blobs.c.data).where(
     is_in_chain(blobs), blobs.c.id.in_(select(commits.c.blob).where(*_BETWEEN))
 )
 _INSERT_PUSHED = Missing(git_objects).values(chain=number_of_chain())
-_BLOCK_COLUMNS = names_of(blocks)
-_INSERT_BLOCK = insert(blocks)
+_BLOCKS = Repository(Block, blocks)
 _WRITTEN = ("label", "value", "version", "head", "is_untrusted", "updated_by", "updated_at")
-_AS_EXPECTED = (blocks.c.id == bindparam("block_id")) & (blocks.c.version == bindparam("expected"))
-_WRITE_BLOCK = setter(blocks, *_WRITTEN, where=_AS_EXPECTED)
-_DELETE_BLOCK = delete(blocks).where(_AS_EXPECTED)
+_AS_EXPECTED = blocks.c.version == bindparam("expected")
+_write_block = _BLOCKS.updates(*_WRITTEN, where=_AS_EXPECTED)
+_DELETE_BLOCK = delete(blocks).where(blocks.c.id == bindparam("block_id"), _AS_EXPECTED)
 _RELABEL = setter(blocks, "label", where=blocks.c.id == bindparam("relabelled"))
 _RELABEL_ATTACHED = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
 
@@ -119,13 +118,12 @@ def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) 
 
 
 def insert_block(tx: Transaction, block: Block) -> None:
-    tx.run(_INSERT_BLOCK, values_of(replace(block, version=1), _BLOCK_COLUMNS))
+    _BLOCKS.insert(tx, replace(block, version=1))
 
 
 def write_block(tx: Transaction, block: Block, before: Block) -> None:
     """Store a block's new state. Raises Overtaken where it is not what it was before."""
-    values = new_values(values_of(block, _WRITTEN))
-    _require(tx.run(_WRITE_BLOCK, {**values, "block_id": block.id, "expected": before.version}), before)
+    _require(_write_block(tx, block, expected=before.version), before)
 
 
 def delete_block(tx: Transaction, block: Block) -> None:

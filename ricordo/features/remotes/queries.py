@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import bindparam, delete, exists, insert, or_, select
+from sqlalchemy import bindparam, delete, exists, or_, select
 
 from ricordo.domain.remote import Remote
-from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
-from ricordo.storage.engine.repository import RowMapper, equal, found, new_values, one_of, setter, values_of
+from ricordo.storage.engine.repository import Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.memory_tables import chains, memory_remotes, proposals
 
-_MAPPER = RowMapper(Remote, memory_remotes)
-_SELECT = select(*_MAPPER.columns)
-_BY_ID = _SELECT.where(equal(memory_remotes, "id", "organization_id"))
+_REMOTES = Repository(Remote, memory_remotes)
+_SELECT = _REMOTES.select
 _AT = _SELECT.where(equal(memory_remotes, "kind", "address"))
 _OF_CHAIN = _SELECT.where(equal(memory_remotes, "chain_id")).order_by(memory_remotes.c.seq)
 _OWNER = select(chains.c.owner_kind, chains.c.owner_id).where(equal(chains, "id"))
@@ -34,29 +32,23 @@ _DUE = (
     )
     .order_by(memory_remotes.c.seq)
 )
-_INSERT = insert(memory_remotes)
-_NOTED = ("followed", "seen", "last_error", "last_at")
-_NOTE = setter(memory_remotes, *_NOTED, where=memory_remotes.c.id == bindparam("remote_id"))
 _DELETE = delete(memory_remotes).where(equal(memory_remotes, "id"))
+get = _REMOTES.get
+note = _REMOTES.updates("followed", "seen", "last_error", "last_at")
 
 
 def insert_one(tx: Transaction, remote: Remote) -> None:
     """Store a new remote. Raises Collision where the chain has one of this kind at this address."""
-    tx.run(_INSERT, _MAPPER.values(remote))
-
-
-def get(tx: Transaction, scope: Scope, id: str) -> Remote:
-    row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
-    return found(_MAPPER.of(row) if row else None, "Remote", id)
+    _REMOTES.insert(tx, remote)
 
 
 def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
     """The remotes of a chain, the oldest first."""
-    return [_MAPPER.of(row) for row in tx.all(_OF_CHAIN, {"chain_id": chain_id})]
+    return _REMOTES.all(tx, _OF_CHAIN, {"chain_id": chain_id})
 
 
 def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
-    return [_MAPPER.of(row) for row in tx.all(_AT, {"kind": kind, "address": address})]
+    return _REMOTES.all(tx, _AT, {"kind": kind, "address": address})
 
 
 def owner_of(tx: Transaction, chain_id: str) -> tuple[str, str]:
@@ -71,11 +63,7 @@ def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
     """The remotes of these kinds, of all organizations, that have changes to push, or were last synced before a time
     (microseconds).
     """
-    return [_MAPPER.of(row) for row in tx.all(_DUE, {"kinds": list(kinds), "before": before})]
-
-
-def note(tx: Transaction, remote: Remote) -> None:
-    tx.run(_NOTE, {**new_values(values_of(remote, _NOTED)), "remote_id": remote.id})
+    return _REMOTES.all(tx, _DUE, {"kinds": list(kinds), "before": before})
 
 
 def remove(tx: Transaction, remote: Remote) -> None:

@@ -20,8 +20,8 @@ from ricordo.memory.step_commit import file_passages
 from ricordo.runtime import Runtime, Wait
 from ricordo.search.index import PassageFilter
 from ricordo.storage import agents, archives, blocks
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.paging import Page
 
 T = TypeVar("T")
 # Of what `letta_client` takes for a new agent.

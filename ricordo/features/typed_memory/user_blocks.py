@@ -24,8 +24,8 @@ from ricordo.memory.word_diff import unified
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals, users
 from ricordo.storage.engine.database import open_store
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 
 T = TypeVar("T")

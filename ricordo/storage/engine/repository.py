@@ -1,12 +1,27 @@
-"""What the repositories share: conditions, inserts and updates, and rows to values and back."""
+"""What the repositories share: rows as values and back, pages by cursor, conditions, inserts and updates."""
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from sys import intern
+from typing import Any, Generic, Literal, TypeVar
 
-from sqlalchemy import JSON, Column, ColumnElement, Insert, Row, Table, and_, bindparam, func, select
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnElement,
+    Executable,
+    Insert,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    insert,
+    select,
+    tuple_,
+)
 from sqlalchemy import update as update_table
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.dml import Update
@@ -17,45 +32,178 @@ from ricordo.errors import NotFound
 from ricordo.storage.engine.store import Transaction, each
 
 V = TypeVar("V")
-USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""How a field is written to its column, and read from it."""
+# Fields that are several columns: their class, and what the columns' names have before those of its fields.
+_SEVERAL: Mapping[str, tuple[Any, str]] = {"usage": (Usage, ""), "author": (Actor, "author_")}
 
 
-class RowMapper(Generic[V]):
-    """Rows of a table as values of a class with fields of the columns' names; `tuples` are tuples there, and lists as JSON."""
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list is wanted. `before` and `after` are ids of items, in the order asked for."""
 
-    def __init__(self, kind: type[V], table: Table, *, tuples: Sequence[str] = (), with_seq: bool = False) -> None:
-        self.columns: list[Column[Any]] = list(table.c) if with_seq else columns_of(table)
-        self.names = [_plain_name(column) for column in self.columns]
+    limit: int = 50
+    before: str | None = None
+    after: str | None = None
+    order: Literal["asc", "desc"] = "desc"
+
+
+class Repository(Generic[V]):
+    """The rows of a table as values of a frozen class, whose fields have the names of the columns.
+
+    A `usage` or an `author` is several columns, and a tuple is a list as JSON; other fields may have a form. One that has no
+    column gets its default, or None. Values are made by place: by name takes longer, and a turn reads its whole window.
+    """
+
+    def __init__(self, kind: type[V], table: Table, *, name: str = "", forms: Mapping[str, Form] | None = None) -> None:
+        self.table = table
+        self.columns: list[Column[Any]] = []
+        self._name = name or kind.__name__
         self._kind = kind
-        self._tuples = tuples
-        self._fields = attrgetter(*(name for name in self.names if name != "seq"))
+        # What is to be put in place of so many columns, from the last place to the first.
+        self._reads: list[tuple[int, int, Callable[..., Any]]] = []
+        self._writes = {field: write for field, (write, _) in (forms or {}).items()}
+        paths: dict[str, str] = {}
+        for field in fields(kind):  # type: ignore[arg-type]
+            place = len(self.columns)
+            if field.name in _SEVERAL:
+                whole, prefix = _SEVERAL[field.name]
+                parts = {intern(prefix + part.name): f"{field.name}.{part.name}" for part in fields(whole)}
+                self.columns += [table.c[column] for column in parts]
+                self._reads.insert(0, (place, len(parts), whole))
+                paths |= parts
+            elif field.name in table.c:
+                self.columns.append(table.c[field.name])
+                if forms and field.name in forms:
+                    self._reads.insert(0, (place, 1, forms[field.name][1]))
+                elif field.default == ():
+                    self._reads.insert(0, (place, 1, tuple))
+                if field.name != "seq":
+                    paths[field.name] = field.name
+            else:
+                value = None if field.default is MISSING else field.default
+                make = (lambda value=value: value) if field.default_factory is MISSING else field.default_factory
+                self._reads.insert(0, (place, 0, make))
+        self._paths = paths
+        self._fields = attrgetter(*paths.values())
+        self._insert = insert(table)
+        self.select = select(*self.columns)
+        self._by_numbers = self.select.where(one_of(table.c.seq, "numbers"))
+        if "id" in table.c:
+            self._by_ids = self.select.where(one_of(table.c.id, "ids"))
+        if "organization_id" in table.c and "id" in table.c:
+            self._by_id = self.select.where(equal(table, "id", "organization_id"))
 
     def values(self, item: V) -> dict[str, Any]:
         """Return the columns of a new row, without `seq`."""
-        values = dict(zip((name for name in self.names if name != "seq"), self._fields(item), strict=True))
-        for name in self._tuples:
-            values[name] = list(values[name])
-        return values
+        return self._written(dict(zip(self._paths, self._fields(item), strict=True)))
+
+    def _written(self, values: dict[str, Any]) -> dict[str, Any]:
+        return values | {name: write(values[name]) for name, write in self._writes.items() if name in values}
 
     def of(self, row: Sequence[Any]) -> V:
         """Return the value of a row of exactly these columns."""
-        values = dict(zip(self.names, row))  # noqa: B905 - strict costs a tenth of it, for each row of a turn
-        for name in self._tuples:
-            values[name] = tuple(values[name])
-        return self._kind(**values)
+        if not self._reads:
+            return self._kind(*row)
+        items = list(row)
+        for place, width, read in self._reads:
+            items[place : place + width] = [read(*items[place : place + width])]
+        return self._kind(*items)
+
+    def insert(self, tx: Transaction, *items: V) -> None:
+        rows = [self.values(item) for item in items]
+        tx.run(self._insert, rows[0] if len(rows) == 1 else rows)
+
+    def all(self, tx: Transaction, statement: Executable, values: Mapping[str, Any] | None = None) -> list[V]:
+        return [self.of(row) for row in tx.all(statement, values)]
+
+    def first(self, tx: Transaction, statement: Executable, values: Mapping[str, Any]) -> V | None:
+        row = tx.first(statement, values)
+        return None if row is None else self.of(row)
+
+    def find(self, tx: Transaction, scope: Scope, id: str) -> V | None:
+        return self.first(tx, self._by_id, {"id": id, "organization_id": scope.organization_id})
+
+    def get(self, tx: Transaction, scope: Scope, id: str) -> V:
+        """Return the one with this id. Raises NotFound."""
+        return found(self.find(tx, scope, id), self._name, id)
+
+    def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
+        """Return those with these ids, in their order; ids of deleted ones are left out."""
+        items: dict[str, Any] = {item.id: item for item in self.all(tx, self._by_ids, {"ids": list(ids)})}  # type: ignore[attr-defined]
+        return [items[id] for id in ids if id in items]
+
+    def by_numbers(self, tx: Transaction, numbers: Sequence[int]) -> list[V]:
+        """Return those with these numbers (`seq`), in their order; deleted ones are left out."""
+        read = self.all(tx, self._by_numbers, {"numbers": list(numbers)}) if numbers else []
+        items: dict[int, Any] = {item.seq: item for item in read}  # type: ignore[attr-defined]
+        return [items[number] for number in numbers if number in items]
+
+    def page(
+        self,
+        tx: Transaction,
+        scope: Scope | None,
+        wanted: Page,
+        *conditions: ColumnElement[bool] | None,
+        by: Sequence[str] = ("created_at", "seq"),
+        **equal: Any,
+    ) -> list[V]:
+        """Return one page of those that meet the conditions and have these values in these columns; None leaves one out."""
+        columns = self.table.c
+        chosen = [condition for condition in conditions if condition is not None]
+        chosen += [columns[name] == value for name, value in equal.items() if value is not None]
+        if scope:
+            chosen.append(columns.organization_id == scope.organization_id)
+        return [self.of(row) for row in read_page(tx, self.select.where(*chosen), self.table, wanted, by=by)]
+
+    def count(self, tx: Transaction, scope: Scope) -> int:
+        statement = select(func.count()).select_from(self.table)
+        return int(tx.all(statement.where(self.table.c.organization_id == scope.organization_id))[0][0])
+
+    def ids(self, tx: Transaction, scope: Scope) -> list[str]:
+        """Return the ids of those that the scope's organization has, the oldest first."""
+        statement = select(self.table.c.id).where(self.table.c.organization_id == scope.organization_id)
+        return [row.id for row in tx.all(statement.order_by(self.table.c.seq))]
+
+    def changeable(self) -> list[str]:
+        """Return the columns that may change in a row's life."""
+        return [name for name in self._paths if name not in ("id", "organization_id", "created_by", "created_at")]
+
+    def updates(self, *names: str, where: ColumnElement[bool] | None = None) -> Callable[..., int]:
+        """Return a function that stores these columns of an item, found by its id and a condition on further parameters.
+
+        It returns the number of rows that were matched.
+        """
+        this = self.table.c.id == bindparam("this_id")
+        statement = setter(self.table, *names, where=this if where is None else this & where)
+        read = attrgetter(*(self._paths[name] for name in names))
+
+        def update(tx: Transaction, item: V, **parameters: Any) -> int:
+            found = read(item) if len(names) > 1 else (read(item),)
+            values = new_values(self._written(dict(zip(names, found, strict=True))))
+            return tx.run(statement, {**values, **parameters, "this_id": item.id})  # type: ignore[attr-defined]
+
+        return update
 
 
-def columns_of(table: Table, *without: str) -> list[Column[Any]]:
-    return [column for column in table.c if column.name not in ("seq", *without)]
+def read_page(
+    tx: Transaction, statement: Select[Any], table: Any, wanted: Page, *, by: Sequence[str] = ("created_at", "seq")
+) -> Sequence[Row[Any]]:
+    """Return the rows of the statement on the page, ordered by these columns, the last of which is unique.
 
-
-def names_of(table: Table, *without: str) -> list[str]:
-    return [_plain_name(column) for column in columns_of(table, *without)]
-
-
-def _plain_name(column: Column[Any]) -> str:
-    # Names are of a class of SQLAlchemy's. As keyword arguments they would be compared letter by letter in each call.
-    return sys.intern(str(column.name))
+    A cursor that was deleted gives no rows.
+    """
+    columns = [table.c[name] for name in by]
+    ascending = wanted.order == "asc"
+    for id, is_after in ((wanted.after, True), (wanted.before, False)):
+        if id:
+            place, mark = tuple_(*columns), select(*columns).where(table.c.id == id).scalar_subquery()
+            statement = statement.where(place > mark if ascending == is_after else place < mark)
+    # With `before` alone the wanted rows are the last ones ahead of the mark, so read backwards and turn the page around.
+    backwards = bool(wanted.before and not wanted.after)
+    statement = statement.order_by(*(column.asc() if ascending != backwards else column.desc() for column in columns))
+    rows = tx.all(statement.limit(wanted.limit))
+    return rows[::-1] if backwards else rows
 
 
 def equal(table: Table, *names: str) -> ColumnElement[bool]:
@@ -89,17 +237,6 @@ def found(value: V | None, kind: str, id: str) -> V:
     return value
 
 
-def count_in(tx: Transaction, table: Table, scope: Scope) -> int:
-    statement = select(func.count()).select_from(table).where(table.c.organization_id == scope.organization_id)
-    return int(tx.all(statement)[0][0])
-
-
-def ids_in(tx: Transaction, table: Table, scope: Scope) -> list[str]:
-    """Return the ids of the rows of the table that the scope's organization has, the oldest first."""
-    statement = select(table.c.id).where(table.c.organization_id == scope.organization_id)
-    return [row.id for row in tx.all(statement.order_by(table.c.seq))]
-
-
 def tagged_with(links: Table, column: Column[Any], tags: Sequence[str], *, all_tags: bool) -> ColumnElement[bool]:
     """Return the condition that `links` has any of these tags, or all of them, for what the column names."""
     of_item = links.c[column.table.name.removesuffix("s") + "_id"]
@@ -107,18 +244,6 @@ def tagged_with(links: Table, column: Column[Any], tags: Sequence[str], *, all_t
     if all_tags:
         tagged = tagged.group_by(of_item).having(func.count() == len(set(tags)))
     return column.in_(tagged)
-
-
-def author_values(author: Actor) -> dict[str, str]:
-    return {"author_kind": author.kind, "author_id": author.id, "author_name": author.name}
-
-
-def usage_values(usage: Usage) -> dict[str, Any]:
-    return values_of(usage, USAGE)
-
-
-def usage_of(row: Row[Any]) -> Usage:
-    return Usage(*(getattr(row, name) for name in USAGE))
 
 
 def plain(value: Any) -> dict[str, Any]:

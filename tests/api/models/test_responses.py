@@ -60,7 +60,7 @@ from ricordo.memory.approval import Approved, Conflicted, ProposalOutcome, Undon
 from ricordo.memory.history import BlamedLine
 from ricordo.memory.lineage import HeldBlock, Lineage
 from ricordo.memory.overview import overview
-from ricordo.storage.job_queue import Queue
+from ricordo.storage.jobs import Queue
 from tests.seams import make
 from tests.seams.http import require_fits
 from tests.seams.stores import START

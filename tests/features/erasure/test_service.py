@@ -22,9 +22,9 @@ from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.search.vector_store import add_vectors, next_batch
 from ricordo.storage import archives, blocks, conversations, history, jobs, runs, users
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.migrations import create_missing
-from ricordo.storage.paging import Page
 from ricordo.storage.schema.columns import metadata, seq, string
 from ricordo.storage.schema.memory_tables import blobs, is_in_chain
 from tests.conftest import BOTH

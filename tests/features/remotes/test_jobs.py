@@ -25,8 +25,8 @@ from ricordo.memory.user_memory import UserMemory
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs, versions
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.paging import Page
 from tests.conftest import BOTH
 from tests.seams.jobs import runtime_on, until, working
 from tests.seams.stores import ManualClock, count_statements

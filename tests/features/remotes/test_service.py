@@ -13,8 +13,8 @@ from ricordo.plugins import Plugins, load_plugins
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import jobs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store
-from ricordo.storage.paging import Page
 from ricordo.storage.schema.core_tables import organizations
 from tests.support.notebook import Notebooks
 from tests.support.synced import SyncedMemory

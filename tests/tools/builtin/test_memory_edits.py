@@ -10,8 +10,8 @@ from ricordo.domain.version import Proposal
 from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, proposals
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store
-from ricordo.storage.paging import Page
 from ricordo.storage.proposals import ProposalFilter
 from tests.seams import make
 from tests.tools.builtin.desk import Desk, paper_desk

@@ -11,8 +11,8 @@ from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPar
 from ricordo.prompt.packaging import heartbeat_event
 from ricordo.search.index import insert_passages
 from ricordo.storage import archives
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.paging import Page
 from ricordo.tools.builtin.recall import time_ago
 from tests.seams import make
 from tests.seams.stores import ManualClock
