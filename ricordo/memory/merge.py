@@ -1,10 +1,81 @@
-"""Three-way merge of texts by lines: two edits of different places both stay, two of one place are a conflict."""
+"""Comparison of texts: three-way merge by lines, unified diff, and what changed word by word. Bounded in time for any texts.
 
-from collections.abc import Sequence
-from difflib import SequenceMatcher
+The standard library's matcher can take minutes for texts of many repeated lines, and a merge holds up every other writer.
+"""
 
-# Comparing takes time as the square of what differs, and a merge holds up every other writer.
-_MOST_COMPARED = 250_000  # lines of one text times lines of the other
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import Match, SequenceMatcher
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Literal
+
+PieceKind = Literal["same", "added", "removed"]
+
+# How many pairs of equal lines, or equal words, are looked at in one comparison. Where there are more, only what is unique is
+# matched first, and then what lies between, as far as this goes. A pair takes about a microsecond.
+_MOST_PAIRS = 200_000
+_TEXT = itemgetter(1)
+# A word with the spaces behind it, a sign of a script without spaces, or a sign with the spaces behind it.
+_WORD = re.compile(r"(?:[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|\W)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPiece:
+    """A stretch of text that both texts have, or only the new one, or only the old one."""
+
+    kind: PieceKind
+    text: str
+
+
+class _BoundedMatcher(SequenceMatcher[str]):
+    """The standard matcher with other matches: the longest common subsequence, as far as `room` pairs go.
+
+    `is_whole` tells whether they went far enough for all of both sequences.
+    """
+
+    def __init__(self, old: Sequence[str], new: Sequence[str], room: int = _MOST_PAIRS) -> None:
+        super().__init__()
+        self.room = room
+        self.is_whole = True
+        blocks = [Match(0, 0, 0)]
+        for at, at_new in self._matches(old, new):
+            last = blocks[-1]
+            if (at, at_new) == (last.a + last.size, last.b + last.size):
+                blocks[-1] = Match(last.a, last.b, last.size + 1)
+            else:
+                blocks.append(Match(at, at_new, 1))
+        self.matching_blocks = [*blocks, Match(len(old), len(new), 0)]
+
+    def _matches(self, old: Sequence[str], new: Sequence[str], *, splits: bool = True) -> Iterator[tuple[int, int]]:
+        """Which parts of the old sequence stay, and where they are in the new one."""
+        head, tail = common_ends(old, new)
+        yield from ((at, at) for at in range(head))
+        for at, at_new in self._middle(old[head : len(old) - tail], new[head : len(new) - tail], splits):
+            yield head + at, head + at_new
+        yield from ((len(old) - at, len(new) - at) for at in range(tail, 0, -1))
+
+    def _middle(self, old: Sequence[str], new: Sequence[str], splits: bool) -> Iterator[tuple[int, int]]:
+        counts, counts_new = Counter(old), Counter(new)
+        pairs = sum(count * counts_new[part] for part, count in counts.items())
+        if pairs <= self.room:
+            self.room -= pairs
+            yield from _longest(old, new, counts.keys())
+            return
+        self.is_whole = self.is_whole and splits
+        if not splits:
+            return
+        place = place_new = 0
+        once = {part for part, count in counts.items() if count == 1 == counts_new[part]}
+        for at, at_new in [*_longest(old, new, once), (len(old), len(new))]:
+            between = self._matches(old[place:at], new[place_new:at_new], splits=False)
+            yield from ((place + one, place_new + other) for one, other in between)
+            if at < len(old):
+                yield at, at_new
+            place, place_new = at + 1, at_new + 1
 
 
 def merge_lines(base: str, ours: str, theirs: str) -> str | None:
@@ -18,62 +89,27 @@ def merge_lines(base: str, ours: str, theirs: str) -> str | None:
     if theirs == base:
         return ours
     origin, mine, others = base.split("\n"), ours.split("\n"), theirs.split("\n")
-    fixed = _kept_by_both(origin, mine, others)
-    if fixed is None:
-        return None
-    merged: list[str] = []
-    place = place_mine = place_others = 0
-    # Stretches of the base that both texts keep are the fixed points; between two of them at most one side may differ.
-    for start, start_mine, start_others, length in fixed:
-        chunk = _choose(origin[place:start], mine[place_mine:start_mine], others[place_others:start_others])
-        if chunk is None:
-            return None
-        merged += chunk
-        merged += origin[start : start + length]
-        place, place_mine, place_others = start + length, start_mine + length, start_others + length
-    return "\n".join(merged)
-
-
-def _choose(origin: list[str], mine: list[str], others: list[str]) -> list[str] | None:
-    if mine in (origin, others):
-        return others
-    return mine if others == origin else None
-
-
-def _kept_by_both(
-    origin: Sequence[str], mine: Sequence[str], others: Sequence[str]
-) -> list[tuple[int, int, int, int]] | None:
     (in_mine, is_all_of_mine), (in_others, is_all_of_others) = kept_lines(origin, mine), kept_lines(origin, others)
     if not (is_all_of_mine and is_all_of_others):
         return None
-    stretches: list[tuple[int, int, int, int]] = []
-    for line in range(len(origin)):
-        if line not in in_mine or line not in in_others:
-            continue
-        here = (line, in_mine[line], in_others[line])
-        if stretches:
-            start, start_mine, start_others, length = stretches[-1]
-            if here == (start + length, start_mine + length, start_others + length):
-                stretches[-1] = (start, start_mine, start_others, length + 1)
-                continue
-        stretches.append((*here, 1))
-    return [*stretches, (len(origin), len(mine), len(others), 0)]
+    # Lines of the base that both texts keep are the fixed points; between two of them at most one side may differ.
+    fixed = [(line, in_mine[line], in_others[line]) for line in sorted(in_mine.keys() & in_others.keys())]
+    merged: list[str] = []
+    place = place_mine = place_others = 0
+    for line, line_mine, line_others in [*fixed, (len(origin), len(mine), len(others))]:
+        was, my, their = origin[place:line], mine[place_mine:line_mine], others[place_others:line_others]
+        if my not in (was, their) and their != was:
+            return None
+        merged += [*(their if my in (was, their) else my), *origin[line : line + 1]]
+        place, place_mine, place_others = line + 1, line_mine + 1, line_others + 1
+    return "\n".join(merged)
 
 
 def kept_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
-    """Map the lines of the old text that stay to their numbers in the new one, and say whether all were compared.
-
-    Where that would take too long, only what both begin and end with is compared.
-    """
-    head, tail = common_ends(old, new)
-    kept = {line: line for line in range(head)}
-    kept |= {len(old) - 1 - line: len(new) - 1 - line for line in range(tail)}
-    middle, other = old[head : len(old) - tail], new[head : len(new) - tail]
-    if len(middle) * len(other) > _MOST_COMPARED:
-        return kept, False
-    for block in SequenceMatcher(None, middle, other, autojunk=False).get_matching_blocks():
-        kept |= {head + block.a + offset: head + block.b + offset for offset in range(block.size)}
-    return kept, True
+    """Map the lines of the old text that stay to their numbers in the new one, and say whether all were compared."""
+    matcher = _BoundedMatcher(old, new)
+    blocks = matcher.get_matching_blocks()
+    return {block.a + at: block.b + at for block in blocks for at in range(block.size)}, matcher.is_whole
 
 
 def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
@@ -83,3 +119,111 @@ def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
     rest = shorter - head
     tail = next((place for place in range(rest) if old[-1 - place] != new[-1 - place]), rest)
     return head, tail
+
+
+def unified(old: str, new: str, old_name: str, new_name: str) -> str:
+    """The unified diff that turns one text into the other, with three lines around each change; empty where they are equal."""
+    before, after = _lines(old), _lines(new)
+    told = [f"--- {old_name}\n", f"+++ {new_name}\n"] if before != after else []
+    for group in _BoundedMatcher(before, after).get_grouped_opcodes():
+        (_, begin, _, begin_new, _), (_, _, end, _, end_new) = group[0], group[-1]
+        told.append(f"@@ -{_range(begin, end)} +{_range(begin_new, end_new)} @@\n")
+        for tag, start, stop, start_new, stop_new in group:
+            told += [_marked(" " if tag == "equal" else "-", line) for line in before[start:stop]]
+            told += [_marked("+", line) for line in after[start_new:stop_new] if tag != "equal"]
+    return "".join(told)
+
+
+def by_words(old: str, new: str) -> list[DiffPiece]:
+    """The texts as pieces: all but the added ones join to the old text, all but the removed ones to the new one."""
+    before, after = _lines(old), _lines(new)
+    pieces: list[tuple[PieceKind, str]] = []
+    room = _MOST_PAIRS
+    for tag, start, stop, start_new, stop_new in _BoundedMatcher(before, after).get_opcodes():
+        if tag == "equal":
+            pieces.append(("same", "".join(before[start:stop])))
+            continue
+        words, words_new = (_WORD.findall("".join(lines)) for lines in (before[start:stop], after[start_new:stop_new]))
+        matcher = _BoundedMatcher([word.rstrip() for word in words], [word.rstrip() for word in words_new], room)
+        room = matcher.room
+        pieces += _word_pieces(words, words_new, matcher)
+    return list(_joined(pieces))
+
+
+def _lines(text: str) -> list[str]:
+    *lines, last = text.split("\n")
+    return [f"{line}\n" for line in lines] + ([last] if last else [])
+
+
+def _word_pieces(old: Sequence[str], new: Sequence[str], matcher: _BoundedMatcher) -> Iterator[tuple[PieceKind, str]]:
+    """Words match without the spaces behind them; where only those differ, they alone are removed and added."""
+    for tag, start, stop, start_new, stop_new in matcher.get_opcodes():
+        if tag != "equal":
+            yield "removed", "".join(old[start:stop])
+            yield "added", "".join(new[start_new:stop_new])
+            continue
+        for word, word_new in zip(old[start:stop], new[start_new:stop_new], strict=True):
+            length = len(word.rstrip())
+            if word == word_new:
+                yield "same", word
+            else:
+                yield from (("same", word[:length]), ("removed", word[length:]), ("added", word_new[length:]))
+
+
+def _joined(pieces: Iterable[tuple[PieceKind, str]]) -> Iterator[DiffPiece]:
+    """Neighbours of one kind as one piece, removed before added, and nothing empty."""
+    told: list[tuple[PieceKind, str]] = []
+    for is_same, group in groupby(filter(_TEXT, pieces), key=lambda piece: piece[0] == "same"):
+        stretch = list(group)
+        told += stretch if is_same else _change(*(_text_of(stretch, kind) for kind in ("removed", "added")))
+    for kind, group in groupby(filter(_TEXT, told), key=itemgetter(0)):
+        yield DiffPiece(kind, "".join(map(_TEXT, group)))
+
+
+def _text_of(pieces: Iterable[tuple[PieceKind, str]], kind: str) -> str:
+    return "".join(text for its_kind, text in pieces if its_kind == kind)
+
+
+def _change(old: str, new: str) -> list[tuple[PieceKind, str]]:
+    """What was removed and added, without the spaces that both begin or end with."""
+    head = _shared_spaces(old, new)
+    tail = _shared_spaces(old[head:][::-1], new[head:][::-1])
+    end, end_new = len(old) - tail, len(new) - tail
+    return [("same", old[:head]), ("removed", old[head:end]), ("added", new[head:end_new]), ("same", old[end:])]
+
+
+def _shared_spaces(old: str, new: str) -> int:
+    shorter = min(len(old), len(new))
+    return next((at for at in range(shorter) if old[at] != new[at] or not old[at].isspace()), shorter)
+
+
+def _longest(old: Sequence[str], new: Sequence[str], parts: Collection[str]) -> list[tuple[int, int]]:
+    """The longest common subsequence of those `parts`, by Hunt and Szymanski: time grows with the pairs of equal parts."""
+    where: dict[str, list[int]] = {}
+    for at in range(len(new) - 1, -1, -1):
+        if new[at] in parts:
+            where.setdefault(new[at], []).append(at)
+    # `ends[k]` is the first place in the new sequence where k + 1 matches can end; `chains[k]` leads back along them.
+    ends: list[int] = []
+    chains: list[Any] = []
+    for at, part in enumerate(old):
+        for at_new in where.get(part, ()):
+            length = bisect_left(ends, at_new)
+            ends[length : length + 1] = [at_new]
+            chains[length : length + 1] = [(at, at_new, chains[length - 1] if length else None)]
+    matches: list[tuple[int, int]] = []
+    last = chains[-1] if chains else None
+    while last:
+        matches.append(last[:2])
+        last = last[2]
+    return matches[::-1]
+
+
+def _range(begin: int, end: int) -> str:
+    length = end - begin
+    first = begin + 1 if length else begin
+    return str(first) if length == 1 else f"{first},{length}"
+
+
+def _marked(sign: str, line: str) -> str:
+    return f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"

@@ -2,8 +2,8 @@
 
 import re
 import tomllib
-from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ricordo.memory.sections import Problem, refuse
@@ -21,7 +21,9 @@ _STRING = re.compile("|".join((_LONG_BASIC, _LONG_LITERAL, _BASIC, _LITERAL)), r
 _STRING_OR_COMMENT = re.compile(rf"{_STRING.pattern}|[\"'].*\Z|{_COMMENT}", re.DOTALL)
 _BLANK = re.compile(rf"(?:\s+|{_COMMENT})*")
 _PART = re.compile(rf"[ \t]*([A-Za-z0-9_-]+|{_BASIC}|{_LITERAL})[ \t]*")
-_BARE = re.compile(r"[^,\]}#\n]+")
+_HEAD = re.compile(rf"(?P<open>\[{{0,2}})(?P<key>{_PART.pattern}(?:\.{_PART.pattern})*)(?:\]{{1,2}}|=)")
+_IN_VALUE = re.compile(rf"{_STRING.pattern}|{_COMMENT}|[\[\]{{}}\n]", re.DOTALL)
+_LONG = re.compile("[ \t]*(?:\"\"\"|''')")
 # Nothing is tried twice (`++`), as a name can be as long as the text.
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++(?:[ \t]*+\.[ \t]*+[A-Za-z0-9_-]++){{{_MOST_PARTS}}}")
 
@@ -50,10 +52,9 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class TomlPlace:
-    """The lines of a key and of its value, counted from 1; `is_long` where the value is between three quotes."""
+    """The line of a key, and the last one of its value, from 1; `is_long` where the value is between three quotes."""
 
     line: int
-    first: int
     last: int
     is_long: bool = False
 
@@ -90,18 +91,17 @@ class Lines:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._places: dict[Path, TomlPlace] | None = None
+
+    @cached_property
+    def _places(self) -> dict[Path, TomlPlace]:
+        return places(self._text)
 
     def place(self, *path: str | int) -> TomlPlace:
-        """The place of a key or item; where it is missing, of its nearest parent, and at last the end of the text."""
-        if self._places is None:
-            self._places = places(self._text)
-        while path:
-            if path in self._places:
-                return self._places[path]
+        """The place of a key; where it is missing, of its nearest parent, and at last the text's end."""
+        while path and path not in self._places:
             path = path[:-1]
         end = self._text.rstrip().count("\n") + 1
-        return TomlPlace(end, end, end)
+        return self._places.get(path) or TomlPlace(end, end)
 
     def problem(self, sentence: str, *path: str | int) -> Problem:
         return Problem(self.place(*path).line, sentence)
@@ -109,101 +109,51 @@ class Lines:
     def line_in(self, text: str, line: int, *path: str | int) -> int:
         """The line in the file of a line of a text that stands at a path; the text's first where they do not correspond."""
         place = self.place(*path)
-        breaks = text.count("\n")
-        if place.is_long and place.last - place.first == breaks + 1:
-            return place.first + line  # the text begins below its opening quotes
-        return place.first + line - 1 if place.last - place.first == breaks else place.line
+        # A long text begins below its opening quotes.
+        above = place.last - place.line - text.count("\n")
+        return place.line + line - 1 + above if above in (0, int(place.is_long)) else place.line
 
 
 def places(text: str) -> dict[Path, TomlPlace]:
-    """Where everything in a TOML text stands that the standard library can read; tables of an array are counted from 0."""
-    reader = _PlaceReader(text)
-    reader.read()
-    return reader.found
+    """Where the keys and tables of a TOML text stand that the standard library can read; tables of an array count from 0."""
+    found: dict[Path, TomlPlace] = {}
+    arrays: dict[Path, int] = {}  # the number of the last table of each array of tables
+    table: Path = ()
+    line, at = 1, 0
+    while head := _HEAD.match(text, end := _next(text, at)):
+        line += text.count("\n", at, end)
+        path = () if head["open"] else table
+        for part in _PART.findall(head["key"]):
+            if path in arrays:  # it means the last table there
+                path = (*path, arrays[path])
+            path = (*path, tomllib.loads(f"key = {part}")["key"] if part[0] in "\"'" else part)
+            found.setdefault(path, TomlPlace(line, line))
+        if head["open"] == "[[":
+            arrays[path] = arrays.get(path, -1) + 1
+            path = (*path, arrays[path])
+        if head["open"]:
+            found[path] = TomlPlace(line, line)
+            table, at = path, head.end()
+            continue
+        at = _value_end(text, head.end())
+        last = line + text.count("\n", end, at)
+        found[path] = TomlPlace(line, last, is_long=bool(_LONG.match(text, head.end())))
+        line = last
+    return found
 
 
-class _PlaceReader:
-    """One pass over a text, from token to token."""
+def _next(text: str, at: int) -> int:
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank else at
 
-    def __init__(self, text: str) -> None:
-        self.found: dict[Path, TomlPlace] = {}
-        self._text = text
-        self._at = 0
-        self._tables: dict[Path, int] = {}  # the number of the last table of each array of tables
-        self._breaks = [match.start() for match in re.finditer("\n", text)]
 
-    def read(self) -> None:
-        table: Path = ()
-        while self._skip(_BLANK) < len(self._text):
-            if self._text.startswith("[", self._at):
-                line, brackets = self._line(), 2 if self._text.startswith("[[", self._at) else 1
-                self._at += brackets
-                table = self._key((), line)
-                self._at += brackets
-                if brackets == 2:
-                    self._tables[table] = number = self._tables.get(table, -1) + 1
-                    table = (*table, number)
-                    self.found[table] = TomlPlace(line, line, line)
-            else:
-                self._pair(table)
-
-    def _line(self) -> int:
-        return bisect_right(self._breaks, self._at - 1) + 1
-
-    def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        match = pattern.match(self._text, self._at)
-        if match is None:  # unreachable for a text that tomllib has read
-            raise ValueError(f"no TOML at {self._at}")
-        return match
-
-    def _skip(self, pattern: re.Pattern[str]) -> int:
-        self._at = self._match(pattern).end()
-        return self._at
-
-    def _key(self, path: Path, line: int) -> Path:
-        while True:
-            if path in self._tables:  # it means the last table there
-                path = (*path, self._tables[path])
-            part = self._match(_PART)
-            self._at = part.end()
-            name = part.group(1)
-            path = (*path, tomllib.loads(f"key = {name}")["key"] if name[0] in "\"'" else name)
-            self.found.setdefault(path, TomlPlace(line, line, line))
-            if not self._text.startswith(".", self._at):
-                return path
-            self._at += 1
-
-    def _pair(self, table: Path) -> None:
-        line = self._line()
-        path = self._key(table, line)
-        self._at += 1  # the equals sign
-        self._value(path, line)
-
-    def _value(self, path: Path, line: int | None = None) -> None:
-        while self._text[self._at] in " \t":
-            self._at += 1
-        first, start, is_long = self._line(), self._at, False
-        if (sign := self._text[start]) in "[{":
-            self._items(path, "]" if sign == "[" else "}")
-        elif sign in "\"'":
-            is_long = self._skip(_STRING) - start >= 6 and self._text[start : start + 3] in ('"""', "'''")
-        else:
-            self._skip(_BARE)
-        self.found[path] = TomlPlace(first if line is None else line, first, self._line(), is_long)
-
-    def _items(self, path: Path, end: str) -> None:
-        """Read a list or an inline table."""
-        self._at += 1
-        number = 0
-        while (sign := self._text[self._skip(_BLANK)]) != end:
-            if sign == ",":
-                self._at += 1
-            elif end == "}":
-                self._pair(path)
-            else:
-                self._value((*path, number))
-                number += 1
-        self._at += 1
+def _value_end(text: str, begin: int) -> int:
+    depth = 0
+    for token in _IN_VALUE.finditer(text, begin):
+        depth += (token[0] in "[{") - (token[0] in "]}")
+        if token[0] == "\n" and not depth:
+            return token.start()
+    return len(text)
 
 
 def _problem(message: str, text: str) -> Problem:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.memory.word_diff import DiffPiece, by_words, unified
+from ricordo.memory.merge import DiffPiece, by_words, unified
 
 PARTS = [
     "tea",

@@ -11,7 +11,7 @@ from ricordo.domain.version import BlockVersion, Proposal, ProposalStatus
 from ricordo.memory.approval import ProposalOutcome, Undone
 from ricordo.memory.history import BlamedLine
 from ricordo.memory.lineage import Lineage
-from ricordo.memory.word_diff import PieceKind, by_words, unified
+from ricordo.memory.merge import PieceKind, by_words, unified
 
 _MOST_AT_ONCE = 500
 _SHORT, _LONG = 255, 10_000

@@ -222,7 +222,7 @@ def _values(
             continue
         values[name] = tuple(written) if isinstance(written, list) else each.empty if written == "" else written
         if fault := each.fault(values[name]):
-            problems.append(lines.problem(f'"{name}" {fault}', *_faulty_place(name, written)))
+            problems.append(lines.problem(f'"{name}" {fault}', name))
     missing = []
     for name in [each.name for each in schema.fields if each.lacks(values.get(each.name))]:
         if name in fields:
@@ -230,14 +230,6 @@ def _values(
         else:
             missing.append(lines.problem(f'"{name}" is required and missing. Add a line that begins with {name} ='))
     return values, problems, missing
-
-
-def _faulty_place(name: str, written: object) -> tuple[str | int, ...]:
-    """The path of what is wrong with a value: the item that is no text, where there is one in a list."""
-    if not isinstance(written, list):
-        return (name,)
-    wrong = next((place for place, item in enumerate(written) if not isinstance(item, str)), None)
-    return (name,) if wrong is None else (name, wrong)
 
 
 def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:

@@ -222,7 +222,7 @@ def test_what_is_wrong_in_a_markdown_is_told_with_its_line(text: str, told: list
             [
                 'Line 1: "name" must be text. Write it as "Alice".',
                 'Line 2: "hobbies" is no field of "student". Use one of: name, background, strengths, age, score, enrolled, since.',
-                'Line 5: "strengths" must be a list of texts. Write it as ["one", "two"].',
+                'Line 3: "strengths" must be a list of texts. Write it as ["one", "two"].',
                 'Line 7: "enrolled" must be true or false. Write it as true.',
                 'Line 8: "since" must be a day. Write it as 2026-05-31.',
                 'Line 9: "score" must be a number. Write it as 12.5.',
