@@ -25,10 +25,10 @@ from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.usage import Expense
 from ricordo.memory.compaction import Cut
-from ricordo.memory.edit_context import EditContext
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.summary import Summary
+from ricordo.memory.working_memory import EditContext
 from ricordo.prompt.packaging import heartbeat_event, local_time, truncate
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages

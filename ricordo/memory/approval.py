@@ -6,13 +6,14 @@ the first, and a block that changes meanwhile is merged or is a conflict.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Literal
 
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import unique
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
+from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal, ProposalStatus
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import make, require_free, revive
@@ -55,8 +56,8 @@ class ProposalOutcome:
     """What became of one of several proposals: `error` tells why it was left as it was."""
 
     id: str
-    outcome: Literal["approved", "rejected", "conflicted", "failed"]
-    decided: Approved | Conflicted | Proposal | None = None
+    outcome: ProposalStatus | Literal["failed"]
+    proposal: Proposal | None = None
     error: str | None = None
 
 
@@ -71,16 +72,28 @@ def approve(
     chain, proposal = _held(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
     value, conflict = _merged(proposal, block)
+    metadata = ChangeMetadata(
+        author=proposal.author,
+        reason=proposal.reasoning,
+        run_id=proposal.run_id,
+        step_id=proposal.step_id,
+        is_untrusted=proposal.is_untrusted,
+        approved_by=by.id,
+        proposal_id=proposal.id,
+    )
     if body is not None and body != value:
         value, conflict = body, None
-        metadata = ChangeMetadata(by, proposal.reasoning, approved_by=by.id, proposal_id=proposal.id)
-    else:
-        metadata = _metadata(proposal, by)
+        metadata = replace(metadata, author=by, run_id=None, step_id=None, is_untrusted=False)
     if conflict:
         stuck = replace(proposal, status="conflicted", note=conflict)
         proposals.settle(tx, stuck)
         return Conflicted(stuck, proposal.base_value, block.value if block else None, proposal.value)
-    written = _apply(tx, chain, block, proposal, value, metadata)
+    label = proposal.new_label or proposal.label
+    if block is None and value is not None and proposal.base is None:
+        settings = {} if proposal.description is None else {"description": proposal.description}
+        written: Block | None = make(tx, chain, label, value, metadata, settings)
+    else:
+        written = _give(tx, chain, block, value, label, metadata)
     head = versions.lock(tx, chain.id)
     result = head.head if head and head.head != chain.head else None
     settled = _settled(tx, replace(proposal, status="approved", note=None, result=result), by)
@@ -104,23 +117,20 @@ async def decide_all(
 ) -> list[ProposalOutcome]:
     """Decide on several proposals in their order, each in its own transaction; one that cannot be decided is reported."""
 
-    def decide(tx: Transaction, id: str) -> Approved | Conflicted | Proposal:
-        return approve(tx, scope, id, by) if decision == "approve" else reject(tx, scope, id, by, reason=reason)
+    def decide(tx: Transaction, id: str) -> Proposal:
+        if decision == "reject":
+            return reject(tx, scope, id, by, reason=reason)
+        return approve(tx, scope, id, by).proposal
 
     done: list[ProposalOutcome] = []
     for id in unique(ids):
         try:
-            decided = await store.write(lambda tx, id=id: decide(tx, id))  # type: ignore[misc]
+            proposal = await store.write(lambda tx, id=id: decide(tx, id))  # type: ignore[misc]
         except RicordoError as error:
             done.append(ProposalOutcome(id, "failed", error=str(error)))
             continue
-        match decided:
-            case Conflicted(proposal):
-                done.append(ProposalOutcome(id, "conflicted", decided, proposal.note))
-            case Approved():
-                done.append(ProposalOutcome(id, "approved", decided))
-            case _:
-                done.append(ProposalOutcome(id, "rejected", decided))
+        why = proposal.note if proposal.status == "conflicted" else None
+        done.append(ProposalOutcome(id, proposal.status, proposal, why))
     return done
 
 
@@ -142,7 +152,6 @@ def _merged(proposal: Proposal, block: Block | None) -> tuple[str | None, str | 
 class UndoneBlock:
     """What undoing a run came to for one block: `label` is its label now, `note` tells why nothing was done."""
 
-    chain_id: str
     label: str
     outcome: Literal["undone", "unchanged", "conflicted"]
     block: Block | None = None
@@ -167,20 +176,24 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     _require_person(by)
     changed = history.of_run(tx, scope, run_id)
     _require_ended(tx, scope, run_id, is_known=bool(changed))
-    waiting = _waiting_of_run(tx, scope, run_id)
-    done: list[UndoneBlock] = []
+    which = proposals.ProposalFilter(run_id=run_id, waits=True)
+    waiting = proposals.page(tx, scope, Page(limit=_MOST_WITHDRAWN), which)
     chain_ids = {version.chain_id for version in changed} | {proposal.chain_id for proposal in waiting}
-    ours = [chain_id for chain_id in sorted(chain_ids) if _holds(tx, scope, chain_id)]
+    locked = [versions.lock(tx, chain_id) for chain_id in sorted(chain_ids)]
+    chains = {chain.id: chain for chain in locked if chain and _is_callers(chain, scope)}
     by_block: dict[tuple[str, str], list[BlockVersion]] = {}
     for version in history.of_run(tx, scope, run_id):
-        if version.chain_id in ours:
+        if version.chain_id in chains:
             by_block.setdefault((version.chain_id, history.label_now(tx, version)), []).append(version)
-    for (chain_id, label), group in sorted(by_block.items()):
-        done.append(_undo_block(tx, chain_id, label, group, ChangeMetadata(by, f"Undo {run_id}")))
+    metadata = ChangeMetadata(by, f"Undo {run_id}")
+    done = [
+        _undo_block(tx, chains[chain_id], label, group, metadata)
+        for (chain_id, label), group in sorted(by_block.items(), key=itemgetter(0))
+    ]
     withdrawn = tuple(
         _settled(tx, replace(proposal, status="rejected", note=f"{run_id} was undone"), by)
         for one in waiting
-        if one.chain_id in ours and (proposal := proposals.lock(tx, scope, one.id)).waits
+        if one.chain_id in chains and (proposal := proposals.lock(tx, scope, one.id)).waits
     )
     return Undone(run_id, tuple(done), withdrawn)
 
@@ -202,28 +215,6 @@ def _held(tx: Transaction, scope: Scope, proposal_id: str, by: Actor) -> tuple[C
     proposal = proposals.lock(tx, scope, proposal_id)
     proposal.require_waiting()
     return chain, proposal
-
-
-def _metadata(proposal: Proposal, by: Actor) -> ChangeMetadata:
-    return ChangeMetadata(
-        author=proposal.author,
-        reason=proposal.reasoning,
-        run_id=proposal.run_id,
-        step_id=proposal.step_id,
-        is_untrusted=proposal.is_untrusted,
-        approved_by=by.id,
-        proposal_id=proposal.id,
-    )
-
-
-def _apply(
-    tx: Transaction, chain: Chain, block: Block | None, proposal: Proposal, value: str | None, metadata: ChangeMetadata
-) -> Block | None:
-    label = proposal.new_label or proposal.label
-    if block is None and value is not None and proposal.base is None:
-        settings = {} if proposal.description is None else {"description": proposal.description}
-        return make(tx, chain, label, value, metadata, settings)
-    return _give(tx, chain, block, value, label, metadata)
 
 
 def _give(
@@ -258,25 +249,14 @@ def _require_ended(tx: Transaction, scope: Scope, run_id: str, *, is_known: bool
         raise Conflict(f"The run {run_id} goes on. Cancel it or wait for its end, then undo it.")
 
 
-def _waiting_of_run(tx: Transaction, scope: Scope, run_id: str) -> list[Proposal]:
-    which = proposals.ProposalFilter(run_id=run_id, waits=True)
-    return proposals.page(tx, scope, Page(limit=_MOST_WITHDRAWN), which)
-
-
-def _holds(tx: Transaction, scope: Scope, chain_id: str) -> bool:
-    chain = versions.lock(tx, chain_id)
-    return chain is not None and _is_callers(chain, scope)
-
-
 def _is_callers(chain: Chain, scope: Scope) -> bool:
     return scope.subject_id is None or (chain.owner_kind, chain.owner_id) == ("user", scope.subject_id)
 
 
 def _undo_block(
-    tx: Transaction, chain_id: str, label: str, changed: Sequence[BlockVersion], metadata: ChangeMetadata
+    tx: Transaction, chain: Chain, label: str, changed: Sequence[BlockVersion], metadata: ChangeMetadata
 ) -> UndoneBlock:
-    chain = versions.lock(tx, chain_id)
-    assert chain is not None  # noqa: S101 - it is held
+    chain = versions.lock(tx, chain.id) or chain  # as the blocks before left it
     block = blocks.labelled(tx, chain.id, label)
     text, old_label = block.value if block else None, label
     try:
@@ -287,8 +267,8 @@ def _undo_block(
     except Overtaken:
         raise  # half of this block's change is written, so all of it has to be undone and done again
     except RicordoError as error:
-        return UndoneBlock(chain_id, label, "conflicted", block, str(error))
-    return UndoneBlock(chain_id, label, "unchanged" if written == block else "undone", written)
+        return UndoneBlock(label, "conflicted", block, str(error))
+    return UndoneBlock(label, "unchanged" if written == block else "undone", written)
 
 
 def _without(tx: Transaction, version: BlockVersion, text: str | None) -> str | None:

@@ -13,18 +13,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.memory.edit_context import EditContext
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.working_memory import (
-    BlockCreation,
-    BlockDescription,
-    BlockEdit,
-    BlockRemoval,
-    BlockRename,
-    MemoryEdit,
-    require_free,
-    require_writable,
-)
+from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block, require_free, require_writable
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
 
@@ -93,10 +83,10 @@ def store_plan(
         except (NotFound, Forbidden, Invalid, Conflict) as error:
             failed |= {edit.call_id: str(error) for edit in group}
             continue
-        for block_id, last in _last_texts(group).items():
-            block = after.get(block_id)
-            if last.shown == "text" and block and block.value != last.value:
-                results[last.call_id] = block.value
+        for block_id, changes in by_block(group).items():
+            told = [edit for edit in changes if edit.shown == "text" and edit.value == changes[-1].value]
+            if told and block_id in after and after[block_id].value != told[-1].value:
+                results[told[-1].call_id] = after[block_id].value
     stored = _store(ground, after, edits)
     results |= version_notes(edits, stored, failed)
     return StoredEdits(stored, results, failed)
@@ -108,84 +98,65 @@ def version_notes(edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: 
     return {
         edit.call_id: APPLIED.format(edit.base.label, (heads.get(edit.base.id) or b"").hex()[:12])
         for edit in edits
-        if isinstance(edit, BlockEdit) and edit.shown == "version" and edit.call_id not in failed
+        if edit.shown == "version" and edit.call_id not in failed
     }
 
 
-def _connected(edits: Iterable[MemoryEdit]) -> list[list[MemoryEdit]]:
+def _connected(edits: Sequence[MemoryEdit]) -> list[list[MemoryEdit]]:
     """The edits in groups that share no call, no block and no label; within a group they keep their order."""
-    groups: list[tuple[set[tuple[str, str]], list[tuple[int, MemoryEdit]]]] = []
-    for place, edit in enumerate(edits):
-        ties, members = _ties(edit), [(place, edit)]
-        apart = []
-        for group in groups:
-            if ties.isdisjoint(group[0]):
-                apart.append(group)
-            else:
-                ties, members = ties | group[0], group[1] + members
-        groups = [*apart, (ties, members)]
-    return [[edit for _, edit in sorted(members, key=lambda one: one[0])] for _, members in groups]
+    groups: list[set[tuple[str, str]]] = []
+    for edit in edits:
+        ties = _ties(edit)
+        joined = ties.union(*(group for group in groups if not group.isdisjoint(ties)))
+        groups = [*(group for group in groups if group.isdisjoint(ties)), joined]
+    return [[edit for edit in edits if not group.isdisjoint(_ties(edit))] for group in groups]
 
 
 def _ties(edit: MemoryEdit) -> set[tuple[str, str]]:
     ties = {("call", edit.call_id), ("block", edit.base.id)}
-    match edit:
-        case BlockCreation() | BlockRemoval():
-            ties.add(("label", edit.base.label))
-        case BlockRename():
-            ties |= {("label", edit.old), ("label", edit.label)}
-    return ties
-
-
-def _last_texts(edits: Iterable[MemoryEdit]) -> dict[str, BlockEdit]:
-    return {edit.base.id: edit for edit in edits if isinstance(edit, BlockEdit)}
+    labels = {edit.base.label} | ({edit.after.label} if edit.after else set())
+    is_reshaped = edit.is_new or edit.after is None or len(labels) > 1
+    return ties | {("label", label) for label in labels} if is_reshaped else ties
 
 
 def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _Blocks:
     """The blocks as they will be with these edits; raises the error that their calls get as result."""
     after = dict(before)
-    texts = _last_texts(edits)
-    for edit in edits:
-        id = edit.base.id
-        if isinstance(edit, BlockCreation):
-            _require_free(ground, after, edit.base.label, ground.chain_id)
-            after[id] = edit.base
+    relabelled: list[Block] = []
+    for id, own in by_block(edits).items():
+        base, wanted = own[0].base, own[-1].after
+        if own[0].is_new:
+            if wanted:
+                after[id] = wanted
+                relabelled.append(wanted)
             continue
         if id not in after:
-            if isinstance(edit, BlockRemoval):
+            if wanted is None:
                 continue  # someone else was faster
-            raise NotFound(GONE.format(edit.base.label))
-        require_writable(after[id])
+            raise NotFound(GONE.format(base.label))
+        now = after[id]
+        require_writable(now)
         # The policy may have been tightened since the step began.
-        ground.context.metadata([edit.reason], "").require(after[id].label, after[id].rule)
-        if isinstance(edit, BlockRemoval):
-            _require_same(edit.base.value, ground.there.get(id, edit.base).value, edit.base)
+        ground.context.metadata([edit.reason for edit in own], "").require(now.label, now.rule)
+        if wanted is None:
+            _require_same(base.value, now.value, base)
             del after[id]
-        elif not isinstance(edit, BlockEdit):
-            after[id] = _reworded(ground, after, edit)
-        elif texts[id] is edit:  # several edits of one text are one, as in a step that does nothing else
-            value = merged_text(ground.context, edit.base, edit.value, after[id])
-            after[id] = replace(after[id], value=value)
+            continue
+        after[id] = _changed(ground.context, base, wanted, now)
+        if after[id].label != now.label:
+            relabelled.append(after[id])
+    for block in relabelled:
+        _require_free(ground, after, block)
     return after
 
 
-def _reworded(ground: _Ground, after: _Blocks, edit: BlockRename | BlockDescription) -> Block:
-    block = after[edit.base.id]
-    if isinstance(edit, BlockDescription):
-        stored = ground.there.get(block.id, edit.base)
-        _require_same(edit.base.description, stored.description, edit.base)
-        return replace(block, description=edit.description)
-    _require_same(edit.old, block.label, edit.base)
-    _require_free(ground, after, edit.label, block.chain_id or ground.chain_id)
-    if block.chain_id and (chain := versions.lock(ground.tx, block.chain_id)):
-        # As it is, and with what others are renamed to in this step.
-        beside = {one.label: (b"", 0) for one in after.values() if one.chain_id == chain.id and one.id != block.id}
-        told_apart = replace(chain, files={**chain.files, **beside}).require_told_apart
-        told_apart(edit.label, ground.there.get(block.id, edit.base).label)
-    others = set(blocks.agent_ids(ground.tx, block.id)) - {ground.agent_id}
-    if any(other.label == edit.label for agent_id in others for other in blocks.of_agent(ground.tx, agent_id)):
-        raise Conflict(TAKEN.format(edit.label))
-    return replace(block, label=edit.label)
+def _changed(context: EditContext, base: Block, wanted: Block, now: Block) -> Block:
+    """The stored block with what the step changed of `base`; raises Invalid where someone else changed the same."""
+    for name in ("label", "description"):
+        if getattr(wanted, name) != getattr(base, name):
+            _require_same(getattr(base, name), getattr(now, name), base)
+            now = replace(now, **{name: getattr(wanted, name)})
+    return now if wanted.value == base.value else replace(now, value=merged_text(context, base, wanted.value, now))
 
 
 def merged_text(context: EditContext, base: Block, value: str, block: Block) -> str:
@@ -203,16 +174,26 @@ def _require_same(seen: str | None, stored: str | None, base: Block) -> None:
         raise Invalid(CHANGED.format(base.label))
 
 
-def _require_free(ground: _Ground, after: _Blocks, label: str, chain_id: str | None) -> None:
-    """Raise Conflict where the agent, or the block's chain, has another block with this label."""
-    require_free(label, {block.label for block in after.values()})
-    if chain_id is None:
+def _require_free(ground: _Ground, after: _Blocks, block: Block) -> None:
+    """Raise Conflict where another block of the agent, of the chain or of another agent that sees this one has its new label."""
+    tx, label = ground.tx, block.label
+    beside = [one for id, one in after.items() if id != block.id]
+    require_free(label, {one.label for one in beside})
+    if chain_id := block.chain_id or ground.chain_id:
+        for other in blocks.page(tx, ground.scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=chain_id)):
+            # One of the agent's that has it still, but will be deleted or renamed first, is not in the way.
+            leaves = other.id in after or (other.id in ground.there and _is_own(ground, other))
+            if not leaves:
+                raise Conflict(TAKEN.format(label))
+    if block.id not in ground.there:
         return
-    for other in blocks.page(ground.tx, ground.scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=chain_id)):
-        # One of the agent's that has it still, but will be deleted or renamed first, is not in the way.
-        leaves = other.id in after or (other.id in ground.there and _is_own(ground, other))
-        if not leaves:
-            raise Conflict(TAKEN.format(label))
+    if chain := versions.lock(tx, block.chain_id):
+        # As it is, and with what others are renamed to in this step.
+        renamed = {one.label: (b"", 0) for one in beside if one.chain_id == chain.id}
+        replace(chain, files={**chain.files, **renamed}).require_told_apart(label, ground.there[block.id].label)
+    others = set(blocks.agent_ids(tx, block.id)) - {ground.agent_id}
+    if any(other.label == label for agent_id in others for other in blocks.of_agent(tx, agent_id)):
+        raise Conflict(TAKEN.format(label))
 
 
 def _is_own(ground: _Ground, block: Block) -> bool:

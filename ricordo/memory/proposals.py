@@ -1,22 +1,14 @@
 """Proposals: what a policy does not let an agent do at once waits for the block's owner, and only the owner sees it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, NotFound
-from ricordo.memory.edit_context import EditContext
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.working_memory import (
-    BlockCreation,
-    BlockDescription,
-    BlockEdit,
-    BlockRemoval,
-    BlockRename,
-    MemoryEdit,
-)
+from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.store import Transaction
 
@@ -28,7 +20,6 @@ NOT_A_TEXT = (
     'Memory block "{}" belongs to an owner who decides about changes, and only the owner can change its description. '
     "Propose changes of its text instead."
 )
-_BESIDE = "The rest was applied."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,40 +36,37 @@ class ProposalDraft:
     confidence: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProposedEdits:
-    """What became of edits that had to wait: the results of their calls, and those that failed, by call id."""
-
-    results: Mapping[str, str] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
-
-    def beside(self, results: Mapping[str, str]) -> dict[str, str]:
-        return {**results, **{id: f"{text} {_BESIDE}" if id in results else text for id, text in self.results.items()}}
-
-
-def propose_edits(tx: Transaction, edits: Sequence[MemoryEdit], context: EditContext) -> ProposedEdits:
-    """Make a proposal of each block's edits in one step."""
+def propose_edits(
+    tx: Transaction, edits: Sequence[MemoryEdit], context: EditContext
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Make a proposal of each block's edits in one step; returns the results of their calls, and of those that failed, by id."""
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
-    by_block: dict[str, list[MemoryEdit]] = {}
-    for edit in edits:
-        by_block.setdefault(edit.base.id, []).append(edit)
     # In the order of their chains, as everyone locks them, so that no two wait for each other.
-    for group in sorted(by_block.values(), key=lambda group: group[0].base.chain_id):
-        block = group[0].base
-        if any(isinstance(edit, BlockDescription) for edit in group):
+    for group in sorted(by_block(edits).values(), key=lambda group: group[0].base.chain_id):
+        block, after = group[0].base, group[-1].after
+        if after and after.description != block.description:
             failed |= {edit.call_id: NOT_A_TEXT.format(block.label) for edit in group}
             continue
         metadata = context.metadata((edit.reason for edit in group), f"Edit {block.label}")
+        draft = ProposalDraft(
+            block.chain_id,
+            block.organization_id,
+            block.label,
+            after.value if after else None,
+            block,
+            after.label if after and after.label != block.label else None,
+            confidence=min((sure for edit in group if (sure := edit.reason.confidence) is not None), default=None),
+        )
         try:
-            proposal = propose(tx, _draft(block, group), metadata, context.expires_after)
+            proposal = propose(tx, draft, metadata, context.expires_after)
         except (NotFound, Conflict) as error:
             failed |= {edit.call_id: str(error) for edit in group}
             continue
         for edit in group:
             sentence = WAITS.format(block.label, proposal.id)
             results[edit.call_id] = f"{results[edit.call_id]} {sentence}" if edit.call_id in results else sentence
-    return ProposedEdits(results, failed)
+    return results, failed
 
 
 def propose(
@@ -132,26 +120,3 @@ def _with_older(value: str | None, older: Proposal, metadata: ChangeMetadata) ->
         return value
     merged = merge_lines(older.base_value, value, older.value)
     return value if merged is None else merged
-
-
-def _draft(block: Block, edits: Sequence[MemoryEdit]) -> ProposalDraft:
-    value: str | None = block.value
-    new_label = None
-    for edit in edits:
-        match edit:
-            case BlockEdit() | BlockCreation():
-                value = edit.value if isinstance(edit, BlockEdit) else edit.base.value
-            case BlockRemoval():
-                value = None
-            case BlockRename():
-                new_label = edit.label
-    sure = [edit.reason.confidence for edit in edits if edit.reason.confidence is not None]
-    return ProposalDraft(
-        block.chain_id,
-        block.organization_id,
-        block.label,
-        value,
-        block,
-        new_label if new_label != block.label else None,
-        confidence=min(sure, default=None),
-    )

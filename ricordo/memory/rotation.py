@@ -19,7 +19,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
-from ricordo.memory.edit_context import EditContext
+from ricordo.memory.working_memory import EditContext
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Transaction
 

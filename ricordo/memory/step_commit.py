@@ -13,14 +13,22 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, Invalid, NotFound
-from ricordo.memory.edit_context import EditContext
 from ricordo.memory.edit_plan import GONE, StoredEdits, merged_text, store_plan, version_notes
-from ricordo.memory.proposals import ProposedEdits, propose_edits
+from ricordo.memory.proposals import propose_edits
 from ricordo.memory.rotation import may_rotate, rotate
-from ricordo.memory.working_memory import BlockEdit, MemoryEdit, PassageDraft, WorkingMemory, require_writable
+from ricordo.memory.working_memory import (
+    EditContext,
+    MemoryEdit,
+    PassageDraft,
+    WorkingMemory,
+    by_block,
+    require_writable,
+)
 from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions
 from ricordo.storage.engine.store import Transaction
+
+_BESIDE = "The rest was applied."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +56,13 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
     )
     dropped = _failed_with(done.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in dropped]
-    proposed = propose_edits(tx, waiting, context) if waiting else ProposedEdits()
+    proposed, refused = propose_edits(tx, waiting, context)
+    beside = {call_id: f"{text} {_BESIDE}" if call_id in done.results else text for call_id, text in proposed.items()}
     filled = {edit.base.id for edit in direct if edit.call_id not in done.failed}
     kept, rotated = _rotate_filled(tx, state, done.blocks, filled, context)
     passages = [*_passages(tx, state, memory.passages, scope, context), *rotated]
     held = file_passages(tx, state, passages) if passages else state.archives
-    return Committed(kept, held, proposed.beside(done.results), {**done.failed, **dropped, **proposed.failed})
+    return Committed(kept, held, {**done.results, **beside}, {**done.failed, **dropped, **refused})
 
 
 def _lock(
@@ -91,9 +100,8 @@ def _rotate_filled(
 def _split_by_policy(edits: Sequence[MemoryEdit], context: EditContext) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
     """The edits that may be made at once, and those that wait: if one of a block's has to, all of that block's do."""
     proposed = {edit.base.id for edit in edits if context.policy_decision(edit) == "propose"}
-    return [edit for edit in edits if edit.base.id not in proposed], [
-        edit for edit in edits if edit.base.id in proposed
-    ]
+    direct = [edit for edit in edits if edit.base.id not in proposed]
+    return direct, [edit for edit in edits if edit.base.id in proposed]
 
 
 def _failed_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> dict[str, str]:
@@ -102,19 +110,15 @@ def _failed_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> di
     return {edit.call_id: reasons[edit.base.id] for edit in waiting if edit.base.id in reasons}
 
 
-def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[BlockEdit]] | None:
+def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[MemoryEdit]] | None:
     """The edits by block, where each call gave one block another text and did nothing else: then no block depends on another."""
-    groups: dict[str, list[BlockEdit]] = {}
-    touched: dict[str, str] = {}
-    for edit in edits:
-        if not isinstance(edit, BlockEdit) or touched.setdefault(edit.call_id, edit.base.id) != edit.base.id:
-            return None
-        groups.setdefault(edit.base.id, []).append(edit)
-    return groups
+    blocks_by_call = {(edit.call_id, edit.base.id) for edit in edits}
+    is_simple = len(blocks_by_call) == len({call_id for call_id, _ in blocks_by_call})
+    return by_block(edits) if is_simple and all(edit.changes_text_alone for edit in edits) else None
 
 
 def _write_texts(
-    tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[BlockEdit]], scope: Scope, context: EditContext
+    tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[MemoryEdit]], scope: Scope, context: EditContext
 ) -> StoredEdits:
     current: dict[str, Block | None] = {block.id: block for block in state.blocks}
     results: dict[str, str] = {}
@@ -135,7 +139,7 @@ def _write_texts(
     return StoredEdits(tuple(block for block in current.values() if block), results, failed)
 
 
-def _write(tx: Transaction, scope: Scope, edits: Sequence[BlockEdit], context: EditContext) -> Block:
+def _write(tx: Transaction, scope: Scope, edits: Sequence[MemoryEdit], context: EditContext) -> Block:
     """Several edits of one block in one step are one write: their last text against the text the step began with."""
     base, value = edits[0].base, edits[-1].value
     metadata = context.metadata((edit.reason for edit in edits), f"Edit {base.label}")

@@ -1,14 +1,19 @@
-"""A step's working copy of memory. Tools change it and it keeps what they did; `memory.step_commit` stores that with the step."""
+"""A step's working copy of memory: tools change it, and it keeps what they did, which `memory.step_commit` stores with the step.
 
-from collections.abc import Container, Iterator
+The context of those edits stands beside it.
+"""
+
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
+from ricordo.domain.scope import Actor
+from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.edit_guard import (
     LEAST_LINE,
@@ -39,54 +44,91 @@ class EditReason:
 
 
 NO_REASON = EditReason()
+# A shorter quote could stand anywhere, unless it is all that was said.
+_SHORTEST_QUOTE = 8
 # Of lines that stand twice, so many are named to the agent.
 _MOST_NOTED = 3
 REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
 
 
 @dataclass(frozen=True, slots=True)
-class _Edit:
-    """What one tool call does to one block; `base` is the block as the step began with it."""
+class MemoryEdit:
+    """What one tool call does to one block: `base` is the block as the step began with it, a new one where it has no chain yet.
+
+    `after` is the block as the call leaves it, None where it is to leave the agent's memory.
+    """
 
     call_id: str
     base: Block
-    reason: EditReason = field(default=NO_REASON, kw_only=True)
+    after: Block | None
+    shown: Shown = "nothing"
+    reason: EditReason = NO_REASON
+
+    @property
+    def is_new(self) -> bool:
+        return not self.base.chain_id
+
+    @property
+    def value(self) -> str:
+        return self.after.value if self.after else ""
+
+    @property
+    def changes_text_alone(self) -> bool:
+        kept = (self.base.label, self.base.description)
+        return not self.is_new and self.after is not None and (self.after.label, self.after.description) == kept
+
+
+def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
+    """The edits by their block's id, in their order."""
+    groups: dict[str, list[MemoryEdit]] = {}
+    for edit in edits:
+        groups.setdefault(edit.base.id, []).append(edit)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
-class BlockEdit(_Edit):
-    """A change of the block's text, to the text it should have."""
+class EditContext:
+    """Who edits, in which step. `said` are the users' messages of this turn, which a quote has to come from.
 
-    value: str
-    shown: Shown = "text"
+    `expires_after` is how long a proposal waits, in microseconds (None: for ever). `schemas` are those that blocks may follow.
+    """
 
+    author: Actor
+    run_id: str | None = None
+    step_id: str | None = None
+    is_untrusted: bool = False
+    said: tuple[str, ...] = ()
+    expires_after: int | None = None
+    schemas: Schemas = no_schemas
 
-@dataclass(frozen=True, slots=True)
-class BlockCreation(_Edit):
-    """A block that is to be made; it has no chain yet."""
+    def require_follows(self, block: Block, value: str) -> None:
+        """Raise Invalid where the block's text would follow its schema less than it does."""
+        if block.schema_ref:
+            require_follows(block.label, block.value, value, self.schemas(block.schema_ref))
 
+    def metadata(self, reasons: Iterable[EditReason], otherwise: str) -> ChangeMetadata:
+        """Return the metadata of one change by these calls; `otherwise` is the reason where they gave none."""
+        given = list(reasons)
+        texts = dict.fromkeys(reason.text.strip() for reason in given if reason.text.strip())
+        return ChangeMetadata(
+            author=self.author,
+            reason="; ".join(texts) or otherwise,
+            run_id=self.run_id,
+            step_id=self.step_id,
+            is_untrusted=self.is_untrusted,
+            is_quoted=bool(given) and all(self._said(reason.quote) for reason in given),
+        )
 
-@dataclass(frozen=True, slots=True)
-class BlockRemoval(_Edit):
-    """A block that is to leave the agent's memory."""
+    def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
+        decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule)
+        return "propose" if decision == "apply" and edit.reason.only_proposes else decision
 
-
-@dataclass(frozen=True, slots=True)
-class BlockRename(_Edit):
-    """Another label: from `old`, which the block had within the step, to `label`."""
-
-    old: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class BlockDescription(_Edit):
-    """Another description of the block."""
-
-    description: str
-
-
-MemoryEdit = BlockEdit | BlockCreation | BlockRemoval | BlockRename | BlockDescription
+    def _said(self, quote: str | None) -> bool:
+        words = " ".join((quote or "").split())
+        if not words:
+            return False
+        told = [" ".join(text.split()) for text in self.said]
+        return words in told or (len(words) >= _SHORTEST_QUOTE and any(words in text for text in told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +183,7 @@ class WorkingMemory:
 
         Whether that is applied or proposed is decided when the step is saved, and the call's result is corrected by it.
         """
-        block = self.block(label)
-        require_writable(block)
+        block = self._writable(label)
         _require_storable(value, reason.text)
         value = self._redacted(value, call_id)
         block.require_fits(value)
@@ -150,10 +191,7 @@ class WorkingMemory:
             if block.schema_ref:
                 require_follows(block.label, block.value, value, self._schemas(block.schema_ref))
             self._require_new(block, value, call_id)
-            self._current[label] = replace(block, value=value)
-            self.edits.append(
-                BlockEdit(call_id, self._bases[block.id], value, shown, reason=self._with_quote(reason, call_id))
-            )
+            self._edit(block, replace(block, value=value), call_id, shown, reason)
         return value
 
     def create(self, label: str, value: str, description: str | None, call_id: str) -> None:
@@ -175,37 +213,27 @@ class WorkingMemory:
         )
         new.require_fits(value)
         self._bases[new.id] = self._current[label] = new
-        self.edits.append(BlockCreation(call_id, new, reason=self._with_quote(NO_REASON, call_id)))
+        self._edit(new, new, call_id)
 
     def remove(self, label: str, call_id: str) -> None:
         """Take the block out of the agent's memory. Raises NotFound, Forbidden."""
-        block = self.block(label)
-        require_writable(block)
-        del self._current[label]
-        self.edits.append(BlockRemoval(call_id, self._bases[block.id], reason=self._with_quote(NO_REASON, call_id)))
+        self._edit(self._writable(label), None, call_id)
 
     def rename(self, label: str, new_label: str, call_id: str) -> None:
         """Give the block another label. Raises NotFound, Forbidden, Conflict where the new one is taken, Invalid."""
-        block = self.block(label)
-        require_writable(block)
+        block = self._writable(label)
         if new_label == label:
             return
         _require_storable(new_label)
         require_free(require_label(new_label), self._current)
-        renamed = replace(block, label=new_label)
-        self._current = {one.label: one for one in (renamed if one is block else one for one in self._current.values())}
-        reason = self._with_quote(NO_REASON, call_id)
-        self.edits.append(BlockRename(call_id, self._bases[block.id], label, new_label, reason=reason))
+        self._edit(block, replace(block, label=new_label), call_id)
 
     def describe(self, label: str, description: str, call_id: str) -> None:
         """Give the block another description. Raises NotFound, Forbidden, Invalid."""
-        block = self.block(label)
-        require_writable(block)
+        block = self._writable(label)
         _require_storable(description)
         if description != block.description:
-            self._current[label] = replace(block, description=description)
-            reason = self._with_quote(NO_REASON, call_id)
-            self.edits.append(BlockDescription(call_id, self._bases[block.id], description, reason=reason))
+            self._edit(block, replace(block, description=description), call_id)
 
     @contextmanager
     def as_one(self) -> Iterator[None]:
@@ -225,10 +253,19 @@ class WorkingMemory:
         self._guard.require_new(text, is_archived=True)
         self.passages.append(replace(draft, text=text))
 
-    def _with_quote(self, reason: EditReason, call_id: str) -> EditReason:
-        return (
-            replace(reason, quote=self.quotes[call_id]) if reason.quote is None and call_id in self.quotes else reason
-        )
+    def _writable(self, label: str) -> Block:
+        block = self.block(label)
+        require_writable(block)
+        return block
+
+    def _edit(
+        self, block: Block, after: Block | None, call_id: str, shown: Shown = "nothing", reason: EditReason = NO_REASON
+    ) -> None:
+        kept = [after if one is block else one for one in self._current.values()]
+        self._current = {one.label: one for one in kept if one}
+        if reason.quote is None and call_id in self.quotes:
+            reason = replace(reason, quote=self.quotes[call_id])
+        self.edits.append(MemoryEdit(call_id, self._bases[block.id], after, shown, reason))
 
     def _redacted(self, text: str, call_id: str) -> str:
         redacted = redact(text)

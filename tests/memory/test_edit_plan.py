@@ -9,7 +9,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import NotFound
 from ricordo.memory.edit_plan import _connected
-from ricordo.memory.working_memory import BlockEdit, MemoryEdit, WorkingMemory
+from ricordo.memory.working_memory import MemoryEdit, WorkingMemory
 from ricordo.storage import agents, blocks, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
@@ -299,16 +299,10 @@ async def test_a_policy_that_was_tightened_meanwhile_fails_the_calls_and_not_the
     assert await now(store, state) == {"human": "About human", "persona": "About persona", "plans": "Rest"}
 
 
-def test_edits_that_share_nothing_stand_alone() -> None:
-    one, other = make.block("a"), make.block("b")
-    edits: list[MemoryEdit] = [BlockEdit("1", one, "x"), BlockEdit("2", other, "y"), BlockEdit("3", one, "z")]
-    assert _connected(edits) == [[edits[1]], [edits[0], edits[2]]]
-
-
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=10))
 def test_every_edit_is_in_just_one_group_and_groups_share_no_call_and_no_block(pairs: list[tuple[int, int]]) -> None:
     some = [make.block(f"block-{number}") for number in range(5)]
-    edits: list[MemoryEdit] = [BlockEdit(str(call), some[number], "x") for call, number in pairs]
+    edits = [MemoryEdit(str(call), some[number], replace(some[number], value="x")) for call, number in pairs]
     groups = _connected(edits)
     assert sorted(map(id, edits)) == sorted(id(edit) for group in groups for edit in group)
     for of in (lambda edit: edit.call_id, lambda edit: edit.base.id):

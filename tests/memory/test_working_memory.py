@@ -1,22 +1,15 @@
 """The step's working copy of memory: what tools may write in it, and what it remembers of their doings."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, TooLong
-from ricordo.memory.working_memory import (
-    BlockCreation,
-    BlockDescription,
-    BlockEdit,
-    BlockRemoval,
-    BlockRename,
-    EditReason,
-    PassageDraft,
-    WorkingMemory,
-)
+from ricordo.memory.working_memory import EditReason, MemoryEdit, PassageDraft, WorkingMemory
 from tests.seams import make
 
 AGENT = make.agent()
@@ -26,6 +19,10 @@ POLICY = make.block("policy", "Be brief.", policy="read_only")
 STATE = AgentState(AGENT, make.conversation(AGENT), (HUMAN, RULES, POLICY))
 
 
+def edits_of(memory: WorkingMemory) -> list[tuple[str, Block, Block | None]]:
+    return [(edit.call_id, edit.base, edit.after) for edit in memory.edits]
+
+
 def test_a_later_call_of_the_step_sees_what_an_earlier_one_wrote() -> None:
     memory = WorkingMemory(STATE)
     assert memory.write("human", "Ada", "call-0") == "Ada"  # what is there already is no edit
@@ -33,7 +30,10 @@ def test_a_later_call_of_the_step_sees_what_an_earlier_one_wrote() -> None:
     assert memory.write("human", "Ada L.", "call-1") == "Ada L."
     assert memory.block("human").value == "Ada L."
     assert memory.write("human", "Ada L.!", "call-2") == "Ada L.!"
-    assert memory.edits == [BlockEdit("call-1", HUMAN, "Ada L."), BlockEdit("call-2", HUMAN, "Ada L.!")]
+    assert memory.edits == [
+        MemoryEdit("call-1", HUMAN, replace(HUMAN, value="Ada L."), "text"),
+        MemoryEdit("call-2", HUMAN, replace(HUMAN, value="Ada L.!"), "text"),
+    ]
     assert STATE.blocks[0].value == "Ada"
     with pytest.raises(NotFound) as missing:
         memory.write("plans", "x", "call-3")
@@ -90,42 +90,29 @@ def test_half_characters_and_nul_are_refused_where_they_are_written(bad: str, to
     assert (memory.edits, memory.passages) == ([], [])
 
 
-def test_a_block_that_a_call_makes_is_there_for_the_calls_after_it() -> None:
+def test_later_calls_of_the_step_see_what_earlier_ones_made_renamed_described_and_removed() -> None:
     memory = WorkingMemory(STATE)
     memory.create("plans/2026", "Rest\tnow", "What is ahead", "call-1")
     made = memory.block("plans/2026")
     assert (made.value, made.description, made.created_by) == ("Rest\tnow", "What is ahead", AGENT.id)
     memory.write("plans/2026", "Walk", "call-2")
-    assert memory.edits == [BlockCreation("call-1", made), BlockEdit("call-2", made, "Walk")]
-
-
-def test_a_block_that_a_call_removes_is_gone_for_the_calls_after_it_and_its_label_is_free() -> None:
-    memory = WorkingMemory(STATE)
-    memory.remove("human", "call-1")
-    assert memory.find("human") is None
-    with pytest.raises(NotFound):
-        memory.write("human", "x", "call-2")
-    memory.create("human", "New", None, "call-3")
-    assert memory.edits[0] == BlockRemoval("call-1", HUMAN)
-    assert memory.block("human").id != HUMAN.id
-
-
-def test_a_block_keeps_its_place_and_its_text_under_another_label() -> None:
-    memory = WorkingMemory(STATE)
-    memory.write("human", "Ada L.", "call-1")
-    memory.rename("human", "people/ada", "call-2")
-    assert memory.block("people/ada").value == "Ada L."
-    with pytest.raises(NotFound, match=r"available sections = people/ada, rules, policy"):
+    memory.rename("human", "people/ada", "call-3")
+    memory.describe("people/ada", "The user", "call-4")
+    memory.describe("people/ada", "The user", "call-5")
+    ada = replace(HUMAN, label="people/ada")
+    with pytest.raises(NotFound, match=r"available sections = people/ada, rules, policy, plans/2026"):
         memory.block("human")
-    assert memory.edits[1] == BlockRename("call-2", HUMAN, "human", "people/ada")
-
-
-def test_a_block_gets_another_description() -> None:
-    memory = WorkingMemory(STATE)
-    memory.describe("human", "The user", "call-1")
-    memory.describe("human", "The user", "call-2")
-    assert memory.block("human").description == "The user"
-    assert memory.edits == [BlockDescription("call-1", HUMAN, "The user")]
+    memory.remove("people/ada", "call-6")
+    assert memory.find("people/ada") is None
+    memory.create("people/ada", "New", None, "call-7")
+    assert memory.block("people/ada").id != HUMAN.id
+    assert edits_of(memory)[:-1] == [
+        ("call-1", made, made),
+        ("call-2", made, replace(made, value="Walk")),
+        ("call-3", HUMAN, ada),
+        ("call-4", HUMAN, replace(ada, description="The user")),
+        ("call-6", HUMAN, None),
+    ]
 
 
 def test_a_label_that_is_taken_or_cannot_be_is_refused() -> None:
@@ -154,7 +141,7 @@ def test_edits_made_as_one_all_go_when_one_of_them_fails() -> None:
 
     with pytest.raises(Forbidden):
         work()
-    assert memory.edits == [BlockEdit("call-1", HUMAN, "Ada L.")]
+    assert edits_of(memory) == [("call-1", HUMAN, replace(HUMAN, value="Ada L."))]
     assert memory.block("human").value == "Ada L."
     assert memory.find("plans") is None
     assert memory.find("ada") is None

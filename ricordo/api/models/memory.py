@@ -221,9 +221,7 @@ class OutcomeResponse(ResponseModel):
 
     @classmethod
     def from_decision(cls, decision: ProposalOutcome) -> Json:
-        decided = decision.decided
-        proposal = decided if isinstance(decided, Proposal) else getattr(decided, "proposal", None)
-        return cls.of(decision, version=proposal and proposal.result)
+        return cls.of(decision, version=decision.proposal and decision.proposal.result)
 
 
 class UndoneBlockResponse(ResponseModel):

@@ -18,9 +18,9 @@ from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.formats.service import ParsedText, from_markdown, from_toml, to_markdown, to_toml
 from ricordo.memory import approval, user_memory
+from ricordo.memory.merge import unified
 from ricordo.memory.schemas import FOLDER, read_schema, require_follows, schema_names
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
-from ricordo.memory.merge import unified
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals, users
 from ricordo.storage.engine.database import open_store

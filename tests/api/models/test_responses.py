@@ -56,7 +56,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor
 from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.domain.usage import Usage
 from ricordo.domain.version import BlockVersion, Proposal
-from ricordo.memory.approval import Approved, Conflicted, ProposalOutcome, Undone, UndoneBlock
+from ricordo.memory.approval import ProposalOutcome, Undone, UndoneBlock
 from ricordo.memory.history import BlamedLine
 from ricordo.memory.lineage import HeldBlock, Lineage
 from ricordo.memory.overview import overview
@@ -200,13 +200,13 @@ def _answers_of_memory() -> Iterator[tuple[type[ResponseModel], Json]]:
     yield DecidedResponse, DecidedResponse.from_proposal(approved, make.block(head=OTHER), 1)
     yield DecidedResponse, DecidedResponse.from_proposal(approved, None, 0)
     for decision in (
-        ProposalOutcome("proposal-1", "approved", Approved(approved, None)),
-        ProposalOutcome("proposal-1", "conflicted", Conflicted(proposal(status="conflicted"), "a", "b", "c"), "Why"),
+        ProposalOutcome("proposal-1", "approved", approved),
+        ProposalOutcome("proposal-1", "conflicted", proposal(status="conflicted"), "Why"),
         ProposalOutcome("proposal-1", "rejected", proposal(status="rejected")),
         ProposalOutcome("proposal-1", "failed", error="Why"),
     ):
         yield OutcomeResponse, OutcomeResponse.from_decision(decision)
-    blocks = (UndoneBlock("c", "person", "undone", make.block(head=ID)), UndoneBlock("c", "gone", "conflicted"))
+    blocks = (UndoneBlock("person", "undone", make.block(head=ID)), UndoneBlock("gone", "conflicted"))
     yield UndoneResponse, UndoneResponse.from_undone(Undone("run-1", blocks, (proposal(),)))
     yield LineageResponse, LineageResponse.from_lineage(Lineage("message-1"))
     yield LineageResponse, LineageResponse.from_lineage(lineage())
@@ -310,9 +310,9 @@ def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None
     assert (nameless["author"], nameless["is_deleted"]) == ("import", True)
     assert ProposalResponse.from_proposal(proposal(value=None))["diff"].splitlines()[3] == "-Ada"
     assert ProposalResponse.from_proposal(proposal(value="Ada", new_label="person"))["diff"] == ""
-    approved = Approved(proposal(status="approved", result=OTHER), None)
+    approved = proposal(status="approved", result=OTHER)
     assert OutcomeResponse.from_decision(ProposalOutcome("proposal-1", "approved", approved))["version"] == OTHER.hex()
-    blocks = (UndoneBlock("c", "person", "undone", make.block("human")), UndoneBlock("c", "gone", "conflicted"))
+    blocks = (UndoneBlock("person", "undone", make.block("human")), UndoneBlock("gone", "conflicted"))
     undone = UndoneResponse.from_undone(Undone("run-1", blocks, ()))
     assert [one["label"] for one in undone["blocks"]] == ["human", "gone"]
     known = LineageResponse.from_lineage(lineage())["blocks"]
