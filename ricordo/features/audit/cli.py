@@ -50,16 +50,8 @@ def to_json(found: "Audit") -> dict[str, Any]:
     """Return the whole audit as JSON."""
     import dataclasses
 
-    return {
-        "blocks": found.blocks,
-        "lines": found.lines,
-        "passages": found.passages,
-        "counts": dict(found.counts),
-        "findings": [dataclasses.asdict(one) for one in found.findings],
-        "growth": [
-            {**dataclasses.asdict(one), "characters_per_version": round(one.per_version, 1)} for one in found.growth
-        ],
-    }
+    growth = [{**dataclasses.asdict(one), "characters_per_version": round(one.per_version, 1)} for one in found.growth]
+    return {**dataclasses.asdict(found), "growth": growth}
 
 
 def table(found: "Audit", most: int) -> str:
@@ -88,12 +80,9 @@ def _findings(findings: "Sequence[Finding]") -> list[str]:
 
 
 def _growth(growth: "Sequence[Growth]") -> list[str]:
-    heads = f"{'characters':>10}  {'of limit':>8}  {'versions':>8}  {'per version':>11}  block"
-    return [
-        heads,
-        *(
-            f"{one.characters:>10,}  {one.characters / max(1, one.limit):>8.0%}  {one.versions:>8,}  {one.per_version:>+11.1f}  "
-            f"{one.label} ({one.policy}) of {one.owner}"
-            for one in growth
-        ),
-    ]
+    lines = [f"{'characters':>10}  {'of limit':>8}  {'versions':>8}  {'per version':>11}  block"]
+    for one in growth:
+        share = one.characters / max(1, one.limit)
+        numbers = f"{one.characters:>10,}  {share:>8.0%}  {one.versions:>8,}  {one.per_version:>+11.1f}"
+        lines.append(f"{numbers}  {one.label} ({one.policy}) of {one.owner}")
+    return lines

@@ -6,9 +6,10 @@ time. What a person wrote or approved needs no support.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeVar
 
 from ricordo.domain.block import Block
 from ricordo.domain.passage import Passage
@@ -23,6 +24,7 @@ from ricordo.storage import archives, blocks, history, messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
+T = TypeVar("T", Block, Passage)
 Kind = Literal["junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted"]
 KINDS: tuple[Kind, ...] = ("junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted")
 # The share of a line's words that users must have said.
@@ -78,9 +80,9 @@ class Audit:
     blocks: int
     lines: int
     passages: int
-    findings: tuple[Finding, ...] = ()
-    growth: tuple[Growth, ...] = ()
-    counts: dict[Kind, int] = field(default_factory=dict)
+    counts: dict[Kind, int]
+    findings: tuple[Finding, ...]
+    growth: tuple[Growth, ...]
 
 
 def audit(tx: Transaction, scope: Scope) -> Audit:
@@ -90,7 +92,7 @@ def audit(tx: Transaction, scope: Scope) -> Audit:
     lines = count = 0
     said: dict[str, set[str]] = {}
     by_chain: dict[str, list[Block]] = {}
-    for block in _all_blocks(tx, scope):
+    for block in _pages(lambda page: blocks.page(tx, scope, page, blocks.BlockFilter())):
         by_chain.setdefault(block.chain_id, []).append(block)
     owners = blocks.owners(tx, scope)
     for chain_id, group in by_chain.items():
@@ -102,16 +104,20 @@ def audit(tx: Transaction, scope: Scope) -> Audit:
             findings += _repeats(block, group[:place], owner)
             findings += _unsupported(tx, scope, block, owner, said)
             growth.append(_growth(tx, block, owner))
-    passages, of_passages = _of_passages(tx, scope)
-    findings += of_passages
+    passages = 0
+    for archive_id in archives.ids(tx, scope):
+        seen: dict[str, str] = {}
+        for passage in _pages(partial(archives.page_of_passages, tx, [archive_id])):
+            passages += 1
+            findings += _of_passage(passage, seen)
     counts: Counter[Kind] = Counter(one.kind for one in findings)
     growth.sort(key=lambda one: one.characters / max(1, one.limit), reverse=True)
-    return Audit(count, lines, passages, tuple(findings), tuple(growth), {kind: counts[kind] for kind in KINDS})
+    return Audit(count, lines, passages, {kind: counts[kind] for kind in KINDS}, tuple(findings), tuple(growth))
 
 
-def _all_blocks(tx: Transaction, scope: Scope) -> Iterator[Block]:
+def _pages(read: Callable[[Page], Sequence[T]]) -> Iterator[T]:
     after: str | None = None
-    while page := blocks.page(tx, scope, Page(limit=500, order="asc", after=after), blocks.BlockFilter()):
+    while page := read(Page(limit=500, order="asc", after=after)):
         yield from page
         after = page[-1].id
 
@@ -158,18 +164,14 @@ def _unsupported(
     tx: Transaction, scope: Scope, block: Block, owner: str, said: dict[str, set[str]]
 ) -> Iterator[Finding]:
     for one in blame(tx, block.chain_id, block.label):
-        words = set(query_terms(one.text))
-        version = one.version
-        if (
-            len(words) < _LEAST_WORDS
-            or _HEADING.match(one.text)
-            or version.author.kind != "agent"
-            or version.approved_by
-        ):
+        words, version = set(query_terms(one.text)), one.version
+        if version.author.kind != "agent" or version.approved_by:
+            continue
+        if len(words) < _LEAST_WORDS or _HEADING.match(one.text):
             continue
         if version.step_id is None and version.run_id is None:
             reason = "its version names no step"
-        elif _share(words, _said_before(tx, scope, version, said)) < _SUPPORTED:
+        elif len(words & _said_before(tx, scope, version, said)) < _SUPPORTED * len(words):
             reason = "no user said anything like it before"
         else:
             continue
@@ -203,24 +205,6 @@ def _growth(tx: Transaction, block: Block, owner: str) -> Growth:
     return Growth(owner, block.label, block.rule, len(began or ""), len(block.value), block.limit, max(count, 1))
 
 
-def _of_passages(tx: Transaction, scope: Scope) -> tuple[int, list[Finding]]:
-    findings: list[Finding] = []
-    count = 0
-    for archive_id in archives.ids(tx, scope):
-        seen: dict[str, str] = {}
-        for passage in _all_passages(tx, archive_id):
-            count += 1
-            findings += _of_passage(passage, seen)
-    return count, findings
-
-
-def _all_passages(tx: Transaction, archive_id: str) -> Iterable[Passage]:
-    after: str | None = None
-    while page := archives.page_of_passages(tx, [archive_id], Page(limit=500, order="asc", after=after)):
-        yield from page
-        after = page[-1].id
-
-
 def _of_passage(passage: Passage, seen: dict[str, str]) -> Iterator[Finding]:
     owner, shown = f"archive {passage.archive_id}", _short(passage.text)
     key = " ".join(passage.text.casefold().split())
@@ -233,10 +217,6 @@ def _of_passage(passage: Passage, seen: dict[str, str]) -> Iterator[Finding]:
         yield Finding("junk", owner, passage.id, 0, shown, reason)
     if kinds := (hidden := redact(passage.text)).kinds:
         yield Finding("secret", owner, passage.id, 0, _short(hidden.text), ", ".join(kinds))
-
-
-def _share(words: set[str], said: set[str]) -> float:
-    return len(words & said) / len(words)
 
 
 def _short(text: str) -> str:

@@ -83,7 +83,7 @@ async def _read(settings: Any, by: str, first: str) -> dict[str, Any]:
         lines = settle(await store.read(lambda tx: entries(tx, Scope(), query)), prices)
     finally:
         await store.close()
-    return LedgerResponse.of(lines, query, prices.currency if prices else None, MOST_LINES).model_dump()
+    return LedgerResponse.from_lines(lines, query, prices.currency if prices else None, MOST_LINES)
 
 
 def _cells(line: dict[str, Any], currency: str | None) -> list[str]:

@@ -3,22 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from decimal import Decimal
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 
-from ricordo.api.models.base import stamp
+from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.domain.clock import DAY, day_of, parse_date
 from ricordo.domain.usage import Budget
 from ricordo.errors import Invalid
 from ricordo.features.ledger.queries import Grouping, LedgerQuery
-from ricordo.features.ledger.service import Cost, LedgerLine, total
+from ricordo.features.ledger.service import LedgerLine, total
 
 _DEFAULT_DAYS = 30
 _MOST_TOKENS = 10**15
-Timestamp = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+_Money = Annotated[float, From(convert=lambda amount: round(float(amount), 6))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,51 +55,37 @@ class BudgetRequest(BaseModel):
     daily_tokens: int | None = Field(ge=1, le=_MOST_TOKENS)
 
 
-class CostResponse(BaseModel):
+class CostResponse(ResponseModel):
     """Money by kind of token, in the currency of the operator's prices."""
 
-    input: float
-    cached: float
-    cache_write: float
-    output: float
-    total: float
-
-    @classmethod
-    def of(cls, cost: Cost) -> "CostResponse":
-        return cls(**{name: _rounded(getattr(cost, name)) for name in cls.model_fields})
+    input: _Money
+    cached: _Money
+    cache_write: _Money
+    output: _Money
+    total: _Money
 
 
-class LedgerLineResponse(BaseModel):
+class LedgerLineResponse(ResponseModel):
     """What one group spent; `cost` is null without a price, and does not include `unpriced_tokens`."""
 
     key: str | None
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    cached_input_tokens: int | None
-    cache_write_tokens: int | None
-    reasoning_tokens: int | None
+    prompt_tokens: Annotated[int, From("usage.prompt_tokens")]
+    completion_tokens: Annotated[int, From("usage.completion_tokens")]
+    total_tokens: Annotated[int, From("usage.total_tokens")]
+    cached_input_tokens: Annotated[int | None, From("usage.cached_tokens")]
+    cache_write_tokens: Annotated[int | None, From("usage.cache_write_tokens")]
+    reasoning_tokens: Annotated[int | None, From("usage.reasoning_tokens")]
     cost: CostResponse | None
     unpriced_tokens: int | None
 
     @classmethod
-    def of(cls, line: LedgerLine, currency: str | None) -> "LedgerLineResponse":
-        """Make it from a line; without prices nothing is unpriced."""
-        usage = line.usage
-        return cls(
-            key=line.key,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            total_tokens=usage.total_tokens,
-            cached_input_tokens=usage.cached_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            cost=CostResponse.of(line.cost) if line.cost else None,
-            unpriced_tokens=line.unpriced_tokens if currency else None,
-        )
+    def from_line(cls, line: LedgerLine, currency: str | None) -> Json:
+        """Return a line; without prices nothing is unpriced."""
+        cost = CostResponse.of(line.cost) if line.cost else None
+        return cls.of(line, cost=cost, unpriced_tokens=line.unpriced_tokens if currency else None)
 
 
-class LedgerResponse(BaseModel):
+class LedgerResponse(ResponseModel):
     """What was spent between two times, line by line and in total; `currency` is null without prices."""
 
     group_by: Grouping
@@ -111,38 +96,25 @@ class LedgerResponse(BaseModel):
     total: LedgerLineResponse
 
     @classmethod
-    def of(cls, lines: Sequence[LedgerLine], query: LedgerQuery, currency: str | None, most: int) -> "LedgerResponse":
-        """Make it from the first lines, and the total of all."""
-        return cls(
-            group_by=query.group_by,
-            since=stamp(query.since),
-            until=stamp(query.until - 1),
+    def from_lines(cls, lines: Sequence[LedgerLine], query: LedgerQuery, currency: str | None, most: int) -> Json:
+        """Return the first lines, and the total of all."""
+        return cls.of(
+            query,
+            until=query.until - 1,
             currency=currency,
-            lines=[LedgerLineResponse.of(line, currency) for line in lines[:most]],
-            total=LedgerLineResponse.of(total(lines), currency),
+            lines=[LedgerLineResponse.from_line(line, currency) for line in lines[:most]],
+            total=LedgerLineResponse.from_line(total(lines), currency),
         )
 
 
-class BudgetResponse(BaseModel):
+class BudgetResponse(ResponseModel):
     """How many tokens an agent may use in a day, and how many it used today; all null without a budget."""
 
-    daily_tokens: int | None = None
-    used_tokens: int | None = None
+    daily_tokens: Annotated[int | None, From("limit")] = None
+    used_tokens: Annotated[int | None, From("used")] = None
     remaining_tokens: int | None = None
     resets_at: Timestamp | None = None
 
     @classmethod
-    def of(cls, budget: Budget | None) -> "BudgetResponse":
-        """Make it from an agent's budget."""
-        if budget is None:
-            return cls()
-        return cls(
-            daily_tokens=budget.limit,
-            used_tokens=budget.used,
-            remaining_tokens=max(0, budget.limit - budget.used),
-            resets_at=stamp(budget.resets_at),
-        )
-
-
-def _rounded(amount: Decimal) -> float:
-    return round(float(amount), 6)
+    def from_budget(cls, budget: Budget | None) -> Json:
+        return cls.of(budget, remaining_tokens=max(0, budget.limit - budget.used) if budget else None)

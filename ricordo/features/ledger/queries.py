@@ -1,10 +1,11 @@
 """The ledger's query: what was spent in steps and outside of them, by group. A step counts on the day its run began, UTC."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, func, select, union_all
+from sqlalchemy import Row, Select, Table, func, select, union_all
 
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.scope import Scope
@@ -14,13 +15,14 @@ from ricordo.storage.schema.core_tables import expenses, runs, steps
 from ricordo.storage.usage import PURPOSE, TOKENS
 
 Grouping = Literal["day", "agent", "user", "model", "purpose"]
-_COLUMNS: dict[Grouping, str] = {
-    "day": "day",
-    "agent": "agent_id",
-    "user": "user_id",
-    "model": "model",
-    "purpose": "purpose",
-}
+# The tables with what was spent, where their rows have what is filtered and grouped by, and their tokens.
+_STEPS: tuple[Any, Mapping[str, Any], Table] = (
+    runs.join(steps, steps.c.run_id == runs.c.id),
+    {**runs.c, "purpose": PURPOSE, "model": steps.c.model_handle},
+    steps,
+)
+_EXPENSES: tuple[Any, Mapping[str, Any], Table] = (expenses, dict(expenses.c), expenses)
+_GROUPS = ("agent_id", "user_id", "model", "purpose")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ class LedgerQuery:
 
 def entries(tx: Transaction, scope: Scope, wanted: LedgerQuery) -> list[LedgerEntry]:
     """What was spent, by group and model; days in their order, other groups by what they spent, the most first."""
-    spent = union_all(_of_steps(scope, wanted), _of_expenses(scope, wanted)).subquery()
-    key = spent.c[_COLUMNS[wanted.group_by]]
+    spent = union_all(_spent(*_STEPS, scope, wanted), _spent(*_EXPENSES, scope, wanted)).subquery()
+    key = spent.c[f"{wanted.group_by}_id" if wanted.group_by in ("agent", "user") else wanted.group_by]
     sums = [func.sum(spent.c[name]).label(name) for name in TOKENS]
     statement = select(key.label("key"), spent.c.model, *sums).group_by(key, spent.c.model)
     found = [_entry(row, wanted.group_by) for row in tx.all(statement)]
@@ -60,56 +62,13 @@ def entries(tx: Transaction, scope: Scope, wanted: LedgerQuery) -> list[LedgerEn
     return sorted(found, key=lambda entry: (-weight[entry.key], entry.key or "", entry.model))
 
 
-def _of_steps(scope: Scope, wanted: LedgerQuery) -> Select[Any]:
-    filters = [
-        runs.c.organization_id == scope.organization_id,
-        runs.c.created_at >= wanted.since,
-        runs.c.created_at < wanted.until,
-        *_equal(runs.c.agent_id, wanted.agent_id),
-        *_equal(runs.c.user_id, wanted.user_id),
-        *_equal(PURPOSE, wanted.purpose),
-        *_equal(steps.c.model_handle, wanted.model),
-    ]
-    return (
-        select(
-            _day(runs.c.created_at),
-            runs.c.agent_id,
-            runs.c.user_id,
-            steps.c.model_handle.label("model"),
-            PURPOSE.label("purpose"),
-            *(steps.c[name] for name in TOKENS),
-        )
-        .join(steps, steps.c.run_id == runs.c.id)
-        .where(*filters)
-    )
-
-
-def _of_expenses(scope: Scope, wanted: LedgerQuery) -> Select[Any]:
-    filters = [
-        expenses.c.organization_id == scope.organization_id,
-        expenses.c.created_at >= wanted.since,
-        expenses.c.created_at < wanted.until,
-        *_equal(expenses.c.agent_id, wanted.agent_id),
-        *_equal(expenses.c.user_id, wanted.user_id),
-        *_equal(expenses.c.purpose, wanted.purpose),
-        *_equal(expenses.c.model, wanted.model),
-    ]
-    return select(
-        _day(expenses.c.created_at),
-        expenses.c.agent_id,
-        expenses.c.user_id,
-        expenses.c.model,
-        expenses.c.purpose,
-        *(expenses.c[name] for name in TOKENS),
-    ).where(*filters)
-
-
-def _equal(column: ColumnElement[Any], value: str | None) -> list[ColumnElement[bool]]:
-    return [] if value is None else [column == value]
-
-
-def _day(timestamp: ColumnElement[int]) -> ColumnElement[Any]:
-    return (timestamp // DAY).label("day")
+def _spent(source: Any, columns: Mapping[str, Any], counted: Table, scope: Scope, wanted: LedgerQuery) -> Select[Any]:
+    made = columns["created_at"]
+    filters = [columns["organization_id"] == scope.organization_id, made >= wanted.since, made < wanted.until]
+    filters += [columns[name] == value for name in _GROUPS if (value := getattr(wanted, name)) is not None]
+    groups = (columns[name].label(name) for name in _GROUPS)
+    tokens = (counted.c[name] for name in TOKENS)
+    return select((made // DAY).label("day"), *groups, *tokens).select_from(source).where(*filters)
 
 
 def _entry(row: Row[Any], group_by: Grouping) -> LedgerEntry:

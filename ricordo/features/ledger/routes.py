@@ -24,7 +24,7 @@ async def read_ledger(here: Here, parameters: Annotated[LedgerParameters, Depend
     prices = read_prices(here.runtime.settings.data_dir)
     lines = settle(await here.store.read(lambda tx: entries(tx, here.scope, query)), prices)
     currency = prices.currency if prices else None
-    return answer(LedgerResponse.of(lines, query, currency, parameters.limit).model_dump())
+    return answer(LedgerResponse.from_lines(lines, query, currency, parameters.limit))
 
 
 @router.get("/agents/{agent_id}/budget", response_model=BudgetResponse)
@@ -34,7 +34,7 @@ async def read_budget(here: Here, agent_id: str) -> Response:
     def read(tx: Transaction) -> Budget | None:
         return budget_of(tx, agents.load(tx, here.scope, agent_id).agent)
 
-    return answer(BudgetResponse.of(await here.store.read(read)).model_dump())
+    return answer(BudgetResponse.from_budget(await here.store.read(read)))
 
 
 @router.patch("/agents/{agent_id}/budget", response_model=BudgetResponse)
@@ -44,4 +44,4 @@ async def change_budget(here: Here, agent_id: str, body: BudgetRequest) -> Respo
     def change(tx: Transaction) -> Budget | None:
         return budget_of(tx, set_budget(tx, here.scope, agent_id, body.daily_tokens))
 
-    return answer(BudgetResponse.of(await here.store.write(change)).model_dump())
+    return answer(BudgetResponse.from_budget(await here.store.write(change)))

@@ -10,8 +10,9 @@ output = 8.00
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from decimal import Decimal
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,7 @@ class Cost:
         return self.input + self.cached + self.cache_write + self.output
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(
-            self.input + other.input,
-            self.cached + other.cached,
-            self.cache_write + other.cache_write,
-            self.output + other.output,
-        )
+        return Cost(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +91,24 @@ class LedgerLine:
 
 def settle(entries: Iterable[LedgerEntry], prices: Prices | None) -> list[LedgerLine]:
     """The lines of the ledger: entries of one key together, with what they cost. The order of the keys is kept."""
-    lines: dict[str | None, LedgerLine] = {}
+    lines: dict[str | None, list[LedgerLine]] = {}
     for entry in entries:
-        lines[entry.key] = _with(lines.get(entry.key, LedgerLine(entry.key)), entry, prices)
-    return list(lines.values())
+        price = prices.of(entry.model) if prices else None
+        cost = price.cost(entry.usage) if price else None
+        line = LedgerLine(entry.key, entry.usage, cost, 0 if price else entry.usage.total_tokens)
+        lines.setdefault(entry.key, []).append(line)
+    return [total(some, key) for key, some in lines.items()]
 
 
-def total(lines: Sequence[LedgerLine]) -> LedgerLine:
+def total(lines: Sequence[LedgerLine], key: str | None = None) -> LedgerLine:
     """All lines together."""
     costs = [line.cost for line in lines if line.cost]
     return LedgerLine(
-        None,
+        key,
         sum((line.usage for line in lines), Usage()),
         sum(costs, Cost()) if costs else None,
         sum(line.unpriced_tokens for line in lines),
     )
-
-
-def _with(line: LedgerLine, entry: LedgerEntry, prices: Prices | None) -> LedgerLine:
-    price = prices.of(entry.model) if prices else None
-    cost = line.cost
-    if price:
-        cost = (cost or Cost()) + price.cost(entry.usage)
-    unpriced = 0 if price else entry.usage.total_tokens
-    return LedgerLine(line.key, line.usage + entry.usage, cost, line.unpriced_tokens + unpriced)
 
 
 def read_prices(data_dir: Path) -> Prices | None:
@@ -152,11 +142,7 @@ def _price(name: str, kinds: Any) -> Price:
 
 
 def _amount(name: str, kind: str, amount: Any) -> Decimal:
-    if (
-        isinstance(amount, bool)
-        or not isinstance(amount, int | Decimal)
-        or not Decimal(amount).is_finite()
-        or amount < 0
-    ):
+    is_number = isinstance(amount, int | Decimal) and not isinstance(amount, bool)
+    if not is_number or not Decimal(amount).is_finite() or amount < 0:
         raise Invalid(f'In {FILE}, {kind} of ["{name}"] is no price. Write a number, as 0.25, for a million tokens.')
     return Decimal(amount)

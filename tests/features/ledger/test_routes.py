@@ -34,23 +34,6 @@ def spend(client: StrictLetta, server: ServerInThread, agent_id: str, usage: Usa
     client.agents.messages.create(agent_id, input="Hello.")
 
 
-def test_the_ledger_counts_tokens_and_shows_no_money_without_prices(
-    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
-) -> None:
-    spend(client, server, agent.id, Usage(1000, 50, cached_tokens=400))
-
-    ledger = http.get("/v1/ledger", params={"agent_id": agent.id}).json()
-
-    require_fits(LedgerResponse, ledger)
-    assert (ledger["group_by"], ledger["currency"]) == ("day", None)
-    (line,) = ledger["lines"]
-    assert line["key"] == datetime.now(UTC).date().isoformat()
-    assert (line["prompt_tokens"], line["completion_tokens"], line["total_tokens"]) == (1000, 50, 1050)
-    assert (line["cached_input_tokens"], line["reasoning_tokens"]) == (400, None)
-    assert (line["cost"], line["unpriced_tokens"]) == (None, None)
-    assert ledger["total"] == line | {"key": None}
-
-
 @pytest.mark.usefixtures("prices")
 def test_prices_of_the_operator_give_the_cost_by_kind_of_token(
     client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
@@ -88,6 +71,12 @@ def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(
         found = http.get("/v1/ledger", params=query).json()  # type: ignore[arg-type]
         return {line["key"]: line["total_tokens"] for line in found["lines"]}
 
+    whole = http.get("/v1/ledger", params={"agent_id": agent.id}).json()
+    require_fits(LedgerResponse, whole)
+    (line,) = whole["lines"]
+    assert (whole["group_by"], whole["currency"], line["key"]) == ("day", None, datetime.now(UTC).date().isoformat())
+    assert (line["cached_input_tokens"], line["reasoning_tokens"], line["cost"], line["unpriced_tokens"]) == (None,) * 4
+    assert whole["total"] == line | {"key": None}
     by_agent = lines(group_by="agent")
     assert (by_agent[agent.id], by_agent[other.id]) == (7, 900_000)
     assert list(lines(group_by="agent", agent_id=agent.id)) == [agent.id]

@@ -1,15 +1,32 @@
 """The ledger's arithmetic: prices by kind of token, lines by key, budgets."""
 
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
-from ricordo.domain.clock import DAY, day_of
 from ricordo.domain.usage import Budget, Usage
+from ricordo.errors import Invalid
 from ricordo.features.ledger.queries import LedgerEntry
-from ricordo.features.ledger.service import Cost, LedgerLine, Price, Prices, settle, total
-from tests.seams.stores import START
+from ricordo.features.ledger.service import FILE, Cost, LedgerLine, Price, Prices, read_prices, settle, total
 
+GOOD = """
+currency = "USD"
+
+["openai/gpt-4.1"]
+input = 2
+cached = 0.50
+output = 8.00
+
+["openai/gpt*"]
+input = 0.1
+output = 0.2
+
+["openai/*"]
+input = 3
+output = 1
+cache_write = 0.3
+"""
 DEAR = Price(Decimal(2), Decimal(8), cached=Decimal("0.5"), cache_write=Decimal("2.5"))
 
 
@@ -18,36 +35,52 @@ def test_each_kind_of_token_has_its_price_and_none_is_counted_twice() -> None:
     cost = DEAR.cost(usage)
     assert cost == Cost(Decimal("0.6"), Decimal("0.3"), Decimal("0.25"), Decimal(4))
     assert cost.total == Decimal("5.15")
-
-
-def test_a_cache_without_a_price_costs_as_input() -> None:
-    cost = Price(Decimal(2), Decimal(8)).cost(Usage(1_000_000, 0, cached_tokens=500_000, cache_write_tokens=250_000))
-    assert cost.total == Decimal(2)
-
-
-def test_a_provider_that_reports_more_cached_tokens_than_there_were_gives_no_negative_cost() -> None:
+    uncached = Price(Decimal(2), Decimal(8)).cost(
+        Usage(1_000_000, 0, cached_tokens=500_000, cache_write_tokens=250_000)
+    )
+    assert uncached.total == Decimal(2)
+    # A provider may report more cached tokens than there were.
     assert DEAR.cost(Usage(10, 0, cached_tokens=20)).input == 0
 
 
-@pytest.mark.parametrize(
-    ("handle", "found"),
-    [("openai/gpt-4.1", 1), ("openai/gpt-4.1-mini", 2), ("openai/o3", 3), ("openai", None), ("anthropic/claude", None)],
-)
-def test_a_price_is_found_by_handle_or_by_the_longest_beginning(handle: str, found: int | None) -> None:
-    prices = Prices(
-        "USD",
-        {
-            "openai/gpt-4.1": Price(Decimal(1), Decimal(1)),
-            "openai/gpt*": Price(Decimal(2), Decimal(1)),
-            "openai/*": Price(Decimal(3), Decimal(1)),
-        },
-    )
-    price = prices.of(handle)
-    assert (price.input if price else None) == found
+def test_without_a_file_there_are_no_prices_and_with_one_they_are_read_exactly(tmp_path: Path) -> None:
+    assert read_prices(tmp_path) is None
+    (tmp_path / FILE).write_text(GOOD)
+    prices = read_prices(tmp_path)
+    assert prices is not None
+    assert prices.currency == "USD"
+    own, group = Price(Decimal(2), Decimal("8.00"), Decimal("0.50")), Price(Decimal("0.1"), Decimal("0.2"))
+    every = Price(Decimal(3), Decimal(1), cache_write=Decimal("0.3"))
+    for handle, found in (
+        ("openai/gpt-4.1", own),
+        ("openai/gpt-4.1-mini", group),
+        ("openai/o3", every),
+        ("openai", None),
+        ("anthropic/claude", None),
+    ):
+        assert prices.of(handle) == found, handle
 
 
-def test_a_handle_is_no_beginning_of_another() -> None:
-    assert Prices("USD", {"openai/gpt-4.1": DEAR}).of("openai/gpt-4.1-mini") is None
+def test_what_is_no_price_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    priced = 'currency = "USD"\n["a/b"]\n'
+    for text, sentence in (
+        ('["a/b"]\ninput = 1\noutput = 1', "currency"),
+        ('currency = 5\n["a/b"]\ninput = 1\noutput = 1', "currency"),
+        (f"{priced}input = 1", "lacks output"),
+        (f"{priced}input = 1\noutput = 1\nthinking = 2", "thinking"),
+        (f"{priced}input = -1\noutput = 1", "no price"),
+        (f'{priced}input = "1"\noutput = 1', "no price"),
+        (f"{priced}input = true\noutput = 1", "no price"),
+        (f"{priced}input = nan\noutput = 1", "no price"),
+        ('currency = "USD"\n"a/b" = 5', "no table"),
+        ("currency = ", "not valid TOML"),
+    ):
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(Invalid, match=sentence):
+            read_prices(tmp_path)
+    (tmp_path / FILE).write_bytes(b"\xff\xfe")
+    with pytest.raises(Invalid, match="UTF-8"):
+        read_prices(tmp_path)
 
 
 def test_lines_hold_all_models_of_a_key_and_say_what_has_no_price() -> None:
@@ -79,8 +112,3 @@ def test_without_prices_nothing_costs_anything() -> None:
 def test_a_budget_is_spent_from_its_limit_on() -> None:
     assert [Budget(100, used, 0).is_spent() for used in (0, 99, 100, 101)] == [False, False, True, True]
     assert [Budget(100, used, 0).is_spent(80) for used in (79, 80)] == [False, True]
-
-
-def test_days_begin_at_midnight() -> None:
-    assert day_of(START) == day_of(START + DAY - 1) == START
-    assert day_of(START - 1) == START - DAY

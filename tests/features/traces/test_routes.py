@@ -10,7 +10,7 @@ from letta_client.types import AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import ModelError
-from ricordo.features.traces.models import TraceResponse
+from ricordo.features.traces.routes import TraceResponse
 from ricordo.llm.scripted import call
 from tests.seams.http import require_fits
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
