@@ -54,21 +54,16 @@ class OpenAICompatibleModel:
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
-        first = orjson.dumps(to_body(request, self.info.name, self._dialect))
-        attempt = self._streamed if request.stream else self._whole
+        return answer_by_policy(self._policy, request, self._streamed if request.stream else self._whole)
 
-        def again(changed: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-            return attempt(changed, orjson.dumps(to_body(changed, self.info.name, self._dialect)))
-
-        return answer_by_policy(self._policy, request, lambda: attempt(request, first), again=again)
-
-    def _post(self, body: bytes) -> httpx2.Request:
+    def _post(self, request: ModelRequest) -> httpx2.Request:
+        body = orjson.dumps(to_body(request, self.info.name, self._dialect))
         # Made directly: to have the client merge its own headers and cookies in costs a tenth of a call.
         return httpx2.Request("POST", self._url, headers=self._headers, content=body)
 
-    async def _whole(self, request: ModelRequest, body: bytes) -> AsyncGenerator[Chunk | ModelReply, None]:
+    async def _whole(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         try:
-            response = await self._connections.client().send(self._post(body))
+            response = await self._connections.client().send(self._post(request))
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise error_from_transport(self.info.provider, error) from error
         yield self._reply(response, response.content, request)
@@ -80,9 +75,9 @@ class OpenAICompatibleModel:
             return written
         raise error_from_status(self.info.provider, response.status_code, content, response.headers)
 
-    async def _streamed(self, request: ModelRequest, body: bytes) -> AsyncGenerator[Chunk | ModelReply, None]:
+    async def _streamed(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         try:
-            response = await self._connections.client().send(self._post(body), stream=True)
+            response = await self._connections.client().send(self._post(request), stream=True)
             async with aclosing(response):
                 if response.status_code != 200 or response.headers.get("content-type", "").startswith(
                     "application/json"
@@ -104,24 +99,15 @@ class OpenAICompatibleModel:
         lines, builder = SseReader(), ReplyBuilder(self._dialect)
         pieces = response.aiter_bytes()
         try:
-            async for data in pieces:
-                for event in lines.feed(data):
-                    if (fault := read_fault(event)) is not None:
-                        yield self._written_instead(fault, request)
-                        return
-                    for chunk in builder.feed(event):
-                        yield chunk
-                if lines.is_done:
-                    break
+            async for event in _events(pieces, lines):
+                if (fault := read_fault(event)) is not None:
+                    yield self._written_instead(fault, request)
+                    return
+                for chunk in builder.feed(event):
+                    yield chunk
         except httpx2.TransportError:
             if not builder.is_finished:
                 raise
-        for event in lines.end():
-            if (fault := read_fault(event)) is not None:
-                yield self._written_instead(fault, request)
-                return
-            for chunk in builder.feed(event):
-                yield chunk
         if not (lines.is_done or builder.is_finished):
             raise ModelError("llm_error", f"{self.info.provider} ended its answer in the middle.")
         if lines.is_done:
@@ -162,6 +148,17 @@ def call_url(info: ModelInfo, path: str, api_version: str | None = None) -> str:
     if base_url.endswith("/v1"):
         return f"{base_url}/{path}{query}"
     return f"{base_url.removesuffix('/openai')}/openai/deployments/{quote(info.name, safe='')}/{path}{query}"
+
+
+async def _events(pieces: AsyncGenerator[bytes, None], lines: SseReader) -> AsyncGenerator[dict[str, Any], None]:
+    async for data in pieces:
+        for event in lines.feed(data):
+            yield event
+        if lines.is_done:
+            return
+    # A last line may lack its newline.
+    for event in lines.feed(b"\n"):
+        yield event
 
 
 async def _read_to_the_end(pieces: AsyncGenerator[bytes, None]) -> None:

@@ -1,7 +1,7 @@
 """What servers answer in OpenAI's chat completions, whole or in pieces, as one reply. Pure, and patient with small deviations."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeVar
 
 import orjson
@@ -55,25 +55,15 @@ class SseReader:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
-            yield from self._read(line)
-
-    def end(self) -> Iterator[dict[str, Any]]:
-        """The event in a last line without its newline."""
-        rest, self._rest = self._rest, b""
-        yield from self._read(rest)
-
-    def _read(self, line: bytes) -> Iterator[dict[str, Any]]:
-        line = line.removeprefix(_BYTE_ORDER_MARK)
-        if self.is_done or not line.startswith((b"data:", b"error:")):
-            return
-        name, _, value = line.partition(b":")
-        value = value.strip()
-        if value == b"[DONE]":
-            self.is_done = True
-            return
-        if isinstance(event := read_json(value), dict):
-            # llama.cpp names a late error in the line itself.
-            yield {"error": event} if name == b"error" and "error" not in event else event
+            name, _, value = line.removeprefix(_BYTE_ORDER_MARK).partition(b":")
+            if self.is_done or name not in (b"data", b"error"):
+                continue
+            value = value.strip()
+            if value == b"[DONE]":
+                self.is_done = True
+            elif isinstance(event := read_json(value), dict):
+                # llama.cpp names a late error in the line itself.
+                yield {"error": event} if name == b"error" and "error" not in event else event
 
 
 @dataclass(slots=True)
@@ -88,7 +78,7 @@ class ReplyBuilder:
 
     def __init__(self, dialect: Dialect | None = None) -> None:
         self._dialect = dialect or Dialect()
-        self._details = ReasoningDetails()
+        self._details: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[_PartialCall] = []
@@ -103,37 +93,42 @@ class ReplyBuilder:
 
     def feed(self, event: dict[str, Any]) -> Iterator[Chunk]:
         """The chunks in one event."""
-        self._model = read_text(event, "model") or self._model
+        self._model = _text(event, "model") or self._model
         self._usage = event.get("usage") or self._usage
-        choice = read_choice(event)
-        if choice is None:
+        # Azure's first and OpenAI's last event have no choice.
+        if not (choices := _as(list, event.get("choices"), "choices")):
             return
+        if (choice := _as(dict, choices[0], "choices")) is None:
+            _unreadable("choices")
         delta = choice.get("delta") or {}
         is_whole = not (delta or self._texts or self._calls)
         if is_whole:
             # Some servers put a whole message where a delta belongs; others repeat in it what they said.
             delta = choice.get("message") or {}
         if not isinstance(delta, dict):
-            unreadable("delta")
-        thought, text = read_content(delta)
-        self._details.add(delta)
+            _unreadable("delta")
+        thought, text = _content(delta)
+        if self._dialect.replays == "details":
+            self._add_details(delta)
         if thought:
             self._thoughts.append(thought)
             yield ReasoningChunk(thought)
         if text:
             self._texts.append(text)
             yield TextChunk(text)
-        for piece in read_calls(delta):
+        for piece in _calls(delta):
             yield self._call_piece(piece, is_whole=is_whole)
-        if choice.get("finish_reason"):
-            self._finish = read_finish(choice["finish_reason"])
+        if reason := _text(choice, "finish_reason"):
+            self._finish = _FINISHES.get(reason.lower(), "unknown")
 
     def _call_piece(self, piece: dict[str, Any], *, is_whole: bool) -> ToolCallChunk:
-        function, index = read_function(piece), piece.get("index")
-        name, call_id = read_text(function, "name"), read_id(piece)
-        arguments = as_text(function.get("arguments"))
+        function, index = _as(dict, piece.get("function"), "function") or {}, piece.get("index")
+        name, call_id, arguments = _text(function, "name"), piece.get("id"), function.get("arguments")
+        call_id = str(call_id) if isinstance(call_id, int) else _text(piece, "id")
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else orjson.dumps(arguments).decode()
         if not isinstance(index, int | None):
-            unreadable("index")
+            _unreadable("index")
         slot = len(self._calls) if is_whole else self._slot(index, call_id, name)
         is_new = slot == len(self._calls)
         if is_new:
@@ -160,14 +155,37 @@ class ReplyBuilder:
             slot = self._by_index[index] = new
         return slot
 
+    def _add_details(self, delta: dict[str, Any]) -> None:
+        """Put OpenRouter's `reasoning_details` together from their pieces: what has to be sent back as it came."""
+        for place, row in enumerate(_detail_rows(delta)):
+            index = row.get("index")
+            key: tuple[Any, ...] = (row.get("type"), place if index is None else index)
+            if row.get("type") == "reasoning.encrypted":
+                key += (row.get("id"),)
+            known = self._details.setdefault(key, {})
+            for name, value in row.items():
+                grows = name in ("text", "summary") and isinstance(value, str) and isinstance(known.get(name), str)
+                if grows:
+                    known[name] += value
+                elif value is not None or name not in known:
+                    known[name] = value
+
     def reply(self, request: ModelRequest) -> ModelReply:
         """The whole reply, of all that was fed."""
-        parts: list[Part] = reasoning_parts("".join(self._thoughts), self._details, self._dialect)
+        parts: list[Part] = []
+        thought = "".join(self._thoughts)
+        # Thoughts are marked where their server wants them back.
+        provider = None if self._dialect.replays == "nothing" else self._dialect.provider
+        proof = orjson.dumps(list(self._details.values())).decode() if self._details else None
+        if thought:
+            parts.append(ReasoningPart(thought, signature=proof, provider=provider))
+        elif proof:
+            parts.append(ReasoningPart("", redacted=proof, provider=provider))
         if self._texts:
             parts.append(TextPart("".join(self._texts)))
         parts += [ToolCallPart(call.call_id, call.name, "".join(call.arguments)) for call in self._calls]
         reply = ModelReply(tuple(parts), finish=self._finish or "unknown", model=self._model)
-        return with_usage(reply, self._usage, request)
+        return _with_usage(reply, self._usage, request)
 
 
 def read_fault(payload: dict[str, Any]) -> Any:
@@ -191,20 +209,10 @@ def generation_in(fault: Any, request: ModelRequest) -> ModelReply | None:
     written = error.get("failed_generation") if isinstance(error, dict) else None
     if not isinstance(written, str) or not written.strip():
         return None
-    return with_usage(ModelReply((TextPart(written),)), None, request)
+    return _with_usage(ModelReply((TextPart(written),)), None, request)
 
 
-def read_choice(payload: dict[str, Any]) -> dict[str, Any] | None:
-    """The first choice of an answer or an event; None where it has none, as in Azure's first and OpenAI's last event."""
-    choices = _as(list, payload.get("choices"), "choices")
-    if not choices:
-        return None
-    choice = _as(dict, choices[0], "choices")
-    return unreadable("choices") if choice is None else choice
-
-
-def read_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls, or pieces of calls, in a message or a delta."""
+def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     calls = message.get("tool_calls")
     rows = [calls] if isinstance(calls, dict) else _as(list, calls, "tool_calls") or ()
     if not rows and isinstance(message.get("function_call"), dict):  # The format's older way, for one call.
@@ -212,30 +220,24 @@ def read_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [call for call in rows if isinstance(call, dict)]
 
 
-def read_text(row: dict[str, Any], name: str) -> str:
+def _text(row: dict[str, Any], name: str) -> str:
     return _as(str, row.get(name), name) or ""
 
 
-def read_id(call: dict[str, Any]) -> str:
-    """A call's id, empty where it has none; a number counts."""
-    found = call.get("id")
-    return str(found) if isinstance(found, int) else read_text(call, "id")
-
-
 def _as(kind: type[_Value], value: Any, name: str) -> _Value | None:
-    return value if value is None or isinstance(value, kind) else unreadable(name)
+    return value if value is None or isinstance(value, kind) else _unreadable(name)
 
 
-def unreadable(name: str) -> NoReturn:
+def _unreadable(name: str) -> NoReturn:
     raise ModelError("llm_error", f'The model\'s server gave an answer that cannot be read: "{name}" is malformed.')
 
 
-def read_content(message: dict[str, Any]) -> tuple[str, str]:
+def _content(message: dict[str, Any]) -> tuple[str, str]:
     """Reasoning and text of a message or a delta."""
-    thought = read_text(message, "reasoning_content") or _reasoning(message)
+    thought = _text(message, "reasoning_content") or _reasoning(message)
     content = message.get("content")
     if not isinstance(content, list):
-        return thought, read_text(message, "content") or read_text(message, "refusal")
+        return thought, _text(message, "content") or _text(message, "refusal")
     # Mistral's reasoning models give a list of pieces.
     pieces = [{"type": "text", "text": p} if isinstance(p, str) else _as(dict, p, "content") or {} for p in content]
     thought += "".join(_piece_text(p.get("thinking")) for p in pieces if p.get("type") == "thinking")
@@ -247,9 +249,8 @@ def _reasoning(message: dict[str, Any]) -> str:
     found = message.get("reasoning")
     if isinstance(found, dict):
         return _piece_text(found.get("text"))
-    return read_text(message, "reasoning") or "".join(
-        _piece_text(row.get("text") or row.get("summary")) for row in _detail_rows(message)
-    )
+    rows = _detail_rows(message)
+    return _text(message, "reasoning") or "".join(_piece_text(row.get("text") or row.get("summary")) for row in rows)
 
 
 def _piece_text(value: Any) -> str:
@@ -258,67 +259,17 @@ def _piece_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-class ReasoningDetails:
-    """OpenRouter's `reasoning_details`, put together from their pieces: what has to be sent back as it came."""
-
-    def __init__(self) -> None:
-        self._rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-
-    def add(self, message: dict[str, Any]) -> None:
-        """Take in what a message or a delta brings. Raises ModelError where it is no list of objects."""
-        for place, row in enumerate(_detail_rows(message)):
-            index = row.get("index")
-            key: tuple[Any, ...] = (row.get("type"), place if index is None else index)
-            if row.get("type") == "reasoning.encrypted":
-                key += (row.get("id"),)
-            known = self._rows.setdefault(key, {})
-            for name, value in row.items():
-                grows = name in ("text", "summary") and isinstance(value, str) and isinstance(known.get(name), str)
-                if grows:
-                    known[name] += value
-                elif value is not None or name not in known:
-                    known[name] = value
-
-    def whole(self) -> list[dict[str, Any]]:
-        return list(self._rows.values())
-
-
 def _detail_rows(message: dict[str, Any]) -> list[dict[str, Any]]:
     rows = _as(list, message.get("reasoning_details"), "reasoning_details") or ()
     return [row for row in rows if isinstance(row, dict)]
 
 
-def reasoning_parts(thought: str, details: ReasoningDetails, dialect: Dialect) -> list[Part]:
-    """The thoughts as parts, marked where their server wants them back."""
-    if dialect.replays == "nothing":
-        return [ReasoningPart(thought)] if thought else []
-    rows = details.whole() if dialect.replays == "details" else []
-    proof = orjson.dumps(rows).decode() if rows else None
-    if thought:
-        return [ReasoningPart(thought, signature=proof, provider=dialect.provider)]
-    return [ReasoningPart("", redacted=proof, provider=dialect.provider)] if proof else []
-
-
-def read_function(call: dict[str, Any]) -> dict[str, Any]:
-    return _as(dict, call.get("function"), "function") or {}
-
-
-def as_text(arguments: Any) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    return "" if arguments is None else orjson.dumps(arguments).decode()
-
-
-def read_finish(reason: Any) -> FinishReason:
-    return _FINISHES.get((_as(str, reason, "finish_reason") or "").lower(), "unknown")
-
-
-def with_usage(reply: ModelReply, usage: Any, request: ModelRequest) -> ModelReply:
+def _with_usage(reply: ModelReply, usage: Any, request: ModelRequest) -> ModelReply:
     """The reply with the usage that the server reported, else with our estimate; llama.cpp may report zeros."""
     counted = read_usage(usage) if isinstance(usage, dict) else Usage()
     if not counted.total_tokens:
         counted = estimated_usage(request, reply)
-    return ModelReply(reply.parts, counted, reply.finish, reply.model)
+    return replace(reply, usage=counted)
 
 
 def read_usage(usage: dict[str, Any]) -> Usage:

@@ -4,22 +4,22 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
 import orjson
 
 from ricordo.domain.backoff import Backoff
-from ricordo.domain.message import Message, Part, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.repair import fault_in, is_empty, repair
 from ricordo.llm.stream_repair import StreamRepair
+from ricordo.llm.written_calls import read_json
 from ricordo.settings import Settings
 
 CONNECT_TIMEOUT = 10.0
@@ -68,9 +68,15 @@ _TOO_LONG = re.compile(
 _NO_CREDIT = re.compile(
     r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error", re.IGNORECASE
 )
-_OVERLOADED = re.compile(r"overloaded", re.IGNORECASE)
-_RATE_LIMIT = re.compile(r"rate[_ ]limit|too many requests|resource_exhausted", re.IGNORECASE)
-_BAD_REQUEST = re.compile(r"invalid_request|bad_request|not_found", re.IGNORECASE)
+_KnownWords = tuple[tuple[ModelErrorKind, re.Pattern[str]], ...]
+_WORDS: _KnownWords = (("context_window_exceeded", _TOO_LONG), ("llm_insufficient_credits", _NO_CREDIT))
+# The first that is found counts.
+_EVENT_WORDS: _KnownWords = (
+    *_WORDS,
+    ("llm_error", re.compile("overloaded", re.IGNORECASE)),
+    ("llm_rate_limit", re.compile(r"rate[_ ]limit|too many requests|resource_exhausted", re.IGNORECASE)),
+    ("llm_bad_request", re.compile(r"invalid_request|bad_request|not_found", re.IGNORECASE)),
+)
 _ADVICE: dict[ModelErrorKind, str] = {
     "llm_authentication": "Check its key.",
     "llm_insufficient_credits": "Top up the account, or use another model.",
@@ -120,32 +126,29 @@ class BrokenReply(ModelError):
 
 
 async def answer_by_policy(
-    policy: CallPolicy,
-    request: ModelRequest,
-    attempt: Callable[[], Attempt],
-    *,
-    again: Callable[[ModelRequest], Attempt] | None = None,
+    policy: CallPolicy, request: ModelRequest, attempt: Callable[[ModelRequest], Attempt]
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
     """Make one call: repair what comes, try again what may succeed, and announce a restart to those who saw chunks.
 
-    A broken answer is told to the model once, by `again` with a longer transcript. One that is still broken is left to the
-    tool's own error, and fails where it was cut off.
+    A broken answer is told to the model once, with a longer transcript. One that is still broken is left to the tool's own
+    error, and fails where it was cut off.
     """
-    empties, number, has_told = 0, 0, again is None
+    empties, number, asked = 0, 0, request
     while True:
         seen = False
         try:
-            async with aclosing(_repaired(request, attempt())) as items:
+            async with aclosing(_repaired(request, attempt(asked))) as items:
                 async for item in items:
                     yield item
                     seen = True
         except BrokenReply as error:
-            if has_told or again is None:
-                for item in _as_it_is(error, is_told=again is not None):
+            if asked is not request:
+                if error.reply.finish == "length":
+                    raise
+                for item in (*error.chunks, error.reply):
                     yield item
                 return
-            has_told = True
-            attempt = partial(again, with_fault_told(request, error.reply, error.fault))
+            asked = with_fault_told(request, error.reply, error.fault)
             wait = 0.0
         except ModelError as error:
             empties += isinstance(error, EmptyReply)
@@ -164,35 +167,22 @@ async def answer_by_policy(
             await policy.sleep(wait)
 
 
-def _as_it_is(error: BrokenReply, *, is_told: bool) -> Iterator[Chunk | ModelReply]:
-    if is_told and error.reply.finish == "length":
-        raise error
-    yield from error.chunks
-    yield error.reply
-
-
 def with_fault_told(request: ModelRequest, reply: ModelReply, fault: str) -> ModelRequest:
     """The request with the broken answer behind it, and what is wrong with it: as results where it called tools."""
     parts = tuple(_shortened(part) for part in reply.parts if not isinstance(part, ToolCallPart) or part.name)
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
-    if calls:
-        told: tuple[Part, ...] = tuple(ToolReturnPart(call.call_id, call.name, "error", fault) for call in calls)
-    else:
-        told = (TextPart(fault),)
+    told: tuple[Part, ...] = tuple(ToolReturnPart(call.call_id, call.name, "error", fault) for call in calls)
     last = request.messages[-1]
     answer = replace(last, id=f"{last.id}-answer", role="assistant", parts=parts)
-    complaint = replace(last, id=f"{last.id}-fault", role="tool" if calls else "user", parts=told)
-    said: tuple[Message, ...] = (answer, complaint) if parts else (complaint,)
-    return replace(request, messages=(*request.messages, *said))
+    complaint = replace(last, id=f"{last.id}-fault", role="tool" if calls else "user", parts=told or (TextPart(fault),))
+    return replace(request, messages=(*request.messages, *((answer, complaint) if parts else (complaint,))))
 
 
 def _shortened(part: Part) -> Part:
     # A call that was cut off may be as long as the model's limit: its beginning tells enough.
-    if isinstance(part, ToolCallPart) and len(part.arguments) > FAULT_LIMIT:
+    if isinstance(part, ToolCallPart):
         return replace(part, arguments=part.arguments[:FAULT_LIMIT])
-    if isinstance(part, TextPart) and len(part.text) > FAULT_LIMIT:
-        return replace(part, text=part.text[:FAULT_LIMIT])
-    return part
+    return replace(part, text=part.text[:FAULT_LIMIT]) if isinstance(part, TextPart) else part
 
 
 async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Result]]) -> Result:
@@ -241,7 +231,7 @@ def error_from_status(provider: str, status: int, body: Any, headers: Mapping[st
     if kind == "llm_rate_limit" and _NO_CREDIT.search(whole):
         kind = "llm_insufficient_credits"
     elif kind == "llm_bad_request" or status >= 500:
-        kind = _kind_by_words(whole, kind)
+        kind = _kind_by_words(whole) or kind
     return _error(provider, kind, f"answered {status}", words, seconds_to_wait(headers or {}))
 
 
@@ -252,28 +242,23 @@ def error_from_event(provider: str, body: Any) -> ModelError:
     code = inner.get("code") if isinstance(inner, dict) else None
     if isinstance(code, int) and 400 <= code < 600:
         return error_from_status(provider, code, body)
-    kind = _kind_by_words(whole, "llm_error")
-    if kind == "llm_error" and not _OVERLOADED.search(whole):
-        if _RATE_LIMIT.search(whole):
-            kind = "llm_rate_limit"
-        elif _BAD_REQUEST.search(whole):
-            kind = "llm_bad_request"
-    return _error(provider, kind, "broke off its answer", words, None)
+    kind = _kind_by_words(whole, _EVENT_WORDS) or "llm_error"
+    return _error(provider, kind, "broke off its answer", words)
 
 
 def error_from_transport(provider: str, error: Exception) -> ModelError:
     """What a failure below HTTP means: no sign of life, or a connection that could not be made or broke."""
-    if isinstance(error, httpx2.TimeoutException):
-        kind: ModelErrorKind = "llm_timeout"
-        happened = (
-            "could not be reached in time" if isinstance(error, httpx2.ConnectTimeout) else "gave no sign of life"
-        )
-    elif isinstance(error, (httpx2.UnsupportedProtocol, httpx2.InvalidURL)):
-        return ModelError("llm_bad_request", f"The address of {provider} is not usable: {error}")
-    else:
-        kind = "llm_error"
-        happened = "cannot be reached" if isinstance(error, httpx2.ConnectError) else "broke the connection"
-    return _error(provider, kind, happened, str(error), None)
+    match error:
+        case httpx2.UnsupportedProtocol() | httpx2.InvalidURL():
+            return ModelError("llm_bad_request", f"The address of {provider} is not usable: {error}")
+        case httpx2.ConnectTimeout():
+            return _error(provider, "llm_timeout", "could not be reached in time", str(error))
+        case httpx2.TimeoutException():
+            return _error(provider, "llm_timeout", "gave no sign of life", str(error))
+        case httpx2.ConnectError():
+            return _error(provider, "llm_error", "cannot be reached", str(error))
+        case _:
+            return _error(provider, "llm_error", "broke the connection", str(error))
 
 
 def words_of(body: Any) -> tuple[str, str]:
@@ -281,10 +266,9 @@ def words_of(body: Any) -> tuple[str, str]:
     if isinstance(body, bytes):
         body = body.decode("utf-8", "replace")
     if isinstance(body, str):
-        try:
-            body = orjson.loads(body)
-        except orjson.JSONDecodeError:
+        if (found := read_json(body)) is None:
             return body.strip()[:MESSAGE_LIMIT], body
+        body = found
     if isinstance(body, list) and body:  # Google wraps its error in a list.
         body = body[0]
     whole = body if isinstance(body, str) else orjson.dumps(body, default=str).decode()
@@ -309,17 +293,12 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _kind_by_words(text: str, otherwise: ModelErrorKind) -> ModelErrorKind:
-    if _TOO_LONG.search(text):
-        return "context_window_exceeded"
-    if _NO_CREDIT.search(text):
-        return "llm_insufficient_credits"
-    return otherwise
+def _kind_by_words(text: str, known: _KnownWords = _WORDS) -> ModelErrorKind | None:
+    return next((kind for kind, words in known if words.search(text)), None)
 
 
-def _error(provider: str, kind: ModelErrorKind, happened: str, words: str, wait: float | None) -> ModelError:
+def _error(provider: str, kind: ModelErrorKind, happened: str, words: str, wait: float | None = None) -> ModelError:
     message = f"{provider} {happened}: {words}" if words else f"{provider} {happened}."
-    advice = _ADVICE.get(kind)
-    if advice:
+    if advice := _ADVICE.get(kind):
         message = f"{message.rstrip('. ')}. {advice}"
     return ModelError(kind, message, retry_after=wait)

@@ -57,8 +57,7 @@ class ProviderModel:
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
         model = await self._ready()
-        ask = partial(self._attempt, model)
-        async for item in answer_by_policy(self._policy, request, partial(ask, request), again=ask):
+        async for item in answer_by_policy(self._policy, request, partial(self._attempt, model)):
             yield item
 
     async def _ready(self) -> "Model[Any]":

@@ -15,7 +15,7 @@ from tests.llm.test_openai_format import MALFORMED
 def read(data: bytes, size: int) -> tuple[list[Any], SseReader]:
     lines = SseReader()
     events = [e for start in range(0, len(data), size) for e in lines.feed(data[start : start + size])]
-    return events + list(lines.end()), lines
+    return events + list(lines.feed(b"\n")), lines
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])

@@ -159,7 +159,7 @@ class Attempts:
         self.plays = list(plays)
         self.count = 0
 
-    async def __call__(self) -> AsyncGenerator[Chunk | ModelReply, None]:
+    async def __call__(self, _: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         self.count += 1
         for item in self.plays.pop(0):
             if isinstance(item, Exception):
@@ -255,25 +255,20 @@ async def answers(reply: ModelReply) -> AsyncGenerator[Chunk | ModelReply, None]
     yield reply
 
 
-async def test_a_broken_reply_is_passed_on_where_its_model_cannot_be_told() -> None:
-    policy = Waits().policy()
-    items = [item async for item in answer_by_policy(policy, ask("x", tools=[WEATHER]), lambda: answers(BROKEN))]
-    assert items == [BROKEN]
-
-
 async def test_a_broken_reply_is_told_without_waiting_and_without_spending_a_retry() -> None:
     waits, told = Waits(), []
 
-    def again(request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+    def attempt(request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         told.append(request)
-        return answers(WHOLE)
+        return answers(WHOLE if len(told) == 2 else BROKEN)
 
     request = ask("x", tools=[WEATHER])
-    answering = answer_by_policy(waits.policy(retries=0), request, lambda: answers(BROKEN), again=again)
-    assert [item async for item in answering] == [WHOLE]
+    assert [item async for item in answer_by_policy(waits.policy(retries=0), request, attempt)] == [WHOLE]
     assert waits == []
-    assert told[0].messages[:-2] == request.messages
-    assert [message.role for message in told[0].messages[-2:]] == ["assistant", "tool"]
+    assert told[1].messages[:-2] == request.messages
+    assert [message.role for message in told[1].messages[-2:]] == ["assistant", "tool"]
+    told.clear()
+    assert [item async for item in answer_by_policy(waits.policy(), request, lambda _: answers(BROKEN))] == [BROKEN]
 
 
 def test_a_long_broken_answer_is_told_by_its_beginning() -> None:
