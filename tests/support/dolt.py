@@ -10,8 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
-from ricordo.features.dolt.address import DoltAddress, read_address
-from ricordo.features.dolt.engines import DoltServer, Engine, Row, open_engine
+from ricordo.features.dolt.engines import DoltAddress, DoltServer, Engine, Row, open_engine, read_address
 
 URL = os.environ.get("RICORDO_TEST_DOLT_URL", "")
 ENGINE = "a Dolt server" if URL else "doltlite in a child process"

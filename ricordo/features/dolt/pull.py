@@ -12,8 +12,7 @@ from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import NotFound
-from ricordo.features.dolt.commits import Trailer, proposal_in, trailer_of
-from ricordo.features.dolt.database import Database, DoltRow, Rows
+from ricordo.features.dolt.database import Database, DoltRow, Rows, Trailer, proposal_in, trailer_of
 from ricordo.features.remotes import queries as remotes
 from ricordo.memory import approval, user_memory
 from ricordo.memory.merge import merge_lines

@@ -16,10 +16,16 @@ from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features.dolt import pull
-from ricordo.features.dolt.address import DoltAddress, read_address
-from ricordo.features.dolt.commits import branch_of, date_of, proposal_message, version_message
-from ricordo.features.dolt.database import Database, DoltEdit, DoltRow
-from ricordo.features.dolt.engines import Engine, open_engine
+from ricordo.features.dolt.database import (
+    Database,
+    DoltEdit,
+    DoltRow,
+    branch_of,
+    date_of,
+    proposal_message,
+    version_message,
+)
+from ricordo.features.dolt.engines import DoltAddress, Engine, open_engine, read_address
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease
 from ricordo.settings import Settings

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from ricordo.domain.clock import SECOND
 from ricordo.errors import Unavailable
-from ricordo.features.erasure.models import Erasure
+from ricordo.features.erasure.receipts import Erasure
 from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.scrub import holds
 

@@ -6,8 +6,9 @@ something meanwhile. What a write did is saved with it, so whoever goes on after
 
 import asyncio
 import logging
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -20,19 +21,22 @@ from ricordo.domain.scope import Scope, User
 from ricordo.errors import Collision, RicordoError, Unavailable
 from ricordo.features.erasure import queries, receipts, service
 from ricordo.features.erasure.files import erase_files, without_password
-from ricordo.features.erasure.models import Erasure
+from ricordo.features.erasure.receipts import Erasure
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
 from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import FencedStore
+from ricordo.storage.schema.core_tables import conversations
+from ricordo.storage.schema.memory_tables import chains
 from ricordo.storage.scrub import scrub
 
 log = logging.getLogger(__name__)
 SWEEP = "erasure.sweep"
 ROUNDS = 20
 _TRIES, _PAUSE = 300, 0.1
+_ID = re.compile(r"[\w-]+")
 # One transaction; True where it is to be called again.
 Portion = Callable[[Transaction, Erasure], object]
 
@@ -86,7 +90,7 @@ class ErasureWork:
     async def _round(self) -> None:
         await self._write(service.hide_memory)
         user_id = self.erasure.user_id
-        conversations = await self._hide_conversations()
+        conversation_ids = await self._hide_conversations()
         found = [(table, await self._find(queries.rows_of(table, user_id))) for table in queries.tables_of_rows()]
         ids = {row.id for _, rows in found for row in rows if "id" in row._fields}
         if ids:
@@ -94,14 +98,14 @@ class ErasureWork:
             await self._each(partial(queries.cover_quotes, erased=ids), [row.id for row in quoting])
         remotes = [one for one in await self._store.read(queries.remotes) if one.chain_id in self.erasure.chains]
         await self._note(remotes={without_password(one.address): one.kind for one in remotes})
-        self._known |= {*ids, *conversations, *self.erasure.chains, *(one.id for one in remotes)}
+        self._known |= {*ids, *conversation_ids, *self.erasure.chains, *(one.id for one in remotes)}
         await self._stop_jobs()
-        own = conversations - self.erasure.defaults
+        own = conversation_ids - self.erasure.defaults
         for table, rows in found:
             await self._each(partial(queries.purge_rows, table=table, own=own), rows)
         await self._each(queries.purge_proposals, await self._find(queries.proposals_of(user_id)))
-        await self._each(queries.purge_conversations, sorted(own))
-        await self._each(queries.purge_chains, list(self.erasure.chains))
+        await self._each(partial(queries.purge_by_id, table=conversations), sorted(own))
+        await self._each(partial(queries.purge_by_id, table=chains), list(self.erasure.chains))
 
     async def _hide_conversations(self) -> set[str]:
         """Hide the user's conversations and the forks of them that are nobody's; returns the ids, of default ones too."""
@@ -230,15 +234,7 @@ class ErasureWork:
 
 
 def _names(job: Any, known: set[str]) -> bool:
-    return job.user_id in known or job.key in known or not known.isdisjoint(_strings(job.payload))
-
-
-def _strings(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _strings(inner)
+    return not known.isdisjoint((job.user_id, job.key, *_ID.findall(str(job.payload))))
 
 
 async def _erase(runtime: Runtime, job: Job, report: Report) -> None:

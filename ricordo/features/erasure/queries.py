@@ -15,7 +15,7 @@ from ricordo.agents.deletion import before_purge, purge_portion
 from ricordo.domain.job import Job
 from ricordo.domain.message import TextPart, ToolReturnPart
 from ricordo.domain.scope import LOCAL_ORGANIZATION
-from ricordo.features.erasure.models import Erasure
+from ricordo.features.erasure.receipts import Erasure
 from ricordo.search import index, partitions, write_buffer
 from ricordo.storage import deletion, versions
 from ricordo.storage import jobs as job_rows
@@ -176,14 +176,11 @@ def purge_rows(tx: Transaction, erasure: Erasure, items: Sequence[Any], table: T
     return is_more
 
 
-def purge_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> bool:
-    forks = is_in(conversations.c.forked_from, items)
-    tx.run(update(conversations).where(forks).values(forked_from=None, forked_seq=None))
-    return _purge(tx, erasure, conversations, "id", items)
-
-
-def purge_chains(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> bool:
-    return _purge(tx, erasure, chains, "id", items)
+def purge_by_id(tx: Transaction, erasure: Erasure, items: Sequence[str], table: Table) -> bool:
+    if table is conversations:
+        forks = is_in(conversations.c.forked_from, items)
+        tx.run(update(conversations).where(forks).values(forked_from=None, forked_seq=None))
+    return _purge(tx, erasure, table, "id", items)
 
 
 def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:

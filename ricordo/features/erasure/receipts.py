@@ -1,4 +1,4 @@
-"""Receipts of erasures: signed with a key of this installation, stored in `<data>/receipts`, and checked by anybody.
+"""How far an erasure is, and its receipt: signed with a key of this installation, stored in `<data>/receipts`, checked by anybody.
 
 A receipt holds counts, ids and hashes, and no text of the user. The signature is Ed25519's over the receipt without it, as JSON
 with sorted keys; the public key is beside it, so only a copy of that key tells whose it is.
@@ -8,15 +8,18 @@ import base64
 import hashlib
 import hmac
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
+from pydantic import BaseModel, Field, WithJsonSchema
 
+from ricordo import __version__
+from ricordo.api.models.base import ResponseModel
 from ricordo.domain.ids import is_id
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.erasure.models import Erasure, ErasureFacts, Receipt
 from ricordo.secret import Secret
 
 if TYPE_CHECKING:
@@ -24,6 +27,59 @@ if TYPE_CHECKING:
 
 FOLDER = "receipts"
 PREFIX = "receipt"
+Receipt = dict[str, Any]
+Date = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+
+
+class ErasureFacts(BaseModel):
+    """What an erasure tells in its receipt as it is. `subject` and `names` are hashes."""
+
+    model_config = ResponseModel.model_config
+
+    id: str
+    subject: str
+    names: list[str]
+    organization_id: str
+    asked_at: Date
+    asked_by: str = ""
+    finished_at: Date | None = None
+    # The version of Ricordo that began it.
+    ricordo: str = __version__
+    database: str = ""
+    removed: Counter[str] = Field(default_factory=Counter, description="Deleted rows, by table.")
+    changed: Counter[str] = Field(default_factory=Counter, description="What was covered or blanked in others' rows.")
+    files: dict[str, str] = {}
+    remaining: Counter[str] = Field(default_factory=Counter, description="Rows that name the user and cannot go.")
+    elsewhere: list[str] = []
+
+
+class Erasure(ErasureFacts):
+    """How far the erasure of a user is, so that whoever finishes it knows what others have done."""
+
+    # Empty once nothing needs it.
+    user_id: str
+    # When the user was first heard of, in microseconds.
+    began_at: int | None = None
+    # Whether all rows are erased, so that only the database's files are left to rewrite.
+    is_erased: bool = False
+    # Conversations of others in which the user spoke, or that go on from one of theirs; and agents' default ones about them.
+    shown_in: set[str] = set()
+    defaults: set[str] = set()
+    # The agents they talked with, each with the number of versions of its own memory that came of their turns.
+    agents: dict[str, int] = {}
+    # Partitions of the search index that held words of theirs, by owner, with the kind of what they hold.
+    partitions: dict[str, str] = {}
+    # The last version of each chain that goes, and the number of versions.
+    chains: dict[str, dict[str, Any]] = {}
+    # Agents and archives that are deleted with the user, and agents that are not, each with the reason.
+    own_agents: list[str] = []
+    own_archives: list[str] = []
+    kept_agents: dict[str, str] = {}
+    # Addresses of the memory's remotes, each with its kind, until it is known which of them are in the data folder.
+    remotes: dict[str, str] = {}
+
+    def note_elsewhere(self, sentences: Iterable[str]) -> None:
+        self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
 
 
 def subject_of(user_id: str) -> str:
@@ -62,23 +118,17 @@ def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     signature = receipt.get("signature")
-    if not isinstance(signature, dict) or signature.get("algorithm") != "ed25519":
-        raise Invalid("This is no receipt of Ricordo: it has no signature. Give the file as it was written.")
+    signature = signature if isinstance(signature, dict) and signature.get("algorithm") == "ed25519" else {}
     try:
-        public = base64.b64decode(str(signature.get("public_key")), validate=True)
-        value = base64.b64decode(str(signature.get("value")), validate=True)
+        public, value = (base64.b64decode(str(signature.get(name)), validate=True) for name in ("public_key", "value"))
         key = Ed25519PublicKey.from_public_bytes(public)
     except ValueError:
-        raise Invalid(
-            "This is no receipt of Ricordo: its signature cannot be read. Give the file as it was written."
-        ) from None
-    if secret is not None and public != _key(secret).public_key().public_bytes_raw():
-        return False
+        raise Invalid("This is no receipt of Ricordo: it has no signature. Give the file as it was written.") from None
     try:
         key.verify(value, _signed_bytes(receipt))
     except InvalidSignature:
         return False
-    return True
+    return secret is None or public == _key(secret).public_key().public_bytes_raw()
 
 
 def write(data_dir: Path, receipt: Receipt) -> None:

@@ -1,12 +1,13 @@
 """Erasure of users and its receipts, over HTTP."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
 from ricordo.api.call import Here, answer
+from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes
-from ricordo.features.erasure.models import ErasureResponse, Receipt, ReceiptResponse
+from ricordo.features.erasure.receipts import ErasureFacts, Receipt
 from ricordo.features.erasure.service import find_receipt, forget
 
 router = Routes(tags=["users' memory"])
@@ -16,6 +17,55 @@ WithAgents = Annotated[
         description="Delete the agents that are the user's alone too, with blocks and archives that no other agent has."
     ),
 ]
+
+
+class ChainReceipt(ResponseModel):
+    """A chain of versions that was deleted: the id of its last version, and the number of versions."""
+
+    chain: str
+    head: str | None
+    versions: int
+
+
+class AgentReceipt(ResponseModel):
+    """An agent the user talked with, how many versions of its own memory came of their turns, and whether it was deleted.
+
+    Where the user's own agents were to be deleted, `stays` says why this one was not.
+    """
+
+    id: str
+    versions: int
+    is_deleted: bool = False
+    stays: str | None = None
+
+
+class SignatureResponse(ResponseModel):
+    """Ed25519 over the receipt without it, as JSON with sorted keys; base64."""
+
+    algorithm: Literal["ed25519"]
+    public_key: str
+    value: str
+
+
+class ReceiptResponse(ErasureFacts):
+    """The receipt of an erasure."""
+
+    status: Literal["done"]
+    memory: list[ChainReceipt]
+    agents: list[AgentReceipt]
+    signature: SignatureResponse
+
+
+class ErasureResponse(ResponseModel):
+    """An erasure under way: the user is hidden from everyone. `receipt` is the path of the receipt."""
+
+    id: str
+    status: Literal["running"]
+    organization_id: str
+    receipt: str
+    removed: dict[str, int]
+
+
 _BOTH: dict[int | str, dict[str, Any]] = {
     202: {"model": ErasureResponse, "description": "The user is hidden; the rows follow"}
 }

@@ -15,7 +15,7 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import LOCAL_USER, Scope, User
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.erasure import queries, receipts
-from ricordo.features.erasure.models import Erasure, Receipt
+from ricordo.features.erasure.receipts import Erasure, Receipt
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import deletion, runs, users

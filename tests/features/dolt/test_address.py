@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.dolt.address import read_address
-from ricordo.features.dolt.engines import Doltlite, EngineError, open_engine
+from ricordo.features.dolt.engines import Doltlite, EngineError, open_engine, read_address
 
 
 def test_a_password_is_taken_out_of_the_address() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import BlockVersion, Proposal
-from ricordo.features.dolt.commits import (
+from ricordo.features.dolt.database import (
     Trailer,
     branch_of,
     branches_of,

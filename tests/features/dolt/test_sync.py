@@ -15,10 +15,8 @@ from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor
 from ricordo.errors import RicordoError
 from ricordo.features.dolt import sync as following
-from ricordo.features.dolt.address import DoltAddress
-from ricordo.features.dolt.commits import branch_of, date_of, proposal_in, trailer_of
-from ricordo.features.dolt.database import Database
-from ricordo.features.dolt.engines import open_engine
+from ricordo.features.dolt.database import Database, branch_of, date_of, proposal_in, trailer_of
+from ricordo.features.dolt.engines import DoltAddress, open_engine
 from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.memory import user_memory
 from ricordo.settings import Settings

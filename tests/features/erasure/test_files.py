@@ -11,7 +11,7 @@ from filelock import FileLock
 from ricordo.domain.clock import SECOND
 from ricordo.errors import Unavailable
 from ricordo.features.erasure.files import erase_files
-from ricordo.features.erasure.models import Erasure
+from ricordo.features.erasure.receipts import Erasure
 from ricordo.storage import chain_files
 
 ADA = Erasure(

@@ -9,7 +9,7 @@ from ricordo.domain.block import Chain
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
 from ricordo.errors import NotFound
 from ricordo.features.erasure import queries
-from ricordo.features.erasure.models import Erasure
+from ricordo.features.erasure.receipts import Erasure
 from ricordo.features.git.adoption import adopt
 from ricordo.features.git.objects import GitObject
 from ricordo.features.git.push import Push

@@ -6,7 +6,7 @@ import pytest
 
 from ricordo.errors import Invalid
 from ricordo.features.erasure import receipts
-from ricordo.features.erasure.models import Erasure
+from ricordo.features.erasure.receipts import Erasure
 from ricordo.secret import Secret
 from ricordo.storage.engine.store import from_json, to_json
 

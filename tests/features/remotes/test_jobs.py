@@ -14,9 +14,8 @@ from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, LeaseLost, NotFound
-from ricordo.features.dolt.address import read_address
 from ricordo.features.dolt.database import Database
-from ricordo.features.dolt.engines import open_engine
+from ricordo.features.dolt.engines import open_engine, read_address
 from ricordo.features.git import transport
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.jobs import HANDLERS, SWEEP
