@@ -59,21 +59,18 @@ async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bo
 
     For jobs that spend tokens: `if await put_off(runtime, job): return`. Without an agent only the common budget counts.
     """
-    if not await runtime.store.read(lambda tx: _has_budget(tx, runtime.settings, job.organization_id, agent_id)):
-        return False
 
-    def look(tx: Transaction) -> bool:
-        agent = _agent(tx, job.organization_id, agent_id)
+    def resets_at(tx: Transaction) -> int | None:
+        agent = agents.load(tx, Scope(job.organization_id), agent_id).agent if agent_id else None
         budgets = _budgets(tx, runtime.settings, job.organization_id, agent)
-        spent = next((budget for _, budget in budgets if budget.is_spent(BACKGROUND_PERCENT)), None)
-        if spent is None:
-            return False
-        later = Job(job.kind, job.organization_id, job.payload, key=job.key, is_single=job.is_single)
-        later = replace(later, most_attempts=job.most_attempts, user_id=job.user_id, not_before=spent.resets_at)
-        jobs.add(tx, replace(later, id=new_id("job")))
-        return True
+        return next((budget.resets_at for _, budget in budgets if budget.is_spent(BACKGROUND_PERCENT)), None)
 
-    return await runtime.store.write(look)
+    if (tomorrow := await runtime.store.read(resets_at)) is None:
+        return False
+    later = Job(job.kind, job.organization_id, job.payload, key=job.key, is_single=job.is_single)
+    later = replace(later, most_attempts=job.most_attempts, user_id=job.user_id, not_before=tomorrow, id=new_id("job"))
+    await runtime.store.write(lambda tx: jobs.add(tx, later))
+    return True
 
 
 def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
@@ -120,14 +117,3 @@ def _used(tx: Transaction, organization_id: str, today: int, now: int, limit: in
     # This transaction has added nothing to it, so it may be remembered even if that is rolled back.
     tx.cache[_MEMORY, organization_id] = (today, now, used)
     return used
-
-
-def _has_budget(tx: Transaction, settings: Settings, organization_id: str, agent_id: str | None) -> bool:
-    if settings.daily_tokens:
-        return True
-    agent = _agent(tx, organization_id, agent_id)
-    return agent is not None and has_budget(settings, agent)
-
-
-def _agent(tx: Transaction, organization_id: str, agent_id: str | None) -> Agent | None:
-    return agents.load(tx, Scope(organization_id), agent_id).agent if agent_id else None

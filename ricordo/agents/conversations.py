@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ricordo.agents.approvals import CANCELLED
 from ricordo.agents.deletion import delete_conversation
-from ricordo.agents.run_end import close_run, give_up_waiting
+from ricordo.agents.run_end import CANCELLED, close_run, give_up_waiting
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.ids import new_id

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents import deletion
-from ricordo.agents.agent_types import base_rules, given_messages, initial_messages, traits_of
+from ricordo.agents.agent_types import base_rules, chosen_system, given_messages, initial_messages, traits_of
 from ricordo.agents.conversations import cancel_run, deny_waiting, require_subject, system_message
-from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, require_label

@@ -9,11 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from ricordo.agents.agent_types import traits_of
-from ricordo.agents.approvals import Answered
 from ricordo.agents.context_limit import calibrate, compact, compact_only, fitted, is_too_long, learn, outlined
-from ricordo.agents.deltas import Deltas
-from ricordo.agents.edit_context import memory_of
-from ricordo.agents.request import StepDraft, TurnContext
+from ricordo.agents.feed import Deltas
+from ricordo.agents.request import Answered, StepDraft, TurnContext
 from ricordo.agents.step_decisions import (
     NextAction,
     OfferedTools,
@@ -28,6 +26,8 @@ from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError
+from ricordo.memory.schemas import schemas_in
+from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.system_prompt import system_prompt
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.prompt.truncation import SystemPromptTooLong
@@ -54,7 +54,7 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
     for number in range(1, turn.request.max_steps + 1):
         if action.stop:
             break
-        step = StepDraft(number, memory_of(runtime, turn), runtime.store.clock.now())
+        step = _new_step(runtime, turn, number)
         offered = offer_tools(turn, runtime.toolbox)
         reply: ModelReply | None = None
         async for item in ask_model(runtime, turn, step, offered):
@@ -78,9 +78,14 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
     yield RunEnded(turn.run)
 
 
+def _new_step(runtime: Runtime, turn: TurnContext, number: int) -> StepDraft:
+    memory = WorkingMemory(turn.state, turn.edit_guard(), schemas_in(runtime.settings.data_dir))
+    return StepDraft(number, memory, runtime.store.clock.now())
+
+
 async def resume_after_approval(runtime: Runtime, turn: TurnContext, answer: Answered) -> tuple[StepSaved, NextAction]:
     """Run the approved calls, take the client's results, and save them; returns what comes next."""
-    step = StepDraft(0, memory_of(runtime, turn), runtime.store.clock.now(), id=answer.request.step_id or "")
+    step = replace(_new_step(runtime, turn, 0), id=answer.request.step_id or "")
     offered = offer_tools(turn, runtime.toolbox)
     parsed = parse_approved(answer, offered)
     results = answer.results(await run_tools(runtime, turn, step, parsed))

@@ -7,8 +7,7 @@ result, results without a call and doubled ids need no repair: `prompt.transcrip
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from ricordo.agents.approvals import given_up
-from ricordo.agents.run_end import close_run
+from ricordo.agents.run_end import close_run, denied
 from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Role, TextPart
@@ -162,11 +161,10 @@ def _deny_abandoned_calls(tx: Transaction, examined: _Examination) -> None:
         return
     if damage.stop_reason_of(tx, last.run_id) in (None, "requires_approval"):
         return
-    denied = tuple(given_up(last, UNAPPROVED))
-    made = replace(last, id=new_id("message"), role="tool", parts=denied, otid=None, seq=0, created_at=tx.clock.now())
+    made = denied(tx, last, UNAPPROVED)
     examined.new.append(made)
     examined.window.append(made)
-    examined.note(len(denied), "calls waited for approval in a failed turn, and were denied")
+    examined.note(len(made.parts), "calls waited for approval in a failed turn, and were denied")
 
 
 def _begin_with_system_message(tx: Transaction, examined: _Examination) -> None:

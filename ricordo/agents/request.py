@@ -1,21 +1,25 @@
 """What a turn is asked for, and the state it works on."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ricordo.agents.approvals import Answered
 from ricordo.domain.agent import AgentState, CompactionSettings
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, Part, Role
+from ricordo.domain.message import ApprovalPart, Message, Part, Role, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.llm.chat import ChatModel
+from ricordo.memory.edit_guard import EditGuard, GuardSources, search_results
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.tools.rules import FinishedCall, Rulebook
+from ricordo.tools.toolbox import failed_result
 
 DEFAULT_MAX_STEPS = 50
+# A wire fact: clients of the retired Letta V1 server match it.
+DENIED = "Error: request to call tool denied. User reason: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,29 @@ class Approval:
     parts: tuple[Part, ...] = ()
     decision: Decision | None = None
     otid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A request for approval with its answer: what was decided about each call, and what the client did for its own."""
+
+    request: Message
+    decisions: dict[str, ApprovalPart] = field(default_factory=dict)
+    returns: dict[str, ToolReturnPart] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+
+    def calls_to_run(self) -> list[ToolCallPart]:
+        """The calls that may run now: those that never had to wait, and the approved ones."""
+        calls = [call for call in self.request.tool_calls if call.call_id not in self.returns]
+        return [call for call in calls if not call.is_gated or self.decisions[call.call_id].approves]
+
+    def results(self, run: Sequence[ToolReturnPart]) -> list[ToolReturnPart]:
+        """The results of all calls, in their order: those that were run, the client's, and the denied."""
+        known = {result.call_id: result for result in run} | self.returns
+        return [
+            known.get(call.call_id) or failed_result(call, DENIED.format(reason=self.decisions[call.call_id].reason))
+            for call in self.request.tool_calls
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +156,31 @@ class TurnContext:
         self.prompt_key = key
         self.prompt_changed = True
 
+    def is_untrusted(self) -> bool:
+        """Whether the step's prompt holds untrusted content."""
+        is_read = any(message.is_untrusted for message in self.window)
+        return is_read or any(block.is_untrusted for block in self.state.blocks)
+
+    def said(self) -> tuple[str, ...]:
+        """What the conversation's user said in this turn, which began before the calls that waited for an answer."""
+        begins = self.first
+        if self.approval:
+            begins = min(begins, len(self.window) - 1)  # a compaction may have left nothing of the turn
+        while self.approval and begins > 1 and not self.window[begins].is_said:
+            begins -= 1
+        return _trusted_words(self.window[begins:])
+
+    def edit_guard(self) -> EditGuard:
+        """What keeps the agent from filing what it only looked up, or its own instructions."""
+
+        def read() -> GuardSources:
+            system = (self.state.agent.system, self.request.system or "")
+            recalled, again = (search_results(self.window, said_by_user=by_user) for by_user in (False, True))
+            # A quote, by which memory is written, has to be of this turn; that the words are the user's is true for longer.
+            return GuardSources(system, recalled, self.said(), _trusted_words(self.window), again)
+
+        return EditGuard(read)
+
 
 @dataclass(slots=True)
 class StepDraft:
@@ -166,3 +218,7 @@ class StepDraft:
             started_at=self.started_at,
             step_ns=time.monotonic_ns() - self.began_ns,
         )
+
+
+def _trusted_words(window: Sequence[Message]) -> tuple[str, ...]:
+    return tuple(one.text for one in window if one.is_said and not one.is_untrusted)

@@ -10,21 +10,22 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from ricordo.agents.approvals import given_up
 from ricordo.agents.tracing import FailedCall, keep_failed
 from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
-from ricordo.domain.message import CompactionPart, Message
+from ricordo.domain.message import CompactionPart, Message, ToolReturnPart
 from ricordo.domain.run import Run, StopReason
 from ricordo.prompt.transcript import interrupted
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, jobs, messages, runs
 from ricordo.storage.engine.store import Transaction
+from ricordo.tools.toolbox import failed_result
 
 log = logging.getLogger(__name__)
 CALLBACK = "callback"
+CANCELLED = "The user cancelled the request, so the tool call was denied."
 SWEEP_SECONDS = 20.0  # a lease lasts thirty
 _CALLBACK_ATTEMPTS = 6  # the last one about ten minutes after the first
 _REFUSED = ("llm_bad_request", "context_window_exceeded")
@@ -111,15 +112,22 @@ def give_up_waiting(tx: Transaction, conversation: Conversation, why: str) -> Me
     last = messages.by_ids(tx, conversation.window[-1:])
     if not last or not last[0].is_waiting:
         return None
-    denied = tuple(given_up(last[0], why))
-    results = replace(
-        last[0], id=new_id("message"), role="tool", parts=denied, created_at=tx.clock.now(), otid=None, seq=0
-    )
+    results = denied(tx, last[0], why)
     insert_messages(tx, [results])
     conversations.save_window(tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1)
     # The turn that asked has ended long ago; what its conversation waits for no more must not look as if it did.
     conversations.change(tx, conversation.id, last_stop_reason="cancelled")
     return results
+
+
+def denied(tx: Transaction, request: Message, why: str) -> Message:
+    """The message that answers every call of this request with a denial; not yet stored."""
+    made = replace(request, id=new_id("message"), role="tool", otid=None, seq=0, created_at=tx.clock.now())
+    return replace(made, parts=given_up(request, why))
+
+
+def given_up(request: Message, why: str) -> tuple[ToolReturnPart, ...]:
+    return tuple(failed_result(call, why) for call in request.tool_calls)
 
 
 def callback_job(run: Run) -> Job | None:

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ricordo.agents.agent_types import traits_of
-from ricordo.agents.approvals import Answered
-from ricordo.agents.request import TurnContext
-from ricordo.domain.agent import AgentState
+from ricordo.agents.request import Answered, TurnContext
+from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Part, ReasoningPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
 from ricordo.domain.run import StopReason
+from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid
 from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for
 from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
@@ -74,6 +74,14 @@ def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rule
     """The rules of an agent over the tools it has in a turn. Raises Invalid for rules under which no turn could end."""
     names = [*(tool.name for tool in state.tools), *(tool.name for tool in client_tools)]
     return Rulebook(state.agent.tool_rules, names)
+
+
+def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
+    """The agent, with calls of this tool waiting for approval or not."""
+    rules = [rule for rule in agent.tool_rules if (rule.type, rule.tool_name) != ("requires_approval", tool_name)]
+    if is_wanted:
+        rules.append(ToolRule(tool_name, "requires_approval"))
+    return agent if len(rules) == len(agent.tool_rules) else replace(agent, tool_rules=tuple(rules))
 
 
 def offer_tools(turn: TurnContext, toolbox: Toolbox) -> OfferedTools:

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ricordo.agents.edit_context import expiry_of, is_untrusted, said_in
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.run_end import add_callback
 from ricordo.agents.step_decisions import NextAction
@@ -25,6 +24,7 @@ from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.usage import Expense
 from ricordo.memory.compaction import Cut
+from ricordo.memory.proposals import expiry_of
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.summary import Summary
@@ -47,7 +47,7 @@ async def save_calls(runtime: Runtime, turn: TurnContext, step: StepDraft, reply
         now = tx.clock.now()
         run = _advanced(turn.run, now)
         runs.save(tx, run)
-        message = _assistant_message(turn, step, reply, now, is_untrusted=is_untrusted(turn))
+        message = _assistant_message(turn, step, reply, now, is_untrusted=turn.is_untrusted())
         insert_messages(tx, [message])
         _save_window(tx, turn, _with_delayed(turn, [message]), run, added=turn.unsaved + 1)
         return run, message
@@ -75,9 +75,9 @@ async def save_step(
         Actor("agent", agent.id, agent.name),
         turn.run.id,
         step.id,
-        is_untrusted=is_untrusted(turn),
+        is_untrusted=turn.is_untrusted(),
         expires_after=expiry_of(settings),
-        said=said_in(turn),
+        said=turn.said(),
         schemas=schemas_in(settings.data_dir),
     )
 

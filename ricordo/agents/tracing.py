@@ -9,10 +9,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, replace
+from typing import Any
 
 import orjson
 
@@ -27,7 +27,6 @@ from ricordo.domain.run import Run, Step, StepStatus, StopReason, Trace, status_
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel
 from ricordo.runtime import Runtime
-from ricordo.settings import Settings
 from ricordo.storage import runs, traces
 from ricordo.storage.engine.store import Transaction
 
@@ -35,44 +34,23 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 Call = tuple[ModelRequest, ModelInfo, Json]
 """What was asked, which model, and what it answered."""
+FailedCall = tuple[Step, Trace | None]
+"""The step of a call to a model that gave no answer, and its trace where one is kept."""
 EVERY = 3600.0  # seconds between two looks for traces that have to go
-# How long a text may be, tried one after the other until all of it fits.
-_LENGTHS = (50_000, 10_000, 2_000, 400, 80)
+# How long a text, and how many items a list may have, tried one after the other until all of it fits.
+_REDUCTIONS = ((50_000, 10**9), (10_000, 10**9), (2_000, 10**9), (400, 1_000), (80, 64), (80, 16), (80, 4), (80, 1))
 # Of the calls that one compaction made, as many traces are kept at most, the last ones.
 _MOST_OF_SUMMARY = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """Which traces are kept, how large each of their two sides may be (bytes), for how long (days) and how many."""
-
-    which: Literal["off", "errors", "all"]
-    side: int
-    days: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class FailedCall:
-    """A call to a model that gave no answer: its step, and its trace where one is kept."""
-
-    step: Step
-    trace: Trace | None
-
-
-def keeping(settings: Settings) -> Keeping:
-    return Keeping(settings.traces, settings.trace_kb * 1000, settings.trace_days, settings.trace_count)
 
 
 def trace_of(
     runtime: Runtime, turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopReason | None
 ) -> Trace | None:
     """The trace of an answered call, where one is to be kept; with `errors` only of an answer that ended its run as failed."""
-    kept = keeping(runtime.settings)
     is_error = stop is not None and status_after(stop) == "failed"
-    if step.asked is None or kept.which == "off" or (kept.which == "errors" and not is_error):
+    if step.asked is None or not _is_kept(runtime, is_error=is_error):
         return None
-    return _trace(runtime, turn.run, step.id, (step.asked, turn.model.info, reply_to_json(reply)))
+    return _trace(runtime, turn.run, step.id, (step.asked, turn.model.info, _reply_to_json(reply)))
 
 
 class RecordingModel:
@@ -93,7 +71,7 @@ class RecordingModel:
             async with aclosing(self._model.answer(request)) as items:  # type: ignore[type-var]
                 async for item in items:
                     if isinstance(item, ModelReply):
-                        answered = reply_to_json(item)
+                        answered = _reply_to_json(item)
                     yield item
         except (Exception, asyncio.CancelledError) as error:
             kind = error.kind if isinstance(error, ModelError) else type(error).__name__
@@ -106,11 +84,11 @@ class RecordingModel:
 
 def recorded_calls(runtime: Runtime) -> deque[Call] | None:
     """Where to note the calls that write a summary; None where the settings want no trace."""
-    return None if keeping(runtime.settings).which == "off" else deque(maxlen=_MOST_OF_SUMMARY)
+    return deque(maxlen=_MOST_OF_SUMMARY) if _is_kept(runtime, is_error=True) else None
 
 
 def traces_of_summary(runtime: Runtime, run: Run, calls: deque[Call] | None) -> list[Trace]:
-    wanted = [call for call in calls or () if keeping(runtime.settings).which == "all" or "error" in call[2]]
+    wanted = [call for call in calls or () if _is_kept(runtime, is_error="error" in call[2])]
     made = (_trace(runtime, run, new_id("step"), call) for call in wanted)
     return [trace for trace in made if trace]
 
@@ -126,20 +104,25 @@ def failed_call(
     model_ns = time.monotonic_ns() - draft.asked_ns
     record = draft.record(turn, runtime.store.clock.now(), reason)
     step = replace(record, status=status, error=dict(error) if error else None, model_ns=model_ns)
-    kept = keeping(runtime.settings)
-    if kept.which == "off" or (kept.which == "errors" and status == "cancelled"):
-        return FailedCall(step, None)
+    if not _is_kept(runtime, is_error=status == "failed"):
+        return step, None
     answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
-    return FailedCall(step, _trace(runtime, turn.run, draft.id, (draft.asked, turn.model.info, answered)))
+    return step, _trace(runtime, turn.run, draft.id, (draft.asked, turn.model.info, answered))
 
 
 def keep_failed(tx: Transaction, failed: FailedCall) -> None:
-    runs.insert_step(tx, failed.step)
-    if failed.trace:
-        traces.insert_one(tx, failed.trace)
+    step, trace = failed
+    runs.insert_step(tx, step)
+    if trace:
+        traces.insert_one(tx, trace)
 
 
-def request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
+def _is_kept(runtime: Runtime, *, is_error: bool) -> bool:
+    which = runtime.settings.traces
+    return which == "all" or (which == "errors" and is_error)
+
+
+def _request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
     """Our request, in words that no provider's format is needed to read."""
     asked: Json = {
         "model": info.handle,
@@ -155,7 +138,7 @@ def request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def reply_to_json(reply: ModelReply) -> Json:
+def _reply_to_json(reply: ModelReply) -> Json:
     usage = {name: value for name, value in asdict(reply.usage).items() if value is not None}
     return {"model": reply.model, "finish": reply.finish, "parts": _parts(reply.parts), "usage": usage}
 
@@ -166,24 +149,17 @@ def shortened(value: Json, most: int) -> str:
     if len(whole) <= most:
         return whole.decode()
     note = f"Shortened: this was {len(whole):,} bytes, of which at most {most:,} are kept."
-    cut: Any = value
-    for length in _LENGTHS:
-        cut = _with_shorter_texts(value, length)
-        if len(text := orjson.dumps({"note": note, **cut})) <= most:
+    for length, items in _REDUCTIONS:
+        if len(text := orjson.dumps({"note": note, **_reduced(value, length, items)})) <= most:
             return text.decode()
-    items = 64
-    while items >= 1:
-        if len(text := orjson.dumps({"note": note, **_with_shorter_lists(cut, items)})) <= most:
-            return text.decode()
-        items //= 4
     return orjson.dumps({"note": note}).decode()
 
 
 async def prune(runtime: Runtime, _job: Job, report: Report) -> None:
     """Delete traces that are too old or too many, some at a time."""
-    kept, done = keeping(runtime.settings), 0
-    before = runtime.store.clock.now() - kept.days * DAY
-    while count := await runtime.store.write(lambda tx: traces.prune(tx, before=before, kept=kept.count)):
+    settings, done = runtime.settings, 0
+    before = runtime.store.clock.now() - settings.trace_days * DAY
+    while count := await runtime.store.write(lambda tx: traces.prune(tx, before=before, kept=settings.trace_count)):
         done += count
         report(done, done)
 
@@ -193,9 +169,9 @@ HANDLER = JobHandler("traces", prune, every_seconds=EVERY)
 
 def _trace(runtime: Runtime, run: Run, step_id: str, call: Call) -> Trace | None:
     asked, info, answered = call
-    most = keeping(runtime.settings).side
+    most = runtime.settings.trace_kb * 1000
     try:
-        request = shortened(redact_json(request_to_json(asked, info)), most)
+        request = shortened(redact_json(_request_to_json(asked, info)), most)
         response = shortened(redact_json(answered), most)
     except (TypeError, ValueError, RecursionError) as error:
         # Whatever a tool's schema or a setting holds that JSON cannot: to keep a trace is no reason to fail a turn.
@@ -222,34 +198,18 @@ def _picture(part: ImagePart) -> Json:
     return shown
 
 
-def _with_shorter_texts(value: Any, length: int) -> Any:
+def _reduced(value: Any, length: int, items: int) -> Any:
+    """The value with its longer texts and lists cut in their middle."""
     match value:
         case str() if len(value) > length:
             half = length // 2
             return f"{value[:half]}… ({len(value) - 2 * half:,} characters left out) …{value[-half:]}"
         case dict():
-            return {name: _with_shorter_texts(item, length) for name, item in value.items()}
+            return {name: _reduced(item, length, items) for name, item in value.items()}
         case list():
-            return [_with_shorter_texts(item, length) for item in value]
+            if len(value) > items:
+                first = items // 2
+                value = [*value[:first], f"{len(value) - items:,} items left out", *value[first - items :]]
+            return [_reduced(item, length, items) for item in value]
         case _:
             return value
-
-
-def _with_shorter_lists(value: Any, items: int) -> Any:
-    match value:
-        case list() if len(value) > items:
-            return list(_ends_of(value, items))
-        case dict():
-            return {name: _with_shorter_lists(item, items) for name, item in value.items()}
-        case list():
-            return [_with_shorter_lists(item, items) for item in value]
-        case _:
-            return value
-
-
-def _ends_of(value: list[Any], items: int) -> Iterator[Any]:
-    first = items // 2
-    last = items - first
-    yield from (_with_shorter_lists(item, items) for item in value[:first])
-    yield f"{len(value) - items:,} items left out"
-    yield from (_with_shorter_lists(item, items) for item in value[-last:])

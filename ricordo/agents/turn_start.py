@@ -8,17 +8,15 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ricordo.agents.approvals import EXPIRED, answered, given_up, require_nothing_waits, to_all, waiting_in
 from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.conversations import effective, system_message, with_model
-from ricordo.agents.edit_context import is_others
-from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest, WindowLimit
-from ricordo.agents.run_end import heal
+from ricordo.agents.request import Answered, Approval, NewMessage, TurnContext, TurnRequest, WindowLimit
+from ricordo.agents.run_end import given_up, heal
 from ricordo.agents.step_decisions import finished_calls, rulebook
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, Part, ToolReturnPart
+from ricordo.domain.message import ApprovalPart, Message, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
 from ricordo.runtime import Runtime
@@ -30,6 +28,13 @@ from ricordo.tools.rules import FinishedCall
 LEASE = 30 * SECOND
 REPEAT_WINDOW = 600 * SECOND
 _ATTEMPTS = 5
+# These two sentences are wire facts: clients of the retired Letta V1 server match them.
+NOTHING_WAITS = "No tool call is currently awaiting approval"
+STILL_WAITING = (
+    "Cannot send a new message: The agent is waiting for approval on a tool call. "
+    "Please approve or deny the pending request before continuing."
+)
+EXPIRED = "The request for approval was not answered in time, so the tool call was denied."
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +95,16 @@ def continues_turn(request: TurnRequest, window: Sequence[Message]) -> bool:
 def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     """Store what was said, and put it into the window; raises Conflict or Invalid where an answer is due, or none is."""
     request, run, now = turn.request, turn.run, tx.clock.now()
-    said = [_stored(item, run, now, is_others(item, request, turn.state.conversation)) for item in request.messages]
+    said = [
+        _stored(item, run, now, is_others(item, request, turn.state.conversation.user_id)) for item in request.messages
+    ]
     before: list[Message] = []
     if request.approval:
         before = [_take_approval(tx, turn, request.approval, now)]
         turn.delayed = said
-    elif late := require_nothing_waits(turn.window, now, expiry):
+    elif late := waiting_in(turn.window):
+        if now - late.created_at < expiry * SECOND:
+            raise Conflict(STILL_WAITING)
         before = [run.new_message("tool", given_up(late, EXPIRED), now)]
     insert_messages(tx, [*before, *said])
     turn.first = len(turn.window)
@@ -107,24 +116,35 @@ def _take_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: 
     """Match the answer with the calls that wait for it; returns it as a message."""
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
         raise Collision("This answer was accepted before.")  # before it is said that nothing waits for it
-    # Results of the client's own tools are untrusted.
-    parts = tuple(
-        replace(part, is_untrusted=True) if isinstance(part, ToolReturnPart) else part
-        for part in _decided(turn.window, approval)
-    )
-    turn.approval = answered(turn.window, parts)
+    turn.approval = answered(turn.window, approval)
     turn.finished = finished_before(turn.window)
-    return _stored(NewMessage("approval", parts, approval.otid), turn.run, now, bool(turn.approval.returns))
+    return _stored(
+        NewMessage("approval", turn.approval.parts, approval.otid), turn.run, now, bool(turn.approval.returns)
+    )
 
 
-def _decided(window: list[Message], approval: Approval) -> tuple[Part, ...]:
-    if approval.decision is None:
-        return approval.parts
-    request = waiting_in(window)
-    asked = approval.decision.request_id
-    if request and asked and asked != request.id:
-        raise Invalid(f"Invalid approval request ID. Expected '{request.id}' but received '{asked}'.")
-    return to_all(window, approval.decision.approves, approval.decision.reason)
+def waiting_in(window: Sequence[Message]) -> Message | None:
+    return window[-1] if window and window[-1].is_waiting else None
+
+
+def answered(window: Sequence[Message], approval: Approval) -> Answered:
+    """The request that waits, with this answer to it; raises Invalid where nothing waits or the answer does not fit it."""
+    request, decision, parts = waiting_in(window), approval.decision, approval.parts
+    if request is None:
+        raise Invalid(NOTHING_WAITS)
+    gated = {call.call_id: call for call in request.tool_calls if call.is_gated}
+    if decision:
+        if decision.request_id not in (None, "", request.id):
+            raise Invalid(f"Invalid approval request ID. Expected '{request.id}' but received '{decision.request_id}'.")
+        parts = tuple(ApprovalPart(id, decision.approves, decision.reason) for id in gated)
+    ids = [part.call_id for part in parts if isinstance(part, ApprovalPart | ToolReturnPart)]
+    if sorted(ids) != sorted(gated):
+        raise Invalid(f"Invalid tool call IDs. Expected '{list(gated)}', but received '{ids}'.")
+    # What the client says is untrusted, and it does not say which tool a result is of.
+    parts = tuple(replace(one, is_untrusted=True) if isinstance(one, ToolReturnPart) else one for one in parts)
+    decisions = {part.call_id: part for part in parts if isinstance(part, ApprovalPart)}
+    returns = [replace(one, name=gated[one.call_id].name) for one in parts if isinstance(one, ToolReturnPart)]
+    return Answered(request, decisions, {one.call_id: one for one in returns}, parts)
 
 
 def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
@@ -219,3 +239,14 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
 
 def _stored(item: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message:
     return replace(item.signed(run.new_message(item.role, item.parts, now)), is_untrusted=is_untrusted)
+
+
+def is_others(said: NewMessage, request: TurnRequest, user_id: str | None) -> bool:
+    """Whether somebody else than the conversation's user says this: another sender, or, where none is named, another name."""
+    if said.role != "user":
+        return False
+    scope = request.scope
+    users = {scope.subject_id, user_id} - {None} or {scope.user_id}
+    if said.sender_id:
+        return said.sender_id not in users
+    return bool(said.name) and said.name not in users | {scope.user_name}

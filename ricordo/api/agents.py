@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
+from ricordo.agents.agent_types import chosen_system
 from ricordo.agents.conversations import DEFAULT, effective, resolve_conversation
-from ricordo.agents.custom_prompts import chosen_system
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.step_decisions import rulebook
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, changed_agent, note

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
-from ricordo.agents.edit_context import expiry_of
 from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import TextConflict
@@ -29,6 +28,7 @@ from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import NotFound
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Conflicted, Undone
+from ricordo.memory.proposals import expiry_of
 from ricordo.memory.schemas import require_follows, schemas_in
 from ricordo.memory.user_memory import ProposalOptions, UserMemory
 from ricordo.storage import agents, history, proposals

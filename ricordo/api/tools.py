@@ -5,8 +5,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from ricordo.agents.approvals import with_approval
-from ricordo.agents.step_decisions import rulebook
+from ricordo.agents.step_decisions import rulebook, with_approval
 from ricordo.api.call import Here, Paged, answer, changed_agent
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import TextPiece

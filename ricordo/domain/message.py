@@ -168,6 +168,11 @@ class Message:
         return self.role == "approval" and any(call.is_gated for call in self.tool_calls)
 
     @property
+    def is_said(self) -> bool:
+        """Whether a user said this."""
+        return self.role == "user" and not self.is_event
+
+    @property
     def is_event(self) -> bool:
         return self.role == "user" and any(isinstance(part, EventPart) for part in self.parts)
 

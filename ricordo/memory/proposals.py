@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ricordo.domain.block import Block
+from ricordo.domain.clock import DAY
 from ricordo.domain.ids import new_id
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block
+from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.store import Transaction
 
@@ -120,3 +122,8 @@ def _with_older(value: str | None, older: Proposal, metadata: ChangeMetadata) ->
         return value
     merged = merge_lines(older.base_value, value, older.value)
     return value if merged is None else merged
+
+
+def expiry_of(settings: Settings) -> int | None:
+    """How long proposals wait, in microseconds; None: for ever."""
+    return int(settings.proposal_expiry * DAY) or None

@@ -71,7 +71,9 @@ class MemorySection:
 
 
 def render_memory(section: MemorySection) -> str:
-    parts = [_blocks(section), _rules(section.rule_lines), _directories(section.directories, section.max_files_open)]
+    listed = "\n".join(section.rule_lines)
+    rules = f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>" if listed else ""
+    parts = [_blocks(section), rules, _directories(section.directories, section.max_files_open)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -127,40 +129,29 @@ def _like(sign: str) -> str:
     return f"[{re.escape(sign)}{re.escape(wide)}]" if wide else re.escape(sign)
 
 
-def _rules(lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    listed = "\n".join(lines)
-    return f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>"
-
-
 def _directories(directories: Sequence[PromptDirectory], max_files_open: int) -> str:
     if not directories:
         return ""
     open_files = sum(file.is_open for directory in directories for file in directory.files)
     limits = f"<file_limits>\n- current_files_open={open_files}\n- max_files_open={max_files_open}\n</file_limits>"
-    rendered = "\n\n".join(_directory(directory) for directory in directories)
-    return f"<directories>\n{limits}\n\n{rendered}\n</directories>"
-
-
-def _directory(directory: PromptDirectory) -> str:
-    lines = [f'<directory name="{disarm(directory.name, *_IN_DIRECTORY)}">']
-    if directory.description:
-        lines.append(f"<description>{disarm(directory.description, *_IN_DIRECTORY)}</description>")
-    if directory.instructions:
-        lines.append(f"<instructions>{disarm(directory.instructions, *_IN_DIRECTORY)}</instructions>")
-    head = "\n".join(lines)
-    files = "".join(f"\n\n{_file(file)}" for file in directory.files)
-    return f"{head}{files}\n\n</directory>"
+    rendered: list[str] = []
+    for directory in directories:
+        lines = [f'<directory name="{disarm(directory.name, *_IN_DIRECTORY)}">']
+        for tag, text in (("description", directory.description), ("instructions", directory.instructions)):
+            lines += [f"<{tag}>{disarm(text, *_IN_DIRECTORY)}</{tag}>"] if text else []
+        rendered += ["\n".join(lines) + "".join(f"\n\n{_file(file)}" for file in directory.files) + "\n\n</directory>"]
+    return f"<directories>\n{limits}\n\n" + "\n\n".join(rendered) + "\n</directories>"
 
 
 def _file(file: OpenFile) -> str:
-    status = "open" if file.is_open else "closed"
-    description = (
-        f"<description>\n{disarm(file.description, *_IN_DIRECTORY)}\n</description>\n" if file.description else ""
+    description, content = (
+        f"<{tag}>\n{disarm(text, *_IN_DIRECTORY)}\n</{tag}>\n" if is_shown else ""
+        for tag, text, is_shown in (
+            ("description", file.description or "", bool(file.description)),
+            ("value", file.content, file.is_open),
+        )
     )
-    value = f"<value>\n{disarm(file.content, *_IN_DIRECTORY)}\n</value>\n" if file.is_open else ""
     return (
-        f'<file status="{status}" name="{disarm(file.name, *_IN_DIRECTORY)}">\n{description}'
-        f"<metadata>\n- chars_current={len(file.content)}\n- chars_limit={file.limit}\n</metadata>\n{value}</file>"
+        f'<file status="{"open" if file.is_open else "closed"}" name="{disarm(file.name, *_IN_DIRECTORY)}">\n{description}'
+        f"<metadata>\n- chars_current={len(file.content)}\n- chars_limit={file.limit}\n</metadata>\n{content}</file>"
     )

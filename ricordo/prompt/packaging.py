@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from ricordo.domain.clock import to_datetime, zone
-from ricordo.domain.message import EventPart, Message, TextPart
+from ricordo.domain.message import EventPart, Message, Part, TextPart
 
 FIRST_LOGIN = "Never (first login)"
 _NOT_FROM_USER = "[This is an automated system message hidden from the user] "
@@ -55,18 +55,16 @@ def summary_event(summary: str, count: int | None, time: str) -> EventPart:
 
 def packed(message: Message, timezone: str) -> Message:
     """A user message for a type of agent that gets them as JSON: texts packed one by one, pictures and events as they are."""
-    if message.role != "user" or message.is_event:
+    if not message.is_said:
         return message
     time = local_time(message.created_at, timezone)
-    return replace(
-        message,
-        parts=tuple(
-            replace(part, text=package_user_message(part.text, time, name=message.name))
-            if isinstance(part, TextPart)
-            else part
-            for part in message.parts
-        ),
-    )
+
+    def shown(part: Part) -> Part:
+        if not isinstance(part, TextPart):
+            return part
+        return replace(part, text=package_user_message(part.text, time, name=message.name))
+
+    return replace(message, parts=tuple(map(shown, message.parts)))
 
 
 def truncate(text: str, limit: int) -> str:

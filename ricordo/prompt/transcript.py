@@ -70,13 +70,11 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     used: set[str] = set()
     other_ids: dict[str, str] = {}
     for given in messages:
-        if calls := given.tool_calls:
-            if len({call.call_id for call in calls}) < len(calls):
-                given = _with_distinct_calls(given)  # noqa: PLW2901
-                calls = given.tool_calls
-            reused = {call.call_id for call in calls if not call.call_id or call.call_id in used}
-            other_ids = {id: f"{id or 'call'}_{len(used)}" for id in reused}
-        message = _with_other_ids(given, other_ids) if other_ids else given
+        message, calls = given, given.tool_calls
+        if calls:
+            message, other_ids = _with_fresh_ids(given, used)
+        elif other_ids:
+            message = replace(given, parts=tuple(_renamed(part, other_ids) for part in given.parts))
         if message.role == "tool":
             answered = [open_calls.pop(part.call_id, None) is not None for part in message.tool_returns]
             if all(answered):
@@ -97,26 +95,28 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     return sound
 
 
-def _with_distinct_calls(message: Message) -> Message:
-    seen: set[str] = set()
+def _with_fresh_ids(message: Message, used: set[str]) -> tuple[Message, dict[str, str]]:
+    """The message with an id of its own for each call, and the new ids of those calls that results name by a used one."""
+    ids = [call.call_id for call in message.tool_calls]
+    if all(ids) and len(set(ids)) == len(ids) and used.isdisjoint(ids):
+        return message, {}
     parts: list[Part] = []
+    other_ids: dict[str, str] = {}
+    here: set[str] = set()
     for number, part in enumerate(message.parts):
-        if isinstance(part, ToolCallPart):
-            if part.call_id in seen:
-                part = replace(part, call_id=f"{part.call_id}_{number}")  # noqa: PLW2901
-            seen.add(part.call_id)
+        if isinstance(part, ToolCallPart) and (not (id := part.call_id) or id in used or id in here):
+            part = replace(part, call_id=f"{id or 'call'}_{len(used)}_{number}")  # noqa: PLW2901
+            if id not in here:
+                other_ids.setdefault(id, part.call_id)
+        here |= {part.call_id} if isinstance(part, ToolCallPart) else set()
         parts.append(part)
-    return replace(message, parts=tuple(parts))
+    return replace(message, parts=tuple(parts)), other_ids
 
 
-def _with_other_ids(message: Message, other_ids: Mapping[str, str]) -> Message:
-    parts = (
-        replace(part, call_id=other_ids.get(part.call_id, part.call_id))
-        if isinstance(part, ToolCallPart | ToolReturnPart)
-        else part
-        for part in message.parts
+def _renamed(part: Part, other_ids: Mapping[str, str]) -> Part:
+    return (
+        replace(part, call_id=other_ids.get(part.call_id, part.call_id)) if isinstance(part, ToolReturnPart) else part
     )
-    return replace(message, parts=tuple(parts))
 
 
 def interrupted(after: Message, calls: Sequence[ToolCallPart]) -> Message:
@@ -130,9 +130,9 @@ def _packaged(message: Message, timezone: str, cap: int) -> Message:
 
 
 def _packaged_result(part: ToolReturnPart, time: str, cap: int) -> ToolReturnPart:
-    is_success = part.status == "success"
-    if len(part.content) > cap:
-        cut = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
-        return replace(part, content=package_result(cut, is_success=is_success, time=time))
-    content = orjson.loads(part.content) if part.is_json else part.content
-    return replace(part, content=package_result(content, is_success=is_success, time=time))
+    content = part.content
+    if len(content) > cap:
+        content = f"{content[:cap]}... [truncated {len(content) - cap} chars]"
+    elif part.is_json:
+        content = orjson.loads(content)
+    return replace(part, content=package_result(content, is_success=part.status == "success", time=time))

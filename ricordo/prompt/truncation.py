@@ -4,7 +4,8 @@ Compaction comes first and loses nothing. This is for what it cannot help: one m
 newest exchange alone fills it. Only what the model is sent gets shorter; what is stored stays whole.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,8 @@ from ricordo.errors import ModelError
 
 Count = Callable[[Message], int]
 """How many tokens a message takes, by our own estimate: `ricordo.llm.tokens.message_tokens`."""
+Excess = Callable[[Iterable[Message]], int]
+"""How many tokens some messages take beyond what is allowed."""
 
 # Tokens that must be left beside the system message, else there is nothing to ask.
 LEAST_ROOM = 64
@@ -50,19 +53,23 @@ class SystemPromptTooLong(ModelError):
 def fit(messages: Sequence[Message], budget: int, percent: int = 100, *, count: Count) -> tuple[Message, ...]:
     """The transcript, cut until `percent` of its estimate is within `budget` tokens; every call keeps its one result.
 
-    Results of tools are cut first, then old texts, then the newest; then pictures, thoughts and whole exchanges go, oldest
-    first. The system message stays whole. Raises SystemPromptTooLong where it leaves no room.
+    The longest texts are cut first, and what a user said last after all others; then pictures and thoughts go, then whole
+    exchanges, oldest first. The system message stays whole. Raises SystemPromptTooLong where it leaves no room.
     """
-    whole = tuple(messages)
     allowed = budget * 100 // max(1, percent)
-    if _total(whole, count) <= allowed:
+
+    def excess(some: Iterable[Message]) -> int:
+        return sum(map(count, some)) - allowed
+
+    whole = tuple(messages)
+    if excess(whole) <= 0:
         return whole
     system = count(whole[0]) if whole and whole[0].role == "system" else 0
     if system + LEAST_ROOM > allowed:
         raise SystemPromptTooLong(-(-system * percent // 100), budget)
-    for shorter in _attempts(whole, allowed, count):
+    for shorter in _attempts(whole, _CHARACTERS * allowed, excess):
         whole = shorter
-        if _total(whole, count) <= allowed:
+        if excess(whole) <= 0:
             break
     return whole
 
@@ -98,40 +105,31 @@ def shorten(text: str, limit: int) -> str:
     return text[: kept - tail] + _NOTE.format(len(text) - kept) + text[len(text) - tail :]
 
 
-def _attempts(messages: tuple[Message, ...], allowed: int, count: Count) -> Iterator[tuple[Message, ...]]:
-    """Ever shorter transcripts, each made from the one before."""
+def _attempts(messages: tuple[Message, ...], longest: int, excess: Excess) -> Iterator[tuple[Message, ...]]:
+    """Ever shorter transcripts, each made from the one before; no text that fits has more than `longest` characters."""
     newest = _newest_words(messages)
     # As it is stored, or as `prompt/transcript.py` shows it.
     summary = [1] if len(messages) > 1 and (messages[1].role == "summary" or messages[1].is_event) else []
-    for is_cut in (
-        lambda _index, part: isinstance(part, ToolReturnPart),
-        lambda index, part: index < newest or isinstance(part, ToolReturnPart),
-        lambda _index, _part: True,
-    ):
-        messages = _capped(messages, is_cut, _LEAST_TEXT, allowed, count)
+    for spared in (newest, -1):
+        messages = _capped(messages, spared, _LEAST_TEXT, longest, excess)
         yield messages
-    for index in range(len(messages)):
-        lighter = _without_weight(messages[index])
-        if lighter is not messages[index]:
-            messages = (*messages[:index], lighter, *messages[index + 1 :])
-            yield messages
-    places = _kept_exchanges(messages, {0, *summary, newest}, allowed, count)
+    messages = tuple(map(_without_weight, messages))
+    yield messages
+    places = _kept_exchanges(messages, {0, *summary, newest}, excess)
     messages = tuple(messages[place] for place in places)
     yield messages
-    messages = _capped(messages, lambda _index, _part: True, 1, allowed, count)
+    messages = _capped(messages, -1, 1, longest, excess)
     yield messages
-    yield _barest(messages, places.index(newest), allowed, count)
-
-
-def _barest(messages: tuple[Message, ...], newest: int, allowed: int, count: Count) -> tuple[Message, ...]:
-    """The system message and what a user said last, as far as it fits."""
-    system = tuple(message for message in messages[:1] if message.role == "system")
-    last = messages[newest]
-    if last.role not in ("user", "summary"):
-        return system
-    # No character takes more than one token.
-    room = max(1, allowed - _total((*system, last.with_text("")), count))
-    return (*system, last.with_text(shorten(last.text, room)))
+    # The system message and what a user said last, as far as it fits.
+    system, last = (
+        tuple(message for message in messages[:1] if message.role == "system"),
+        messages[places.index(newest)],
+    )
+    if last.role in ("user", "summary"):
+        # No character takes more than one token.
+        room = max(1, -excess((*system, last.with_text(""))))
+        system = (*system, last.with_text(shorten(last.text, room)))
+    yield system
 
 
 def _newest_words(messages: Sequence[Message]) -> int:
@@ -142,32 +140,25 @@ def _newest_words(messages: Sequence[Message]) -> int:
 
 
 def _capped(
-    messages: tuple[Message, ...], is_cut: Callable[[int, Part], bool], least: int, allowed: int, count: Count
+    messages: tuple[Message, ...], spared: int, least: int, longest: int, excess: Excess
 ) -> tuple[Message, ...]:
-    """The texts that may be cut, cut to the largest length with which all fits, or to `least` where none does."""
-    sizes = [_size(part) for i, m in enumerate(messages) if m.role != "system" for part in m.parts if is_cut(i, part)]
-    # No text that fits is longer: a token is four characters at the most.
-    low, high = least, min(max(sizes, default=0), _CHARACTERS * max(1, allowed))
-    best = _at(messages, is_cut, least)
-    if high <= least or _total(best, count) > allowed:
-        return best
-    while low + 1 < high:
-        middle = (low + high) // 2
-        tried = _at(messages, is_cut, middle)
-        if _total(tried, count) <= allowed:
-            best, low = tried, middle
-        else:
-            high = middle
-    return best
+    """The texts cut to the largest length with which all fits, or to `least` where none does; one message is `spared`."""
+    cuttable = [message.role != "system" and index != spared for index, message in enumerate(messages)]
 
+    def at(cap: int) -> tuple[Message, ...]:
+        return tuple(
+            replace(message, parts=tuple(_cut(part, cap) for part in message.parts))
+            if is_cuttable and any(_size(part) > cap for part in message.parts)
+            else message
+            for message, is_cuttable in zip(messages, cuttable, strict=True)
+        )
 
-def _at(messages: tuple[Message, ...], is_cut: Callable[[int, Part], bool], cap: int) -> tuple[Message, ...]:
-    return tuple(
-        message
-        if message.role == "system" or all(_size(part) <= cap for part in message.parts)
-        else replace(message, parts=tuple(_cut(part, cap) if is_cut(index, part) else part for part in message.parts))
-        for index, message in enumerate(messages)
-    )
+    sizes = [
+        _size(part) for message, is_cut in zip(messages, cuttable, strict=True) if is_cut for part in message.parts
+    ]
+    caps = range(least, min(max(sizes, default=0), longest) + 1)
+    too_long = bisect_left(caps, True, key=lambda cap: excess(at(cap)) > 0)
+    return at(caps[too_long - 1] if too_long else least)
 
 
 def _size(part: Part) -> int:
@@ -202,12 +193,10 @@ def _short_arguments(arguments: str, cap: int) -> str:
     except orjson.JSONDecodeError:
         values = None
     each = cap if isinstance(values, dict) else 0
-    while each >= 1:
-        shorter = orjson.dumps(_with_short_texts(values, each)).decode()
-        if len(shorter) <= cap:
-            return shorter
+    while each and len(arguments) > cap:
+        arguments = orjson.dumps(_with_short_texts(values, each)).decode()
         each //= 2
-    return "{}"
+    return arguments if len(arguments) <= cap else "{}"
 
 
 def _with_short_texts(value: Any, limit: int) -> Any:
@@ -230,22 +219,15 @@ def _without_weight(message: Message) -> Message:
     return replace(message, parts=tuple(parts) or (_NO_THOUGHTS,))
 
 
-def _kept_exchanges(messages: tuple[Message, ...], kept: set[int], allowed: int, count: Count) -> list[int]:
+def _kept_exchanges(messages: tuple[Message, ...], kept: set[int], excess: Excess) -> list[int]:
     """Where the messages are that stay when the oldest exchanges go; those in `kept` stay, and so does the last exchange."""
-    excess = _total(messages, count) - allowed
-    gone: set[int] = set()
+    over, gone = excess(messages), set[int]()
     for begin, end in exchanges(messages)[:-1]:
-        if excess <= 0:
-            break
-        if kept.isdisjoint(range(begin, end)):
+        if over > 0 and kept.isdisjoint(range(begin, end)):
             gone.update(range(begin, end))
-            excess -= _total(messages[begin:end], count)
-    return [index for index in range(len(messages)) if index not in gone]
+            over -= excess(messages[begin:end]) - excess(())
+    return [place for place in range(len(messages)) if place not in gone]
 
 
 def _answered(message: Message) -> set[str]:
     return {part.call_id for part in message.parts if isinstance(part, ToolReturnPart | ApprovalPart)}
-
-
-def _total(messages: Sequence[Message], count: Count) -> int:
-    return sum(map(count, messages))

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.edit_context import said_in
 from ricordo.agents.lifecycle import BlockSpec
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.block import Policy
@@ -442,7 +441,7 @@ def test_a_turn_of_which_a_compaction_left_nothing_quotes_nobody() -> None:
     agent = make.agent()
     window = [make.message(agent, "Be kind.", "system"), make.message(agent, "They talked.", "summary")]
     turn: Any = SimpleNamespace(window=window, first=len(window), approval=object())
-    assert said_in(turn) == ()
+    assert TurnContext.said(turn) == ()
 
 
 FACT = "My grandmother Rosa taught me to bake chestnut bread every single October in Genoa."

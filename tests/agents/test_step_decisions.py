@@ -6,8 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from ricordo.agents.approvals import Answered
-from ricordo.agents.request import TurnContext, TurnRequest, WindowLimit
+from ricordo.agents.request import Answered, TurnContext, TurnRequest, WindowLimit
 from ricordo.agents.step_decisions import (
     AFTER_FAILURE,
     ONE_BY_ONE,

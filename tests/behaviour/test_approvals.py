@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.approvals import CANCELLED, EXPIRED, STILL_WAITING
+from ricordo.agents.run_end import CANCELLED
+from ricordo.agents.turn_start import EXPIRED, STILL_WAITING
 from ricordo.domain.scope import Scope
 from ricordo.storage import tools
 from ricordo.storage.engine.store import Transaction

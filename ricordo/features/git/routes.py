@@ -22,7 +22,6 @@ from dulwich.server import DictBackend, UploadPackHandler
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
-from ricordo.agents.edit_context import expiry_of
 from ricordo.api.call import Here, RequestContext
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Chain
@@ -39,6 +38,7 @@ from ricordo.features.git.receiver import (
     receive,
 )
 from ricordo.features.git.repository import copy_whole, open_repository, read_repository
+from ricordo.memory.proposals import expiry_of
 from ricordo.memory.user_memory import open_memory
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction
