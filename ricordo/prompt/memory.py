@@ -71,9 +71,7 @@ class MemorySection:
 
 
 def render_memory(section: MemorySection) -> str:
-    listed = "\n".join(section.rule_lines)
-    rules = f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>" if listed else ""
-    parts = [_blocks(section), rules, _directories(section.directories, section.max_files_open)]
+    parts = [_blocks(section), _rules(section.rule_lines), _directories(section.directories, section.max_files_open)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -127,6 +125,11 @@ def _closing(tags: tuple[str, ...]) -> re.Pattern[str]:
 def _like(sign: str) -> str:
     wide = chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else ""
     return f"[{re.escape(sign)}{re.escape(wide)}]" if wide else re.escape(sign)
+
+
+def _rules(lines: Sequence[str]) -> str:
+    listed = "\n".join(lines)
+    return f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>" if lines else ""
 
 
 def _directories(directories: Sequence[PromptDirectory], max_files_open: int) -> str:

@@ -72,7 +72,9 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     for given in messages:
         message, calls = given, given.tool_calls
         if calls:
-            message, other_ids = _with_fresh_ids(given, used)
+            ids = [call.call_id for call in calls]
+            is_clear = all(ids) and len(set(ids)) == len(ids) and used.isdisjoint(ids)
+            message, other_ids = (given, {}) if is_clear else _with_fresh_ids(given, used)
         elif other_ids:
             message = replace(given, parts=tuple(_renamed(part, other_ids) for part in given.parts))
         if message.role == "tool":
@@ -97,9 +99,6 @@ def paired(messages: Iterable[Message]) -> list[Message]:
 
 def _with_fresh_ids(message: Message, used: set[str]) -> tuple[Message, dict[str, str]]:
     """The message with an id of its own for each call, and the new ids of those calls that results name by a used one."""
-    ids = [call.call_id for call in message.tool_calls]
-    if all(ids) and len(set(ids)) == len(ids) and used.isdisjoint(ids):
-        return message, {}
     parts: list[Part] = []
     other_ids: dict[str, str] = {}
     here: set[str] = set()
