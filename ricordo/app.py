@@ -17,8 +17,7 @@ from ricordo.agents import deletion, run_end, tracing
 from ricordo.agents.run_end import close_all, close_expired
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.guard import Guard
-from ricordo.api.lazy_routes import Application, LazyRoutesMiddleware
-from ricordo.api.routing import LazyRouter
+from ricordo.api.routing import Application, LazyRouter, LazyRoutesMiddleware
 from ricordo.background import callbacks, upkeep
 from ricordo.background.postgres_worker import background_work
 from ricordo.domain.scope import Scope

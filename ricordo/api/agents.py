@@ -3,17 +3,16 @@
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
-from fastapi import Query, Response
+from fastapi import Query
 
 from ricordo.agents.agent_types import chosen_system
 from ricordo.agents.conversations import DEFAULT, effective, resolve_conversation
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, changed_agent, note
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
 from ricordo.api.messages import new_message
-from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate
-from ricordo.api.models.base import NoteResponse
-from ricordo.api.models.context import ContextResponse
+from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate, ContextResponse
+from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import Agent, CompactionSettings
@@ -31,19 +30,20 @@ _OLDER_SETTINGS = (
     ("parallel_tool_calls", "parallel_tool_calls"),
     ("response_format", "response_format"),
 )
+_PLAIN = ("system", "metadata", "hidden")
 _FILE_SETTINGS = ("max_files_open", "per_file_view_window_char_limit")
 
 
 @router.post("/", response_model=AgentResponse)
-async def create(here: Here, body: AgentRequest) -> Response:
+async def create(here: Here, body: AgentRequest) -> Json:
     """Make an agent."""
     body.refuse_unsupported()
-    state = await create_agent(here.runtime, here.scope, _spec(body))
-    return answer(agent_json(here, state))
+    return agent_json(here, await create_agent(here.runtime, here.scope, _spec(body)))
 
 
 @router.get("/", response_model=list[AgentResponse])
-async def list_agents(
+def list_agents(
+    tx: Transaction,
     here: Here,
     paging: Paged,
     name: str | None = None,
@@ -51,37 +51,29 @@ async def list_agents(
     tags: Annotated[list[str] | None, Query()] = None,
     match_all_tags: bool = False,
     hidden: bool | None = None,
-) -> Response:
+) -> list[Json]:
     """Agents, by default newest first; by name, by a piece of it, or by tags."""
-    equal: dict[str, Any] = {"name": name, "hidden": hidden}
-    found = await here.store.read(
-        lambda tx: agents.page(
-            tx,
-            here.scope,
-            paging.page(),
-            tags=tags or (),
-            all_tags=match_all_tags,
-            search=query_text,
-            **{key: value for key, value in equal.items() if value is not None},
-        )
-    )
-    return answer([agent_json(here, state) for state in found])
+    named: dict[str, Any] = {"name": name, "hidden": hidden}
+    equal = {key: value for key, value in named.items() if value is not None}
+    wanted = tags or ()
+    found = agents.page(tx, here.scope, paging.page(), tags=wanted, all_tags=match_all_tags, search=query_text, **equal)
+    return [agent_json(here, state) for state in found]
 
 
 @router.get("/count", response_model=int)
-async def count(here: Here) -> Response:
+def count(tx: Transaction, here: Here) -> int:
     """How many agents there are."""
-    return answer(await here.store.read(lambda tx: agents.count(tx, here.scope)))
+    return agents.count(tx, here.scope)
 
 
 @router.get("/{agent_id}", response_model=AgentResponse)
-async def retrieve(here: Here, agent_id: str) -> Response:
+def retrieve(tx: Transaction, here: Here, agent_id: str) -> Json:
     """One agent."""
-    return answer(agent_json(here, await here.store.read(lambda tx: agents.load_whole(tx, here.scope, agent_id))))
+    return whole_agent(tx, here, agent_id)
 
 
 @router.patch("/{agent_id}", response_model=AgentResponse)
-async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Response:
+async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Json:
     """Change an agent; fields that are left out stay. Its prompt follows at its next turn."""
     body.refuse_unsupported()
     if body.timezone:
@@ -94,7 +86,7 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Response:
     named = body.embedding_handle
     embedding = await here.runtime.models.embedders.choose(named) if named else before.agent.embedding
 
-    def change(tx: Transaction) -> None:
+    def change(tx: Transaction) -> Json:
         agents.lock(tx, here.scope, agent_id)
         agent = agents.load(tx, here.scope, agent_id).agent
         if remodelled:
@@ -105,32 +97,30 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Response:
         if body.tool_rules is not None or body.tool_ids is not None:
             # Rules under which no turn could end are refused here, and not at the next message.
             rulebook(agents.load(tx, here.scope, agent_id))
+        return whole_agent(tx, here, agent_id)
 
-    return await changed_agent(here, agent_id, change)
+    return await here.store.write(change)
 
 
 @router.delete("/{agent_id}", response_model=NoteResponse)
-async def delete(here: Here, agent_id: str) -> Response:
+async def delete(here: Here, agent_id: str) -> Json:
     """Delete an agent with its messages. Its blocks and archives stay; delete them by their own routes."""
     await delete_agent(here.runtime, here.scope, agent_id)
     return note(f"Agent id={agent_id} successfully deleted")
 
 
 @router.get("/{agent_id}/context", response_model=ContextResponse)
-async def context(
+def context(
+    tx: Transaction,
     here: Here,
     agent_id: str,
     conversation_id: Annotated[str, Query(description="Which of its conversations.")] = DEFAULT,
-) -> Response:
+) -> Overview:
     """What fills the agent's context window, in tokens by our own estimate."""
-
-    def read(tx: Transaction) -> Overview:
-        conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
-        state = effective(agents.load(tx, here.scope, agent_id, conversation.id))
-        tools = [schema_of(tool) for tool in state.tools]
-        return overview(state, messages.by_ids(tx, state.conversation.window), tools)
-
-    return answer(ContextResponse.from_overview(await here.store.read(read)))
+    conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
+    state = effective(agents.load(tx, here.scope, agent_id, conversation.id))
+    tools = [schema_of(tool) for tool in state.tools]
+    return overview(state, messages.by_ids(tx, state.conversation.window), tools)
 
 
 def _spec(body: AgentRequest) -> AgentSpec:
@@ -184,21 +174,20 @@ def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
 
 
 def _changed(tx: Transaction, agent: Agent, body: AgentUpdate, user_id: str) -> Agent:
-    sent = body.model_fields_set
-    rules = agent.tool_rules if body.tool_rules is None else tuple(read_rule(rule) for rule in body.tool_rules)
-    clears = agent.clears_buffer if body.message_buffer_autoclear is None else body.message_buffer_autoclear
+    sent = {name: value for name in _PLAIN if (value := getattr(body, name)) is not None}
+    if body.tool_rules is not None:
+        sent["tool_rules"] = tuple(read_rule(rule) for rule in body.tool_rules)
+    if body.message_buffer_autoclear is not None:
+        sent["clears_buffer"] = body.message_buffer_autoclear
+    if "description" in body.model_fields_set:
+        sent["description"] = body.description
     return replace(
         agent,
-        tool_rules=rules,
-        clears_buffer=clears,
+        **sent,
         name=body.name or agent.name,
-        system=agent.system if body.system is None else body.system,
-        description=body.description if "description" in sent else agent.description,
-        metadata=agent.metadata if body.metadata is None else body.metadata,
+        timezone=body.timezone or agent.timezone,
         model_settings=_model_settings(body, agent.model_settings),
         context_window=body.context_window_limit or agent.context_window,
-        timezone=body.timezone or agent.timezone,
-        hidden=agent.hidden if body.hidden is None else body.hidden,
         settings=agent.settings | _settings(body, agent.compaction),
         updated_by=user_id,
         updated_at=tx.clock.now(),

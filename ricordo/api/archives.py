@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Query, Response
 
 from ricordo.agents.deletion import delete_archive
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, changed_agent, note
+from ricordo.api.call import Here, Paged, RequestContext, embedding_of, note, whole_agent
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.archives import (
     ArchiveRequest,
@@ -21,9 +21,8 @@ from ricordo.api.models.archives import (
     PassageResponse,
     PassageSearchResponse,
 )
-from ricordo.api.models.base import NoteResponse, TextPiece
+from ricordo.api.models.base import Json, NoteResponse, TextPiece
 from ricordo.api.routing import Routes
-from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
@@ -42,7 +41,7 @@ _PORTION = 500
 
 
 @router.post("/archives/", response_model=ArchiveResponse)
-async def create(here: Here, body: ArchiveRequest) -> Response:
+async def create(here: Here, body: ArchiveRequest) -> Json:
     """Make an archive; agents use it once it is attached to them."""
     _require_usable(here, body)
     embedding = await here.runtime.models.embedders.choose(body.embedding_handle)
@@ -63,40 +62,37 @@ async def create(here: Here, body: ArchiveRequest) -> Response:
         )
         return archives.insert_one(tx, archive)
 
-    return answer(_json(here, await here.store.write(insert)))
+    return _json(here, await here.store.write(insert))
 
 
 @router.get("/archives/", response_model=list[ArchiveResponse])
-async def list_archives(here: Here, paging: Paged, agent_id: str | None = None, name: str | None = None) -> Response:
+def list_archives(
+    tx: Transaction, here: Here, paging: Paged, agent_id: str | None = None, name: str | None = None
+) -> list[Json]:
     """Archives, by default newest first; those of an agent, or with this very name."""
-    page = paging.page()
-    found = await here.store.read(lambda tx: archives.page(tx, here.scope, page, agent_id=agent_id, name=name))
-    return answer([_json(here, archive) for archive in found])
+    found = archives.page(tx, here.scope, paging.page(), agent_id=agent_id, name=name)
+    return [_json(here, archive) for archive in found]
 
 
 @router.get("/archives/{archive_id}", response_model=ArchiveResponse)
-async def retrieve(here: Here, archive_id: str) -> Response:
+def retrieve(tx: Transaction, here: Here, archive_id: str) -> Json:
     """One archive."""
-    return answer(_json(here, await here.store.read(lambda tx: archives.get(tx, here.scope, archive_id))))
+    return _json(here, archives.get(tx, here.scope, archive_id))
 
 
 @router.patch("/archives/{archive_id}", response_model=ArchiveResponse)
-async def modify(here: Here, archive_id: str, body: ArchiveUpdate) -> Response:
+def modify(tx: Transaction, here: Here, archive_id: str, body: ArchiveUpdate) -> Json:
     """Change an archive; fields that are left out stay."""
-
-    def change(tx: Transaction) -> Archive:
-        archive = archives.get(tx, here.scope, archive_id)
-        changed = replace(
-            archive,
-            name=body.name or archive.name,
-            description=body.description if "description" in body.model_fields_set else archive.description,
-            metadata=archive.metadata if body.metadata is None else body.metadata,
-            updated_at=tx.clock.now(),
-        )
-        archives.update(tx, changed)
-        return changed
-
-    return answer(_json(here, await here.store.write(change)))
+    archive = archives.get(tx, here.scope, archive_id)
+    changed = replace(
+        archive,
+        name=body.name or archive.name,
+        description=body.description if "description" in body.model_fields_set else archive.description,
+        metadata=archive.metadata if body.metadata is None else body.metadata,
+        updated_at=tx.clock.now(),
+    )
+    archives.update(tx, changed)
+    return _json(here, changed)
 
 
 @router.delete("/archives/{archive_id}", status_code=204, response_class=Response)
@@ -107,93 +103,69 @@ async def delete(here: Here, archive_id: str) -> Response:
 
 
 @router.get("/archives/{archive_id}/agents", response_model=list[AgentResponse])
-async def list_agents(here: Here, archive_id: str, paging: Paged) -> Response:
+def list_agents(tx: Transaction, here: Here, archive_id: str, paging: Paged) -> list[Json]:
     """The agents that use the archive."""
-    page = paging.page()
-
-    def read(tx: Transaction) -> list[AgentState]:
-        archives.get(tx, here.scope, archive_id)
-        ids = archives.page_of_agents(tx, here.scope, archive_id, page)
-        return [agents.load_whole(tx, here.scope, agent_id) for agent_id in ids]
-
-    return answer([agent_json(here, state) for state in await here.store.read(read)])
+    archives.get(tx, here.scope, archive_id)
+    ids = archives.page_of_agents(tx, here.scope, archive_id, paging.page())
+    return [whole_agent(tx, here, agent_id) for agent_id in ids]
 
 
 @router.post("/archives/{archive_id}/passages", response_model=PassageResponse)
-async def create_passage(here: Here, archive_id: str, body: PassageRequest) -> Response:
+async def create_passage(here: Here, archive_id: str, body: PassageRequest) -> Passage:
     """Put a passage into the archive."""
-    (made,) = await _file(here, archive_id, [body])
-    return answer(PassageResponse.from_passage(made))
+    return (await _file(here, archive_id, [body]))[0]
 
 
 @router.post("/archives/{archive_id}/passages/batch", response_model=list[PassageResponse])
-async def create_passages(here: Here, archive_id: str, body: PassageBatchRequest) -> Response:
+async def create_passages(here: Here, archive_id: str, body: PassageBatchRequest) -> list[Passage]:
     """Put passages into the archive, in their order. All are checked before the first is stored.
 
     They are stored in groups of 500, each of them whole or not at all: where the server is stopped in the middle of a longer
     request, whole groups from its beginning are there.
     """
-    return answer([PassageResponse.from_passage(made) for made in await _file(here, archive_id, body.passages)])
+    return await _file(here, archive_id, body.passages)
 
 
 @router.delete("/archives/{archive_id}/passages/{passage_id}", status_code=204, response_class=Response)
-async def delete_passage(here: Here, archive_id: str, passage_id: str) -> Response:
+def delete_passage(tx: Transaction, here: Here, archive_id: str, passage_id: str) -> Response:
     """Delete a passage of the archive."""
-
-    def remove(tx: Transaction) -> None:
-        archive = archives.get(tx, here.scope, archive_id)
-        index.delete_passage(tx, here.scope, [archive], passage_id)
-
-    await here.store.write(remove)
+    index.delete_passage(tx, here.scope, [archives.get(tx, here.scope, archive_id)], passage_id)
     return Response(status_code=204)
 
 
 @router.patch("/agents/{agent_id}/archives/attach/{archive_id}", response_model=AgentResponse)
-async def attach(here: Here, agent_id: str, archive_id: str) -> Response:
+def attach(tx: Transaction, here: Here, agent_id: str, archive_id: str) -> Json:
     """Let the agent use an archive; doing it twice is the same as once."""
-
-    def work(tx: Transaction) -> None:
-        agents.require(tx, here.scope, agent_id)
-        archives.get(tx, here.scope, archive_id)
-        archives.attach(tx, agent_id, archive_id)
-
-    return await changed_agent(here, agent_id, work)
+    agents.require(tx, here.scope, agent_id)
+    archives.get(tx, here.scope, archive_id)
+    archives.attach(tx, agent_id, archive_id)
+    return whole_agent(tx, here, agent_id)
 
 
 @router.patch("/agents/{agent_id}/archives/detach/{archive_id}", response_model=AgentResponse)
-async def detach(here: Here, agent_id: str, archive_id: str) -> Response:
+def detach(tx: Transaction, here: Here, agent_id: str, archive_id: str) -> Json:
     """Take an archive from the agent; it stays, with its passages."""
-
-    def work(tx: Transaction) -> None:
-        agents.require(tx, here.scope, agent_id)
-        archives.get(tx, here.scope, archive_id)
-        archives.detach(tx, agent_id, archive_id)
-
-    return await changed_agent(here, agent_id, work)
+    agents.require(tx, here.scope, agent_id)
+    archives.get(tx, here.scope, archive_id)
+    archives.detach(tx, agent_id, archive_id)
+    return whole_agent(tx, here, agent_id)
 
 
 @_memory.post("", response_model=list[PassageResponse])
-async def archive_passage(here: Here, agent_id: str, body: PassageRequest) -> Response:
+def archive_passage(tx: Transaction, here: Here, agent_id: str, body: PassageRequest) -> list[Passage]:
     """Archive a passage; the answer is a list of it. A date without a zone is read in the agent's own."""
-
-    def insert(tx: Transaction) -> Passage:
-        state = agents.load(tx, here.scope, agent_id)
-        passage = new_passage(tx, here, body, body.timestamp(zone(state.agent.timezone)), "")
-        return replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)
-
-    return answer([PassageResponse.from_passage(await here.store.write(insert))])
+    state = agents.load(tx, here.scope, agent_id)
+    passage = new_passage(tx, here, body, body.timestamp(zone(state.agent.timezone)), "")
+    return [replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)]
 
 
 @_memory.get("", response_model=list[PassageResponse])
-async def list_passages(here: Here, agent_id: str, paging: Paged, search: TextPiece = None) -> Response:
+def list_passages(
+    tx: Transaction, here: Here, agent_id: str, paging: Paged, search: TextPiece = None
+) -> Sequence[Passage]:
     """The passages of the agent's archives, by default oldest first; `search` is a piece of the text."""
-    page = paging.page(default=100, order="asc")
-
-    def read(tx: Transaction) -> list[Passage]:
-        ids = [archive.id for archive in agents.load(tx, here.scope, agent_id).archives]
-        return archives.page_of_passages(tx, ids, page, search_text=search)
-
-    return answer([PassageResponse.from_passage(passage) for passage in await here.store.read(read)])
+    ids = [archive.id for archive in agents.load(tx, here.scope, agent_id).archives]
+    return archives.page_of_passages(tx, ids, paging.page(default=100, order="asc"), search_text=search)
 
 
 @_memory.get("/search", response_model=PassageSearchResponse)
@@ -206,7 +178,7 @@ async def search_passages(
     top_k: Annotated[int | None, Query(ge=1, le=100)] = None,
     start_datetime: str | None = None,
     end_datetime: str | None = None,
-) -> Response:
+) -> Json:
     """The best matching passages of the agent's archives, best first; dates without a zone are read in the agent's own."""
 
     def wanted(tx: Transaction) -> PassageFilter:
@@ -221,19 +193,13 @@ async def search_passages(
         )
 
     found = await here.runtime.recall.passages(query, wanted, top_k or 10)
-    results = [PassageHitResponse.from_hit(hit.passage, hit.relevance) for hit in found]
-    return answer({"results": results, "count": len(results)})
+    return {"results": [PassageHitResponse.of(hit) for hit in found], "count": len(found)}
 
 
 @_memory.delete("/{memory_id}", response_model=NoteResponse)
-async def delete_archived(here: Here, agent_id: str, memory_id: str) -> Response:
+def delete_archived(tx: Transaction, here: Here, agent_id: str, memory_id: str) -> Json:
     """Delete a passage."""
-
-    def remove(tx: Transaction) -> None:
-        state = agents.load(tx, here.scope, agent_id)
-        index.delete_passage(tx, here.scope, state.archives, memory_id)
-
-    await here.store.write(remove)
+    index.delete_passage(tx, here.scope, agents.load(tx, here.scope, agent_id).archives, memory_id)
     return note(f"Memory id={memory_id} successfully deleted")
 
 
@@ -279,10 +245,9 @@ def new_passage(
     )
 
 
-def _json(here: RequestContext, archive: Archive) -> dict[str, Any]:
-    embedders = here.runtime.models.embedders
-    handle = archive.embedding or embedders.default_handle()
-    return ArchiveResponse.from_archive(archive, embedders.info(handle) if handle else None)
+def _json(here: RequestContext, archive: Archive) -> Json:
+    embedding = embedding_of(here, archive.embedding)
+    return ArchiveResponse.of(archive, embedding=embedding and embedding.handle, embedding_config=embedding)
 
 
 def _require_usable(here: RequestContext, body: ArchiveRequest) -> None:

@@ -1,40 +1,57 @@
-"""Blocks: on their own, and as the core memory of an agent."""
+"""Blocks: on their own, as the core memory of an agent, and their versions: history, a text as it was, blame, comparison.
 
+The routes of users' memory (users.py) show versions in the same way, of a block by its label.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import Query, Response
+from fastapi import Query
 
 from ricordo.agents.lifecycle import attach_block, new_block
-from ricordo.api.call import Here, Paged, agent_json, answer, changed_agent, note
+from ricordo.api.call import Here, Paged, agent_json, note, whole_agent
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
-from ricordo.api.models.base import NoteResponse, TextPiece
-from ricordo.api.models.blocks import BlockRequest, BlockResponse, BlockUpdate
+from ricordo.api.models.base import Json, NoteResponse, TextPiece
+from ricordo.api.models.memory import (
+    BlamedLineResponse,
+    BlockRequest,
+    BlockResponse,
+    BlockUpdate,
+    ComparisonResponse,
+    RestoreRequest,
+    VersionResponse,
+    VersionTextResponse,
+)
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import ChangeMetadata
+from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, NotFound
+from ricordo.memory.history import BlamedLine, blame
 from ricordo.memory.rotation import read_rotation
-from ricordo.storage import agents, blocks, versions
+from ricordo.storage import agents, blobs, blocks, history, versions
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["blocks"])
+Limit = Annotated[int, Query(ge=1, le=1000, description="How many versions at most.")]
+Before = Annotated[str | None, Query(max_length=40, description="Only versions older than this one.")]
+At = Annotated[str | None, Query(max_length=40, description="As of this version; by default the current one.")]
+From = Annotated[
+    str | None, Query(alias="from", max_length=40, description="The older version; that before the newer.")
+]
+To = Annotated[str | None, Query(max_length=40, description="The newer version; by default the current one.")]
 
 
 @router.post("/blocks/", response_model=BlockResponse)
-async def create(here: Here, body: BlockRequest) -> Response:
+def create(tx: Transaction, here: Here, body: BlockRequest) -> Block:
     """Make a block of its own, to be attached to agents."""
-
-    def make(tx: Transaction) -> Block:
-        chain_id = new_id("chain")
-        block = new_block(tx, here.scope, body.spec(), chain_id)
-        chain = Chain(chain_id, here.scope.organization_id, "block", block.id)
-        return blocks.insert_all(tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}"))[0]
-
-    return answer(BlockResponse.of(await here.store.write(make)))
+    chain_id = new_id("chain")
+    block = new_block(tx, here.scope, body.spec(), chain_id)
+    chain = Chain(chain_id, here.scope.organization_id, "block", block.id)
+    return blocks.insert_all(tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}"))[0]
 
 
 @router.get("/blocks/", response_model=list[BlockResponse])
@@ -47,112 +64,131 @@ async def list_blocks(
     description_search: TextPiece = None,
     tags: Annotated[list[str] | None, Query()] = None,
     match_all_tags: bool = False,
-) -> Response:
+) -> Sequence[Block]:
     """Blocks, by default newest first; by label, by a piece of label, value or description, or by tags."""
-    pieces = {"label": label_search, "value": value_search, "description": description_search}
-    wanted = blocks.BlockFilter(
-        label=label,
-        pieces={name: piece for name, piece in pieces.items() if piece},
-        tags=tuple(tags or ()),
-        all_tags=match_all_tags,
-    )
-    found = await here.store.read(lambda tx: blocks.page(tx, here.scope, paging.page(), wanted))
-    return answer([BlockResponse.of(block) for block in found])
+    searched = {"label": label_search, "value": value_search, "description": description_search}
+    pieces = {name: piece for name, piece in searched.items() if piece}
+    wanted = blocks.BlockFilter(label=label, pieces=pieces, tags=tuple(tags or ()), all_tags=match_all_tags)
+    return await here.store.read(lambda tx: blocks.page(tx, here.scope, paging.page(), wanted))
 
 
 @router.get("/blocks/count", response_model=int)
-async def count(here: Here) -> Response:
+def count(tx: Transaction, here: Here) -> int:
     """How many blocks there are."""
-    return answer(await here.store.read(lambda tx: blocks.count(tx, here.scope)))
+    return blocks.count(tx, here.scope)
 
 
 @router.get("/blocks/{block_id}", response_model=BlockResponse)
-async def retrieve(here: Here, block_id: str) -> Response:
+def retrieve(tx: Transaction, here: Here, block_id: str) -> Block:
     """One block."""
-    return answer(BlockResponse.of(await here.store.read(lambda tx: blocks.get(tx, here.scope, block_id))))
+    return blocks.get(tx, here.scope, block_id)
 
 
 @router.patch("/blocks/{block_id}", response_model=BlockResponse)
-async def modify(here: Here, block_id: str, body: BlockUpdate) -> Response:
+def modify(tx: Transaction, here: Here, block_id: str, body: BlockUpdate) -> Block:
     """Change a block; fields that are left out stay. Agents see it at their next turn."""
-
-    def change(tx: Transaction) -> Block:
-        return _change(tx, here.scope, blocks.get(tx, here.scope, block_id), body)
-
-    return answer(BlockResponse.of(await here.store.write(change)))
+    return _change(tx, here.scope, blocks.get(tx, here.scope, block_id), body)
 
 
 @router.delete("/blocks/{block_id}", response_model=NoteResponse)
-async def delete(here: Here, block_id: str) -> Response:
+def delete(tx: Transaction, here: Here, block_id: str) -> Json:
     """Delete a block; it leaves the prompts of all agents it is attached to."""
-    metadata = ChangeMetadata(here.scope.actor, "Delete")
-    await here.store.write(lambda tx: blocks.remove(tx, blocks.get(tx, here.scope, block_id), metadata))
+    blocks.remove(tx, blocks.get(tx, here.scope, block_id), ChangeMetadata(here.scope.actor, "Delete"))
     return note(f"Block id={block_id} successfully deleted")
 
 
 @router.get("/blocks/{block_id}/agents", response_model=list[AgentResponse])
-async def list_agents(here: Here, block_id: str, paging: Paged) -> Response:
+def list_agents(tx: Transaction, here: Here, block_id: str, paging: Paged) -> list[Json]:
     """The agents the block is attached to."""
-
-    def read(tx: Transaction) -> list[AgentState]:
-        blocks.get(tx, here.scope, block_id)
-        return agents.page(tx, here.scope, paging.page(), block_id=block_id)
-
-    return answer([agent_json(here, state) for state in await here.store.read(read)])
+    blocks.get(tx, here.scope, block_id)
+    return [agent_json(here, state) for state in agents.page(tx, here.scope, paging.page(), block_id=block_id)]
 
 
 @router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)
-async def core_memory(here: Here, agent_id: str) -> Response:
+def core_memory(tx: Transaction, here: Here, agent_id: str) -> AgentState:
     """The agent's core memory."""
-    return answer(
-        CoreMemoryResponse.from_state(await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id)))
-    )
+    return agents.load(tx, here.scope, agent_id)
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks", response_model=list[BlockResponse])
-async def list_of_agent(here: Here, agent_id: str, paging: Paged) -> Response:
+def list_of_agent(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> Sequence[Block]:
     """The agent's blocks."""
-
-    def read(tx: Transaction) -> list[Block]:
-        agents.require(tx, here.scope, agent_id)
-        return blocks.page(tx, here.scope, paging.page(default=100), blocks.BlockFilter(agent_id=agent_id))
-
-    return answer([BlockResponse.of(block) for block in await here.store.read(read)])
+    agents.require(tx, here.scope, agent_id)
+    return blocks.page(tx, here.scope, paging.page(default=100), blocks.BlockFilter(agent_id=agent_id))
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
-async def retrieve_of_agent(here: Here, agent_id: str, block_label: str) -> Response:
+def retrieve_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str) -> Block:
     """The agent's block with this label."""
-    return answer(BlockResponse.of(await here.store.read(lambda tx: _labelled(tx, here.scope, agent_id, block_label))))
+    return _labelled(tx, here.scope, agent_id, block_label)
 
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}", response_model=AgentResponse)
-async def attach(here: Here, agent_id: str, block_id: str) -> Response:
+def attach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
     """Put a block into the agent's prompt."""
-
-    return await changed_agent(here, agent_id, lambda tx: attach_block(tx, here.scope, agent_id, block_id))
+    attach_block(tx, here.scope, agent_id, block_id)
+    return whole_agent(tx, here, agent_id)
 
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/detach/{block_id}", response_model=AgentResponse)
-async def detach(here: Here, agent_id: str, block_id: str) -> Response:
+def detach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
     """Take a block out of the agent's prompt; the block itself stays."""
-
-    def work(tx: Transaction) -> None:
-        agents.require(tx, here.scope, agent_id)
-        blocks.get(tx, here.scope, block_id)
-        blocks.detach(tx, agent_id, block_id)
-
-    return await changed_agent(here, agent_id, work)
+    agents.require(tx, here.scope, agent_id)
+    blocks.get(tx, here.scope, block_id)
+    blocks.detach(tx, agent_id, block_id)
+    return whole_agent(tx, here, agent_id)
 
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
-async def modify_of_agent(here: Here, agent_id: str, block_label: str, body: BlockUpdate) -> Response:
+def modify_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str, body: BlockUpdate) -> Block:
     """Change the agent's block with this label; fields that are left out stay."""
+    return _change(tx, here.scope, _labelled(tx, here.scope, agent_id, block_label), body)
 
-    def change(tx: Transaction) -> Block:
-        return _change(tx, here.scope, _labelled(tx, here.scope, agent_id, block_label), body)
 
-    return answer(BlockResponse.of(await here.store.write(change)))
+@router.get("/blocks/{block_id}/history", response_model=list[VersionResponse])
+def list_versions(
+    tx: Transaction, here: Here, block_id: str, limit: Limit = 50, before: Before = None
+) -> Sequence[BlockVersion]:
+    """The block's versions, newest first."""
+    block = blocks.get(tx, here.scope, block_id)
+    return page_of(tx, block.chain_id, block.label, limit, before)
+
+
+@router.get("/blocks/{block_id}/versions/{sha}", response_model=VersionTextResponse, name="retrieve")
+def retrieve_version(tx: Transaction, here: Here, block_id: str, sha: str) -> Json:
+    """The block as it was at a version of its memory, named by its id or the first seven digits of it or more."""
+    block = blocks.get(tx, here.scope, block_id)
+    return one_of(tx, block.chain_id, block.label, sha)
+
+
+@router.post("/blocks/{block_id}/restore", response_model=BlockResponse)
+def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) -> Block:
+    """Make the text that the block had at a version its next version."""
+    versions.lock(tx, blocks.get(tx, here.scope, block_id).chain_id)
+    block = blocks.get(tx, here.scope, block_id)
+    version = _version_at(tx, block.chain_id, block.label, body.sha)
+    text = _text_of(tx, version)
+    if text is None:
+        raise _absent_at(block.label, body.sha)
+    if text == block.value:
+        return block
+    block.require_fits(text)
+    reason = body.message or f"Restore {block.label} as of {version.id.hex()[:12]}"
+    return blocks.update(tx, block, replace(block, value=text), ChangeMetadata(here.scope.actor, reason))
+
+
+@router.get("/blocks/{block_id}/blame", response_model=list[BlamedLineResponse])
+def list_lines(tx: Transaction, here: Here, block_id: str, at: At = None) -> Sequence[BlamedLine]:
+    """The block's lines, each with the version that wrote it."""
+    block = blocks.get(tx, here.scope, block_id)
+    return lines_of(tx, block.chain_id, block.label, at)
+
+
+@router.get("/blocks/{block_id}/compare", response_model=ComparisonResponse)
+def compare(tx: Transaction, here: Here, block_id: str, from_: From = None, to: To = None) -> Json:
+    """Two versions of the block beside each other: as a unified diff, and word by word."""
+    block = blocks.get(tx, here.scope, block_id)
+    return comparison_of(tx, block.chain_id, block.label, from_, to)
 
 
 def _labelled(tx: Transaction, scope: Scope, agent_id: str, label: str) -> Block:
@@ -200,3 +236,58 @@ def _require_free_label(tx: Transaction, scope: Scope, block: Block, label: str)
     same_chain = blocks.page(tx, scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=block.chain_id))
     if same_chain:
         raise Conflict(f'There is another block labelled "{label}" beside this one. Choose another label.')
+
+
+def page_of(tx: Transaction, chain_id: str, label: str, limit: int, before: str | None) -> Sequence[BlockVersion]:
+    """The versions of a block, newest first, also of one that was deleted. Raises NotFound where there never was one."""
+    end = history.get(tx, chain_id, before).number if before else None
+    found = history.page(tx, chain_id, label=label, limit=limit, before=end)
+    if not found:
+        _newest(tx, chain_id, label)
+    return found
+
+
+def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
+    """The version that a block had at a version of its chain, with its text. Raises NotFound, Conflict."""
+    version = _version_at(tx, chain_id, label, sha)
+    return VersionTextResponse.of(version, body=_text_of(tx, version))
+
+
+def lines_of(tx: Transaction, chain_id: str, label: str, at: str | None) -> Sequence[BlamedLine]:
+    """Who wrote which line of a block, now or as of a version. Raises NotFound, Conflict."""
+    lines = blame(tx, chain_id, label, at)
+    # As in git, a line break ends a line: after the last one there is no line.
+    return lines if lines and lines[-1].text else lines[:-1]
+
+
+def comparison_of(tx: Transaction, chain_id: str, label: str, older: str | None, newer: str | None) -> Json:
+    """Two versions of a block beside each other. Raises NotFound, Conflict."""
+    after = _version_at(tx, chain_id, label, newer) if newer else _newest(tx, chain_id, label)
+    if older:
+        before: BlockVersion | None = _version_at(tx, chain_id, label, older)
+    else:
+        before = next(iter(history.page(tx, chain_id, label=label, limit=1, before=after.number)), None)
+    sides = [(version.id.hex(), _text_of(tx, version) or "") if version else (None, "") for version in (before, after)]
+    return ComparisonResponse.from_texts(sides[0], sides[1], label)
+
+
+def _newest(tx: Transaction, chain_id: str, label: str) -> BlockVersion:
+    newest = next(iter(history.page(tx, chain_id, label=label, limit=1)), None)
+    if newest is None:
+        raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
+    return newest
+
+
+def _version_at(tx: Transaction, chain_id: str, label: str, sha: str) -> BlockVersion:
+    version = history.block_at(tx, chain_id, label, history.get(tx, chain_id, sha))
+    if version is None:
+        raise _absent_at(label, sha)
+    return version
+
+
+def _absent_at(label: str, sha: str) -> NotFound:
+    return NotFound(f'There was no memory block "{label}" at version {sha[:40]}. Choose another version.')
+
+
+def _text_of(tx: Transaction, version: BlockVersion) -> str | None:
+    return None if version.blob is None else blobs.read(tx, version.chain_id, version.blob)

@@ -1,6 +1,5 @@
 """What every route needs to know of a call: the runtime it runs in and who is asking."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,7 @@ from fastapi import Depends, Query, Request, Response
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.domain.agent import AgentState
-from ricordo.domain.model import ModelInfo
+from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound, Unsupported
 from ricordo.runtime import Runtime
@@ -80,8 +79,8 @@ def answer(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status_code=status, media_type="application/json")
 
 
-def note(message: str) -> Response:
-    return answer(NoteResponse.of(None, message=message))
+def note(message: str) -> Json:
+    return NoteResponse.of(None, message=message)
 
 
 def agent_json(here: RequestContext, state: AgentState) -> Json:
@@ -91,16 +90,15 @@ def agent_json(here: RequestContext, state: AgentState) -> Json:
     except NotFound:
         provider, _, name = state.agent.model.partition("/")
         info = ModelInfo(state.agent.model, provider, name, "openai", state.agent.context_window)
+    return AgentResponse.from_state(state, info, embedding_of(here, state.agent.embedding))
+
+
+def embedding_of(here: RequestContext, handle: str | None) -> EmbeddingInfo | None:
+    """Return the embedding model with this handle, or the default; None where there is none."""
     embedders = here.runtime.models.embedders
-    embedding = state.agent.embedding or embedders.default_handle()
-    return AgentResponse.from_state(state, info, embedders.info(embedding) if embedding else None)
+    handle = handle or embedders.default_handle()
+    return embedders.info(handle) if handle else None
 
 
-async def changed_agent(here: RequestContext, agent_id: str, change: Callable[[Transaction], object]) -> Response:
-    """Make the change, and return the agent as it is then."""
-
-    def work(tx: Transaction) -> AgentState:
-        change(tx)
-        return agents.load_whole(tx, here.scope, agent_id)
-
-    return answer(agent_json(here, await here.store.write(work)))
+def whole_agent(tx: Transaction, here: RequestContext, agent_id: str) -> Json:
+    return agent_json(here, agents.load_whole(tx, here.scope, agent_id))

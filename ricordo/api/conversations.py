@@ -3,7 +3,7 @@
 Everywhere a conversation is named by its id, as `default` with `agent_id`, or, as older clients do, by the agent's id alone.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Query, Response
 
@@ -19,10 +19,19 @@ from ricordo.agents.conversations import (
 )
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
-from ricordo.api.call import Here, Paged, RequestContext, answer, note
+from ricordo.api.call import Here, Paged, RequestContext, note
 from ricordo.api.errors import model_failure
-from ricordo.api.messages import message_view, stream_turn, turn_request, turn_response
-from ricordo.api.models.base import NoteResponse
+from ricordo.api.messages import (
+    Types,
+    keeps_some,
+    message_view,
+    outcome_json,
+    stream_turn,
+    turn_request,
+    turn_response,
+    types_of,
+)
+from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.compaction import CompactRequest, CompactResponse
 from ricordo.api.models.conversations import (
     ConversationQuery,
@@ -32,12 +41,12 @@ from ricordo.api.models.conversations import (
     ConversationUpdate,
     RecompileRequest,
 )
-from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
+from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
 from ricordo.api.models.turns import TurnResponse
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import CompactionSettings, Conversation
-from ricordo.domain.message import CompactionPart, Message
-from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
+from ricordo.domain.message import CompactionPart
+from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, conversations
 from ricordo.storage.engine.store import Transaction
 
@@ -48,43 +57,36 @@ AgentId = Annotated[str | None, Query(description='Whose conversation, where it 
 
 
 @router.post("/conversations/", response_model=ConversationResponse)
-async def create(here: Here, agent_id: str, body: ConversationRequest | None = None) -> Response:
+async def create(here: Here, agent_id: str, body: ConversationRequest | None = None) -> Json:
     """Make another conversation of the agent, which shares its memory and tools."""
     spec = (body or ConversationRequest()).spec()
-    return await _answer(here, await create_conversation(here.runtime, here.scope, agent_id, spec))
+    return await _shown(here, await create_conversation(here.runtime, here.scope, agent_id, spec))
 
 
 @router.get("/conversations/", response_model=list[ConversationResponse])
-async def list_conversations(here: Here, which: Annotated[ConversationQuery, Depends()]) -> Response:
+def list_conversations(tx: Transaction, here: Here, which: Annotated[ConversationQuery, Depends()]) -> list[Json]:
     """Conversations, by default the most recent message first; without agents' own and hidden ones."""
-
-    def read(tx: Transaction) -> list[dict[str, Any]]:
-        if which.agent_id:
-            agents.require(tx, here.scope, which.agent_id)
-        return [
-            _json(tx, here, conversation)
-            for conversation in conversations.page(tx, here.scope, which.page(), which.filter())
-        ]
-
-    return answer(await here.store.read(read))
+    if which.agent_id:
+        agents.require(tx, here.scope, which.agent_id)
+    return [_json(tx, here, one) for one in conversations.page(tx, here.scope, which.page(), which.filter())]
 
 
 @router.get(_ONE, response_model=ConversationResponse)
-async def retrieve(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
+def retrieve(tx: Transaction, here: Here, conversation_id: str, agent_id: AgentId = None) -> Json:
     """One conversation."""
-    return await _answer(here, await _named(here, conversation_id, agent_id))
+    return _json(tx, here, resolve_conversation(tx, here.scope, conversation_id, agent_id))
 
 
 @router.patch(_ONE, response_model=ConversationResponse)
-async def modify(here: Here, conversation_id: str, body: ConversationUpdate, agent_id: AgentId = None) -> Response:
+async def modify(here: Here, conversation_id: str, body: ConversationUpdate, agent_id: AgentId = None) -> Json:
     """Change a conversation; fields that are left out stay. Its next turn follows."""
     conversation = await _named(here, conversation_id, agent_id)
     changes = body.changes(here.store.clock.now())
-    return await _answer(here, await change_conversation(here.runtime, here.scope, conversation.id, changes))
+    return await _shown(here, await change_conversation(here.runtime, here.scope, conversation.id, changes))
 
 
 @router.delete(_ONE, response_model=NoteResponse)
-async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
+async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> Json:
     """Delete a conversation, whatever runs in it. What was forked from it keeps what it shares."""
     conversation = await _named(here, conversation_id, agent_id)
     await stop_and_delete(here.runtime, here.scope, conversation.id)
@@ -94,11 +96,11 @@ async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> 
 @router.post(_ONE + "/fork", response_model=ConversationResponse)
 async def fork(
     here: Here, conversation_id: str, agent_id: AgentId = None, message_id: str | None = None, hidden: bool = False
-) -> Response:
+) -> Json:
     """Make a conversation that goes on from what is in view in this one, or from it up to a message; nothing is copied."""
     conversation = await _named(here, conversation_id, agent_id)
     made = await fork_conversation(here.runtime, here.scope, conversation.id, message_id=message_id, is_hidden=hidden)
-    return await _answer(here, made)
+    return await _shown(here, made)
 
 
 @router.post(_ONE + "/recompile", response_model=str)
@@ -108,36 +110,32 @@ async def recompile(
     body: RecompileRequest | None = None,
     dry_run: bool = False,
     agent_id: AgentId = None,
-) -> Response:
+) -> str:
     """Rebuild the conversation's system message and return it; with `dry_run` it is not saved."""
     asked = body or RecompileRequest()
     asked.refuse_unsupported()
     conversation = await _named(here, conversation_id, asked.agent_id or agent_id)
-    return answer(await recompile_system(here.runtime, here.scope, conversation.id, is_dry=dry_run))
+    return await recompile_system(here.runtime, here.scope, conversation.id, is_dry=dry_run)
 
 
 @router.post("/agents/{agent_id}/recompile", response_model=str)
-async def recompile_own(here: Here, agent_id: str, dry_run: bool = False) -> Response:
+async def recompile_own(here: Here, agent_id: str, dry_run: bool = False) -> str:
     """Rebuild the system message of the agent's own conversation and return it; with `dry_run` it is not saved."""
     conversation = await _named(here, DEFAULT, agent_id)
-    return answer(await recompile_system(here.runtime, here.scope, conversation.id, is_dry=dry_run))
+    return await recompile_system(here.runtime, here.scope, conversation.id, is_dry=dry_run)
 
 
 @router.post(_ONE + "/cancel", response_model=dict[str, str])
-async def cancel(here: Here, conversation_id: str, agent_id: AgentId = None) -> Response:
+async def cancel(here: Here, conversation_id: str, agent_id: AgentId = None) -> dict[str, str]:
     """Cancel what runs in the conversation."""
     conversation = await _named(here, conversation_id, agent_id)
-    outcome = await cancel_conversation(here.runtime, here.scope, conversation.id)
-    if not outcome:
-        raise Conflict("There are no active runs to cancel.")
-    return answer({run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()})
+    return outcome_json(await cancel_conversation(here.runtime, here.scope, conversation.id))
 
 
 @router.post(_ONE + "/messages", response_model=TurnResponse)
 async def send(here: Here, conversation_id: str, body: ConversationSendRequest) -> Response:
     """Send messages to the conversation and read the answer as server-sent events; without `streaming`, wait for it whole."""
-    if (body.stream_tokens or body.background) and not body.streaming:
-        raise Unsupported("Streaming options set without streaming enabled. Set streaming to true, or leave them out.")
+    body.require_streaming()
     conversation = await _named(here, conversation_id, body.agent_id)
     if body.streaming:
         return await stream_turn(here, conversation.agent_id, body, conversation.id)
@@ -146,30 +144,24 @@ async def send(here: Here, conversation_id: str, body: ConversationSendRequest) 
 
 
 @router.get(_ONE + "/messages", response_model=list[AnyMessage])
-async def list_messages(
+def list_messages(
+    tx: Transaction,
     here: Here,
     conversation_id: str,
     paging: Paged,
     agent_id: AgentId = None,
-    include_return_message_types: Annotated[list[str] | None, Query()] = None,
-) -> Response:
+    include_return_message_types: Types = None,
+) -> list[Json]:
     """The messages of the conversation, with those that it shares with the ones it was forked from; by default newest first."""
-    types = frozenset(include_return_message_types) if include_return_message_types is not None else None
-    view = MessageFormat(types=types)
+    view = MessageFormat(types=types_of(include_return_message_types))
     page = paging.page(default=100)
-
-    def keeps(message: Message) -> bool:
-        return bool(message_responses(message, view))
-
-    def read(tx: Transaction) -> list[Message]:
-        conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
-        return conversations.page_of_history(tx, here.scope, conversation, page, keeps)
-
-    return answer(messages_response(await here.store.read(read), view, newest_first=page.order == "desc"))
+    conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
+    found = conversations.page_of_history(tx, here.scope, conversation, page, keeps_some(view))
+    return messages_response(found, view, newest_first=page.order == "desc")
 
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)
-async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = None) -> Response:
+async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = None) -> Response | Json:
     """Summarize the older part of the agent's default conversation; the messages stay in its history."""
     return await _compact(here, DEFAULT, agent_id, body or CompactRequest())
 
@@ -177,7 +169,7 @@ async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = N
 @_compaction.post("/conversations/{conversation_id}/compact", response_model=CompactResponse)
 async def compact(
     here: Here, conversation_id: str, body: CompactRequest | None = None, agent_id: str | None = None
-) -> Response:
+) -> Response | Json:
     """Summarize the older part of a conversation; the messages stay in its history."""
     asked = body or CompactRequest()
     return await _compact(here, conversation_id, asked.agent_id or agent_id, asked)
@@ -190,25 +182,25 @@ async def _named(here: RequestContext, name: str, agent_id: str | None) -> Conve
     return await here.store.read(lambda tx: resolve_conversation(tx, here.scope, name, agent_id))
 
 
-async def _answer(here: RequestContext, conversation: Conversation) -> Response:
-    return answer(await here.store.read(lambda tx: _json(tx, here, conversation)))
+async def _shown(here: RequestContext, conversation: Conversation) -> Json:
+    return await here.store.read(lambda tx: _json(tx, here, conversation))
 
 
-def _json(tx: Transaction, here: RequestContext, conversation: Conversation) -> dict[str, Any]:
+def _json(tx: Transaction, here: RequestContext, conversation: Conversation) -> Json:
     if not conversation.model_settings:
         return ConversationResponse.from_conversation(conversation, "")
     model = conversation.model or agents.load(tx, here.scope, conversation.agent_id).agent.model
+    known = here.runtime.organization_providers.known(here.scope.organization_id)
     try:
-        return ConversationResponse.from_conversation(
-            conversation,
-            here.runtime.organization_providers.known(here.scope.organization_id).get(model).info.endpoint_type,
-        )
+        kind = known.get(model).info.endpoint_type
     except NotFound:
-        # Its provider is configured no more; it can still be looked at.
-        return ConversationResponse.from_conversation(conversation, "openai")
+        kind = "openai"  # its provider is configured no more; it can still be looked at
+    return ConversationResponse.from_conversation(conversation, kind)
 
 
-async def _compact(here: RequestContext, conversation_id: str, agent_id: str | None, body: CompactRequest) -> Response:
+async def _compact(
+    here: RequestContext, conversation_id: str, agent_id: str | None, body: CompactRequest
+) -> Response | Json:
     def read(tx: Transaction) -> tuple[Conversation, CompactionSettings]:
         conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
         return conversation, agents.load(tx, here.scope, conversation.agent_id).agent.compaction
@@ -225,10 +217,4 @@ async def _compact(here: RequestContext, conversation_id: str, agent_id: str | N
         return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
     summary = result.messages[-1]
     part = next(part for part in summary.parts if isinstance(part, CompactionPart))
-    return answer(
-        {
-            "summary": summary.text,
-            "num_messages_before": part.messages_before,
-            "num_messages_after": part.messages_after,
-        }
-    )
+    return CompactResponse.of(part, summary=summary.text)

@@ -1,16 +1,19 @@
 """Jobs: work without a request, its progress, and the queue."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends, Query, Response
+from fastapi import Depends, Query
 
-from ricordo.api.call import Here, Paged, answer
+from ricordo.api.call import Here, Paged
 from ricordo.api.models.jobs import STATUSES, JobResponse, QueueResponse, WireStatus
 from ricordo.api.routing import Routes
+from ricordo.domain.job import Job
 from ricordo.errors import Unsupported
 from ricordo.storage import jobs
-from ricordo.storage.jobs import read_queue
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.jobs import Queue, read_queue
 
 router = Routes(prefix="/v1/jobs", tags=["jobs"])
 _OPEN: tuple[WireStatus, ...] = ("created", "running")
@@ -37,42 +40,36 @@ Which = Annotated[JobQuery, Depends()]
 
 
 @router.get("/", response_model=list[JobResponse])
-async def list_jobs(here: Here, paging: Paged, which: Which) -> Response:
+def list_jobs(tx: Transaction, here: Here, paging: Paged, which: Which) -> Sequence[Job]:
     """Jobs, by default newest first; all, those not ended, by status or by kind."""
-    return await _page(here, paging, which.wanted(), which.kind)
+    return jobs.page(tx, here.scope, paging.page(), statuses=which.wanted(), kind=which.kind)
 
 
 @router.get("/active", response_model=list[JobResponse])
-async def list_active_jobs(here: Here, paging: Paged) -> Response:
+def list_active_jobs(tx: Transaction, here: Here, paging: Paged) -> Sequence[Job]:
     """The jobs that have not ended."""
-    return await _page(here, paging, ["running", "waiting"], None)
+    return jobs.page(tx, here.scope, paging.page(), statuses=["running", "waiting"])
 
 
 @router.get("/queue", response_model=QueueResponse)
-async def queue(here: Here) -> Response:
+def queue(tx: Transaction, here: Here) -> Queue:
     """The state of the queue: its depth, its oldest wait, and what failed last."""
-    return answer(QueueResponse.from_queue(await here.store.read(lambda tx: read_queue(tx, here.scope))))
+    return read_queue(tx, here.scope)
 
 
 @router.get("/{job_id}", response_model=JobResponse)
-async def retrieve(here: Here, job_id: str) -> Response:
+def retrieve(tx: Transaction, here: Here, job_id: str) -> Job:
     """One job."""
-    return answer(JobResponse.from_job(await here.store.read(lambda tx: jobs.get(tx, here.scope, job_id))))
+    return jobs.get(tx, here.scope, job_id)
 
 
 @router.patch("/{job_id}/cancel", response_model=JobResponse)
-async def cancel(here: Here, job_id: str) -> Response:
+def cancel(tx: Transaction, here: Here, job_id: str) -> Job:
     """End a job that has not ended; where it runs, it is stopped within seconds."""
-    return answer(JobResponse.from_job(await here.store.write(lambda tx: jobs.cancel(tx, here.scope, job_id))))
+    return jobs.cancel(tx, here.scope, job_id)
 
 
 @router.delete("/{job_id}", response_model=JobResponse)
-async def delete(here: Here, job_id: str) -> Response:
+def delete(tx: Transaction, here: Here, job_id: str) -> Job:
     """Delete a job and its record; where it runs, it is stopped within seconds."""
-    return answer(JobResponse.from_job(await here.store.write(lambda tx: jobs.remove(tx, here.scope, job_id))))
-
-
-async def _page(here: Here, paging: Paged, statuses: list[str] | None, kind: str | None) -> Response:
-    page = paging.page()
-    found = await here.store.read(lambda tx: jobs.page(tx, here.scope, page, statuses=statuses, kind=kind))
-    return answer([JobResponse.from_job(job) for job in found])
+    return jobs.remove(tx, here.scope, job_id)

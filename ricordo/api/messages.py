@@ -17,6 +17,7 @@ from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
+from ricordo.api.models.base import Json
 from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
 from ricordo.api.models.runs import RunResponse, StopReasonResponse, UsageResponse
 from ricordo.api.models.turns import (
@@ -30,16 +31,17 @@ from ricordo.api.models.turns import (
     TurnResponse,
 )
 from ricordo.api.routing import Routes
-from ricordo.api.run_stream import stream_of
 from ricordo.api.sse import STREAM, sse_response, sse_stream
-from ricordo.api.stored_streams import Resumption, begin_recorded
+from ricordo.api.stored_streams import Resumption, begin_recorded, stream_of
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
+from ricordo.domain.run import Run
 from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
 from ricordo.llm.addresses import require_callable
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.engine.store import Transaction
 
+Types = Annotated[list[str] | None, Query()]
 router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"])
 
 
@@ -48,8 +50,7 @@ async def send(here: Here, agent_id: str, body: SendRequest) -> Response:
     """Send messages to the agent and wait for its whole answer; with `streaming` it comes as it is made."""
     if body.streaming:
         return await stream(here, agent_id, body)
-    if body.stream_tokens or body.background:
-        raise Unsupported("Streaming options set without streaming enabled. Set streaming to true, or leave them out.")
+    body.require_streaming()
     turn = await run_turn(here.runtime, await turn_request(here, agent_id, body))
     return turn_response(await collect(turn), message_view(body))
 
@@ -61,13 +62,13 @@ async def stream(here: Here, agent_id: str, body: SendRequest) -> Response:
 
 
 @router.post("/messages/async", response_model=RunResponse)
-async def send_async(here: Here, agent_id: str, body: AsyncSendRequest) -> Response:
+async def send_async(here: Here, agent_id: str, body: AsyncSendRequest) -> Run:
     """Send messages to the agent and return the run at once; `callback_url` is called when it has ended."""
     if body.callback_url:
         require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
     callback = {"url": body.callback_url} if body.callback_url else {}
     request = await turn_request(here, agent_id, body, is_background=True, callback=callback)
-    return answer(RunResponse.from_run(await begin_recorded(here.runtime, request, message_view(body))))
+    return await begin_recorded(here.runtime, request, message_view(body))
 
 
 @router.get("/messages", response_model=list[AnyMessage])
@@ -79,10 +80,10 @@ async def list_messages(
     use_assistant_message: bool = True,
     assistant_message_tool_name: str = "send_message",
     assistant_message_tool_kwarg: str = "message",
-    include_return_message_types: Annotated[list[str] | None, Query()] = None,
-) -> Response:
+    include_return_message_types: Types = None,
+) -> list[Json]:
     """The messages of the agent's own conversation, or of another; by default newest first."""
-    types = frozenset(include_return_message_types) if include_return_message_types is not None else None
+    types = types_of(include_return_message_types)
     view = MessageFormat(use_assistant_message, assistant_message_tool_name, assistant_message_tool_kwarg, types)
     page = paging.page(default=100)
 
@@ -92,28 +93,32 @@ async def list_messages(
         conversation = conversations.get(tx, wanted)
         if conversation is None or conversation.agent_id != agent_id:
             raise NotFound(f"Conversation with ID {conversation_id} not found")
-        keeps = _keeps_some(view)
         return messages.page_of_kept(
-            lambda reading: messages.page(tx, here.scope, reading, conversation_id=wanted), page, keeps
+            lambda reading: messages.page(tx, here.scope, reading, conversation_id=wanted), page, keeps_some(view)
         )
 
-    return answer(messages_response(await here.store.read(read), view, newest_first=page.order == "desc"))
+    return messages_response(await here.store.read(read), view, newest_first=page.order == "desc")
 
 
 @router.post("/messages/cancel", response_model=dict[str, str])
-async def cancel(here: Here, agent_id: str, run_ids: Annotated[list[str] | None, Body(embed=True)] = None) -> Response:
+async def cancel(
+    here: Here, agent_id: str, run_ids: Annotated[list[str] | None, Body(embed=True)] = None
+) -> dict[str, str]:
     """Cancel the agent's running turns, or those that are named."""
-    outcome = await cancel_runs(here.runtime, here.scope, agent_id, run_ids)
-    if not outcome:
-        raise Conflict("There are no active runs to cancel.")
-    return answer({run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()})
+    return outcome_json(await cancel_runs(here.runtime, here.scope, agent_id, run_ids))
 
 
 @router.patch("/reset-messages", response_model=AgentResponse)
-async def reset(here: Here, agent_id: str) -> Response:
+async def reset(here: Here, agent_id: str) -> Json:
     """Delete all messages of the agent's own conversation and start it again. Memory stays as it is."""
-    state = await reset_messages(here.runtime, here.scope, agent_id)
-    return answer(agent_json(here, state))
+    return agent_json(here, await reset_messages(here.runtime, here.scope, agent_id))
+
+
+def outcome_json(outcome: Mapping[str, bool]) -> dict[str, str]:
+    """What became of the runs that were to be cancelled; raises Conflict where there are none."""
+    if not outcome:
+        raise Conflict("There are no active runs to cancel.")
+    return {run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()}
 
 
 async def turn_request(
@@ -161,15 +166,18 @@ async def turn_request(
 
 def message_view(body: SendRequest) -> MessageFormat:
     """How the sender wants to read messages."""
-    types = frozenset(body.include_return_message_types) if body.include_return_message_types is not None else None
     return MessageFormat(
         body.use_assistant_message,
         body.assistant_message_tool_name,
         body.assistant_message_tool_kwarg,
-        types,
+        types_of(body.include_return_message_types),
         shows_summaries=body.include_compaction_messages,
         shows_events=False,
     )
+
+
+def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)
 
 
 def turn_response(result: Answer, view: MessageFormat) -> Response:
@@ -177,15 +185,8 @@ def turn_response(result: Answer, view: MessageFormat) -> Response:
     if result.failure:
         return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
     run = result.run
-    return answer(
-        {
-            "messages": messages_response(result.messages, view),
-            "stop_reason": StopReasonResponse.from_reason(run.stop_reason),
-            "usage": UsageResponse.from_usage(run.usage, run.step_count, [run.id], run.context_tokens),
-            "logprobs": None,
-            "turns": None,
-        }
-    )
+    ending = {"stop_reason": StopReasonResponse.of(run), "usage": UsageResponse.of(run)}
+    return answer({"messages": messages_response(result.messages, view), **ending, "logprobs": None, "turns": None})
 
 
 async def stream_turn(
@@ -198,12 +199,15 @@ async def stream_turn(
         run = await begin_recorded(here.runtime, request, view)
         return stream_of(here, run, Resumption(has_pings=body.include_pings))
     turn = await run_turn(here.runtime, request)
-    keepalive, clock = here.runtime.settings.keepalive, here.store.clock
-    return sse_response(
-        sse_stream(
-            turn.events(), view, clock, has_tokens=body.stream_tokens, has_pings=body.include_pings, keepalive=keepalive
-        )
+    chunks = sse_stream(
+        turn.events(),
+        view,
+        here.store.clock,
+        has_tokens=body.stream_tokens,
+        has_pings=body.include_pings,
+        keepalive=here.runtime.settings.keepalive,
     )
+    return sse_response(chunks)
 
 
 def new_message(message: MessageRequest) -> NewMessage:
@@ -212,7 +216,7 @@ def new_message(message: MessageRequest) -> NewMessage:
     )
 
 
-def _keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
+def keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
     """Whether a stored message has any piece that the view wants; one that has none would make a page look like the last."""
     return lambda message: bool(message_responses(message, view))
 

@@ -8,7 +8,7 @@ from fastapi import Query, Response
 
 from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.errors import text_conflict
-from ricordo.api.models.base import TextConflict
+from ricordo.api.models.base import Json, TextConflict
 from ricordo.api.models.memory import (
     ApproveRequest,
     BulkDecisionRequest,
@@ -53,11 +53,11 @@ After = Annotated[str | None, Query(description="Only proposals after the one wi
 
 
 @router.get("/diffs", response_model=list[ProposalResponse])
-async def list_all(
-    here: Here, user_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
-) -> Response:
+def list_all(
+    tx: Transaction, here: Here, user_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
+) -> list[Json]:
     """Proposals for all blocks of the user, newest first; by default those that wait."""
-    return await _list(here, user_id, None, status, Page(limit=limit, after=after))
+    return _list(tx, here, user_id, None, status, Page(limit=limit, after=after))
 
 
 @router.post("/diffs/approve", response_model=list[OutcomeResponse])
@@ -79,30 +79,32 @@ async def reject_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Re
 
 
 @router.post("/runs/{run_id}/undo", response_model=UndoneResponse)
-async def undo(here: Here, user_id: str, run_id: str) -> Response:
+def undo(tx: Transaction, here: Here, user_id: str, run_id: str) -> Undone:
     """Take back what a run changed in the user's memory, as new versions; what was written since stays, and its proposals go."""
-
-    def work(tx: Transaction) -> Undone:
-        memory = user_memory.open_memory(tx, here.scope, user_id)
-        touched = any(version.chain_id == memory.chain.id for version in history.of_run(tx, here.scope, run_id))
-        which = ProposalFilter(chain_id=memory.chain.id, run_id=run_id)
-        if not touched and not proposals.page(tx, here.scope, Page(limit=1), which):
-            raise NotFound(f"Run with ID {run_id} not found")
-        return approval.undo_run(tx, _scope_of(here, memory), run_id, memory.actor)
-
-    return answer(UndoneResponse.from_undone(await here.store.write(work)))
+    memory = user_memory.open_memory(tx, here.scope, user_id)
+    touched = any(version.chain_id == memory.chain.id for version in history.of_run(tx, here.scope, run_id))
+    which = ProposalFilter(chain_id=memory.chain.id, run_id=run_id)
+    if not touched and not proposals.page(tx, here.scope, Page(limit=1), which):
+        raise NotFound(f"Run with ID {run_id} not found")
+    return approval.undo_run(tx, _scope_of(here, memory), run_id, memory.actor)
 
 
 @router.get(_BLOCK + "/diffs", response_model=list[ProposalResponse])
-async def list_of_block(
-    here: Here, user_id: str, label: str, status: Status = "waiting", limit: Limit = 50, after: After = None
-) -> Response:
+def list_of_block(
+    tx: Transaction,
+    here: Here,
+    user_id: str,
+    label: str,
+    status: Status = "waiting",
+    limit: Limit = 50,
+    after: After = None,
+) -> list[Json]:
     """Proposals for one block of the user, newest first; by default those that wait."""
-    return await _list(here, user_id, label, status, Page(limit=limit, after=after))
+    return _list(tx, here, user_id, label, status, Page(limit=limit, after=after))
 
 
 @router.post(_BLOCK + "/propose", response_model=ProposalResponse)
-async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -> Response:
+async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -> Json:
     """Propose to the user that a piece of a block be replaced. It changes nothing until the user approves it."""
 
     def work(tx: Transaction) -> Proposal:
@@ -116,11 +118,13 @@ async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -
             require_follows(label, block.value, made.value or "", schema)
         return made
 
-    return answer(await asyncio.to_thread(ProposalResponse.from_proposal, await here.store.write(work)))
+    return await asyncio.to_thread(ProposalResponse.of, await here.store.write(work))
 
 
 @router.post(_BLOCK + "/diffs/{diff_id}/approve", response_model=DecidedResponse)
-async def approve(here: Here, user_id: str, label: str, diff_id: str, body: ApproveRequest | None = None) -> Response:
+async def approve(
+    here: Here, user_id: str, label: str, diff_id: str, body: ApproveRequest | None = None
+) -> Response | Json:
     """Make what is proposed the block's next version, merged by lines with what was written since.
 
     With `body`, the owner's own text takes its place. Where lines collide nothing is written: 409 returns the three texts.
@@ -141,7 +145,7 @@ async def approve(here: Here, user_id: str, label: str, diff_id: str, body: Appr
 
 
 @router.post(_BLOCK + "/diffs/{diff_id}/reject", response_model=DecidedResponse)
-async def reject(here: Here, user_id: str, label: str, diff_id: str, body: RejectRequest | None = None) -> Response:
+async def reject(here: Here, user_id: str, label: str, diff_id: str, body: RejectRequest | None = None) -> Json:
     """Leave the block as it is; the proposal is kept with the reason."""
 
     def work(tx: Transaction) -> _Decided:
@@ -154,32 +158,24 @@ async def reject(here: Here, user_id: str, label: str, diff_id: str, body: Rejec
     return await _decided(await here.store.write(work))
 
 
-async def _decided(done: _Decided) -> Response:
+async def _decided(done: _Decided) -> Json:
     # A diff of long texts takes its time, so neither a transaction nor the event loop waits for it.
-    return answer(await asyncio.to_thread(DecidedResponse.from_proposal, *done))
+    return await asyncio.to_thread(DecidedResponse.from_proposal, *done)
 
 
-async def _list(here: RequestContext, user_id: str, label: str | None, status: str, wanted: Page) -> Response:
-    def read(tx: Transaction) -> list[dict[str, Any]]:
-        memory = user_memory.open_memory(tx, here.scope, user_id)
-        chain = memory.chain
-        if label is not None and not user_memory.find(tx, memory, label):
-            _require_proposed(tx, here, chain.id, label)
-        which = ProposalFilter(
-            chain_id=chain.id,
-            label=label,
-            status=None if status in ("all", "waiting") else status,  # type: ignore[arg-type]
-            waits=status == "waiting",
-        )
-        return [ProposalResponse.from_proposal(one) for one in proposals.page(tx, here.scope, wanted, which)]
-
-    return answer(await here.store.read(read))
-
-
-def _require_proposed(tx: Transaction, here: RequestContext, chain_id: str, label: str) -> None:
-    """Raise NotFound unless there ever was a proposal for this block, which may be one that is yet to be made."""
-    if not proposals.page(tx, here.scope, Page(limit=1), ProposalFilter(chain_id=chain_id, label=label)):
+def _list(
+    tx: Transaction, here: RequestContext, user_id: str, label: str | None, status: str, wanted: Page
+) -> list[Json]:
+    memory = user_memory.open_memory(tx, here.scope, user_id)
+    chain_id = memory.chain.id
+    of_label = ProposalFilter(chain_id=chain_id, label=label)
+    # There may be no block yet: a proposal can be to make it.
+    is_known = label is None or user_memory.find(tx, memory, label)
+    if not is_known and not proposals.page(tx, here.scope, Page(limit=1), of_label):
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
+    named: Any = None if status in ("all", "waiting") else status
+    which = replace(of_label, status=named, waits=status == "waiting")
+    return [ProposalResponse.of(one) for one in proposals.page(tx, here.scope, wanted, which)]
 
 
 async def _decide_many(
@@ -193,7 +189,7 @@ async def _decide_many(
     done = await approval.decide_all(
         here.store, _scope_of(here, memory), ids, decision, memory.actor, reason=body.reason
     )
-    response = answer(await asyncio.to_thread(lambda: [OutcomeResponse.from_decision(one) for one in done]))
+    response = answer(await asyncio.to_thread(lambda: [OutcomeResponse.of(one) for one in done]))
     left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, memory.chain.id).values()))
     response.headers["x-waiting"] = str(left)
     return response

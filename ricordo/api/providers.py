@@ -1,43 +1,104 @@
 """Providers with keys of an organization's own: made, listed, changed, checked, refreshed, deleted."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import Response
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from ricordo.api.call import Here, Paged, RequestContext, answer, note
-from ricordo.api.models.base import NoteResponse
-from ricordo.api.models.providers import ProviderCheckRequest, ProviderRequest, ProviderResponse, ProviderUpdate
+from ricordo.api.call import Here, Paged, RequestContext, note
+from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import Collision, Invalid
 from ricordo.llm.provider_table import Keys
-from ricordo.llm.registry.organization_providers import OrganizationProviders
 from ricordo.storage import providers
 from ricordo.storage.engine.store import Transaction
 
+T = TypeVar("T")
 router = Routes(prefix="/v1/providers", tags=["providers"])
 
 
+def _require_name(name: str) -> str:
+    if "/" in name or not name.isprintable() or name.strip() != name:
+        raise ValueError("must not hold a slash, a line's end, or a space at its ends: it begins its models' handles")
+    return name
+
+
+Line = Annotated[str, Field(max_length=2000)]
+Key = Annotated[SecretStr, Field(max_length=10_000)]
+
+
+class ProviderUpdate(RequestModel):
+    """Keys, and where they are for. Empty texts count as left out."""
+
+    api_key: Key | None = None
+    access_key: Key | None = None
+    base_url: Line | None = None
+    region: Line | None = None
+    api_version: Annotated[str, Field(max_length=50, pattern=r"^[A-Za-z0-9.-]+$")] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_texts(cls, value: Any) -> Any:
+        return {name: each for name, each in value.items() if each != ""} if isinstance(value, dict) else value
+
+    def keys(self, before: Keys | None = None) -> Keys:
+        before = before or Keys()
+        return Keys(_plain(self.api_key) or before.api_key, _plain(self.access_key) or before.access_key)
+
+
+class ProviderCheckRequest(ProviderUpdate):
+    """Keys to try."""
+
+    provider_type: str = Field(max_length=50)
+
+
+class ProviderRequest(ProviderCheckRequest):
+    """A provider to add."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_require_name)]
+
+
+class ProviderResponse(ResponseModel):
+    """A provider with a key of the organization's own. The fields for keys are always null."""
+
+    id: str
+    name: str
+    provider_type: str
+    provider_category: Literal["byok"] = "byok"
+    base_url: str | None
+    region: str | None
+    api_version: str | None
+    api_key: None = None
+    access_key: None = None
+    api_key_enc: None = None
+    access_key_enc: None = None
+    organization_id: str
+    created_at: Timestamp
+    updated_at: Timestamp
+    last_synced: Timestamp | None
+
+
+def _plain(key: SecretStr | None) -> str | None:
+    return str(key.get_secret_value()) if key else None
+
+
 @router.get("/", response_model=list[ProviderResponse])
-async def list_providers(
-    here: Here, paging: Paged, name: str | None = None, provider_type: str | None = None
-) -> Response:
+def list_providers(
+    tx: Transaction, here: Here, paging: Paged, name: str | None = None, provider_type: str | None = None
+) -> Sequence[OrganizationProvider]:
     """The organization's own providers, by default newest first; those of this name, or of this type."""
-    page = paging.page()
-    rows = await here.store.read(
-        lambda tx: providers.page(tx, here.scope, page, name=name, provider_type=provider_type)
-    )
-    return answer([ProviderResponse.of(row) for row in rows])
+    return providers.page(tx, here.scope, paging.page(), name=name, provider_type=provider_type)
 
 
 @router.post("/", response_model=ProviderResponse)
-async def create(here: Here, body: ProviderRequest) -> Response:
+async def create(here: Here, body: ProviderRequest) -> OrganizationProvider:
     """Add a provider. Its models can be used from now on, by this organization alone, as `<name>/<model>`."""
     keys = body.keys()
     provider = _new(here, body.name, body)
-    models = _models(here)
+    models = here.runtime.organization_providers
     models.require_usable(provider, keys)
     models.require_free(body.name)
     provider = replace(provider, secret=models.seal(keys))
@@ -48,27 +109,25 @@ async def create(here: Here, body: ProviderRequest) -> Response:
         providers.insert_one(tx, made)
         return made
 
-    made = await here.store.write(insert)
-    models.forget(here.scope.organization_id)
-    return answer(ProviderResponse.of(made))
+    return await _changed(here, insert)
 
 
 @router.post("/check", response_model=NoteResponse)
-async def check(here: Here, body: ProviderCheckRequest) -> Response:
+async def check(here: Here, body: ProviderCheckRequest) -> Json:
     """Ask a provider whether it takes these keys; nothing is stored."""
     return await _checked(here, _new(here, body.provider_type, body), body.keys())
 
 
 @router.get("/{provider_id}", response_model=ProviderResponse)
-async def retrieve(here: Here, provider_id: str) -> Response:
+def retrieve(tx: Transaction, here: Here, provider_id: str) -> OrganizationProvider:
     """One provider."""
-    return answer(ProviderResponse.of(await _stored(here, provider_id)))
+    return providers.get(tx, here.scope, provider_id)
 
 
 @router.patch("/{provider_id}", response_model=ProviderResponse)
-async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Response:
+async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> OrganizationProvider:
     """Change a provider's keys or where it is; what is left out stays. It counts at the next call of its models."""
-    models = _models(here)
+    models = here.runtime.organization_providers
     before = await _stored(here, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
     if moved and before.secret and body.api_key is None:
@@ -88,41 +147,36 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Response
         providers.update(tx, changed)
         return changed
 
-    changed = await here.store.write(change)
-    models.forget(here.scope.organization_id)
-    return answer(ProviderResponse.of(changed))
+    return await _changed(here, change)
 
 
 @router.post("/{provider_id}/check", response_model=NoteResponse)
-async def check_stored(here: Here, provider_id: str) -> Response:
+async def check_stored(here: Here, provider_id: str) -> Json:
     """Ask a provider whether it still takes the stored keys."""
     provider = await _stored(here, provider_id)
-    return await _checked(here, provider, _models(here).keys_of(provider))
+    return await _checked(here, provider, here.runtime.organization_providers.keys_of(provider))
 
 
 @router.patch("/{provider_id}/refresh", response_model=ProviderResponse)
-async def refresh(here: Here, provider_id: str) -> Response:
+async def refresh(here: Here, provider_id: str) -> OrganizationProvider:
     """Read the provider's list of models again."""
-    models = _models(here)
+    models = here.runtime.organization_providers
     provider = await _stored(here, provider_id)
     await models.ask(provider)
 
-    def note(tx: Transaction) -> OrganizationProvider:
+    def save(tx: Transaction) -> OrganizationProvider:
+        # With the new timestamp the provider counts as changed, so that every process reads its list again.
         stored = replace(providers.get(tx, here.scope, provider_id), last_synced=tx.clock.now())
         providers.update(tx, stored)
         return stored
 
-    # With the new moment the provider counts as changed, so that every process reads its list again.
-    noted = await here.store.write(note)
-    models.forget(here.scope.organization_id)
-    return answer(ProviderResponse.of(noted))
+    return await _changed(here, save)
 
 
 @router.delete("/{provider_id}", response_model=NoteResponse)
-async def delete(here: Here, provider_id: str) -> Response:
+async def delete(here: Here, provider_id: str) -> Json:
     """Delete a provider with its keys. Agents that use one of its models stay, and need another model to answer."""
-    await here.store.write(lambda tx: providers.delete_one(tx, here.scope, provider_id))
-    _models(here).forget(here.scope.organization_id)
+    await _changed(here, lambda tx: providers.delete_one(tx, here.scope, provider_id))
     return note(f"Provider id={provider_id} successfully deleted")
 
 
@@ -130,34 +184,26 @@ async def _stored(here: RequestContext, provider_id: str) -> OrganizationProvide
     return await here.store.read(lambda tx: providers.get(tx, here.scope, provider_id))
 
 
-async def _checked(here: RequestContext, provider: OrganizationProvider, keys: Keys) -> Response:
-    models = _models(here)
+async def _changed(here: RequestContext, change: Callable[[Transaction], T]) -> T:
+    changed = await here.store.write(change)
+    here.runtime.organization_providers.forget(here.scope.organization_id)
+    return changed
+
+
+async def _checked(here: RequestContext, provider: OrganizationProvider, keys: Keys) -> Json:
+    models = here.runtime.organization_providers
     models.require_usable(provider, keys)
     await models.ask(provider, keys)
     return note(f"Valid api key for provider_type={provider.provider_type}")
 
 
-def _new(here: RequestContext, name: str, body: ProviderRequest | ProviderCheckRequest) -> OrganizationProvider:
-    scope = here.scope
+def _new(here: RequestContext, name: str, body: ProviderCheckRequest) -> OrganizationProvider:
+    by, where = here.scope.user_id, (body.base_url, body.region, body.api_version)
     return OrganizationProvider(
-        "",
-        scope.organization_id,
-        name,
-        body.provider_type,
-        0,
-        0,
-        body.base_url,
-        body.region,
-        body.api_version,
-        created_by=scope.user_id,
-        updated_by=scope.user_id,
+        "", here.scope.organization_id, name, body.provider_type, 0, 0, *where, created_by=by, updated_by=by
     )
 
 
 def _with(provider: OrganizationProvider, body: ProviderUpdate) -> OrganizationProvider:
     given = {name: getattr(body, name) for name in ("base_url", "region", "api_version")}
     return replace(provider, **{name: value for name, value in given.items() if value is not None})
-
-
-def _models(here: RequestContext) -> OrganizationProviders:
-    return cast("OrganizationProviders", here.request.app.state.runtime.organization_providers)

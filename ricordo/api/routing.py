@@ -1,22 +1,33 @@
-"""Routes that cost little until they are used: each is known by its path and methods, and built at its first request.
+"""Routes that cost little until they are used, and that answer what their functions return.
 
-To build one, FastAPI reads its signature and makes validators for its input and output: some milliseconds each, and there are
-many. A route's own code decides what it answers; the response model is for the document alone.
+A module of routes is imported when a path of its own is first requested, or shortly after the start: the routes are a third of all
+that is imported, and few are requested at once, so this lets a server answer a second after it was started. A route is known by its
+path and methods, and built at its first request: FastAPI reads its signature and makes validators for its input, some milliseconds
+each. Whether a path is served, and by what, is decided by the routes alone: the table only says which modules must be imported
+before a path is matched. `tests/api/test_lazy_routes.py` compares the table with the routes.
 """
 
+import asyncio
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import wraps
+from importlib import import_module
+from inspect import iscoroutinefunction, signature
 from typing import Any, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI, Response
 from fastapi.routing import APIRoute
+from starlette._utils import get_route_path
 from starlette.routing import compile_path, get_name
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ricordo.api.models.base import RefusalResponse
+from ricordo.api.call import answer
+from ricordo.api.models.base import RefusalResponse, maker
 
+log = logging.getLogger(__name__)
 # Every route may refuse; a class of codes, because which ones it gives depends on what is wrong.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalResponse, "description": "Refused: `detail` says why and what to do"}
@@ -38,6 +49,37 @@ class LazyRouter:
         return re.compile(f"(?:{ways})(?:/|$)" if self.paths != ("/",) else "/$")
 
 
+# In the order in which they are matched.
+CORE_ROUTES: tuple[LazyRouter, ...] = (
+    LazyRouter("ricordo.api.server", ("/v1/health", "/v1/models")),
+    LazyRouter("ricordo.api.agents", ("/v1/agents",)),
+    LazyRouter("ricordo.api.messages", ("/v1/agents/*/messages", "/v1/agents/*/reset-messages")),
+    # Each route that is matched before takes its time: a search is short enough for that to count.
+    LazyRouter(
+        "ricordo.api.search",
+        ("/v1/messages/search", "/v1/agents/messages/search", "/v1/passages/search", "/v1/agents/*/messages/import"),
+    ),
+    LazyRouter("ricordo.api.conversations", ("/v1/conversations", "/v1/agents/*/recompile", "/v1/agents/*/summarize")),
+    LazyRouter("ricordo.api.blocks", ("/v1/blocks", "/v1/agents/*/core-memory")),
+    LazyRouter("ricordo.api.tools", ("/v1/tools", "/v1/agents/*/tools")),
+    LazyRouter("ricordo.api.stored_streams", ("/v1/runs/*/stream", "/v1/conversations/*/stream")),
+    LazyRouter("ricordo.api.providers", ("/v1/providers",)),
+    LazyRouter("ricordo.api.runs", ("/v1/runs", "/v1/steps", "/v1/messages/*/memory")),
+    LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
+    LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives", "/v1/agents/*/archival-memory")),
+    LazyRouter("ricordo.web.home", ("/",)),
+)
+# A block's label may hold slashes: what can follow one is matched before the label itself, and features before both.
+LABEL_ROUTES: tuple[LazyRouter, ...] = (
+    LazyRouter("ricordo.api.proposals", ("/users/*",)),
+    LazyRouter("ricordo.api.users", ("/users/*/blocks",)),
+)
+# A turn needs these: they are imported before the first answer.
+AT_START = ("ricordo.api.server", "ricordo.api.agents", "ricordo.api.messages", "ricordo.api.stored_streams")
+# Seconds: how long the first requests are left alone, and the shortest pause between two pieces of the work after the start.
+_FIRST_PAUSE, _PAUSE = 0.1, 0.01
+
+
 class LazyRoute(APIRoute):
     """A route that is built at its first request, or when anything is asked of it that only a built one knows."""
 
@@ -45,9 +87,9 @@ class LazyRoute(APIRoute):
         self.given: dict[str, Any] = given
         self.is_built = False
         # By what a request is matched.
-        self.path, self.endpoint = path, endpoint
-        self.name = given.get("name") or get_name(endpoint)
         self.methods = {method.upper() for method in given.get("methods") or ["GET"]}
+        self.path, self.endpoint = path, _answering(endpoint, given.get("response_model"), self.methods)
+        self.name = given.get("name") or get_name(endpoint)
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
 
     def build(self) -> None:
@@ -72,6 +114,29 @@ class LazyRoute(APIRoute):
         return getattr(self, name)
 
 
+def _answering(endpoint: Callable[..., Any], model: Any, methods: set[str]) -> Callable[..., Any]:
+    """Return the endpoint as one that gives a whole response, made by its response model of what the endpoint returns.
+
+    An endpoint that is no coroutine takes a transaction and `here`: with GET it reads, with any other method it writes.
+    """
+    make = maker(model)
+    is_async, only_reads = iscoroutinefunction(endpoint), methods == {"GET"}
+
+    @wraps(endpoint)
+    async def respond(**given: Any) -> Response:
+        if is_async:
+            made = await endpoint(**given)
+        else:
+            store = given["here"].store
+            made = await (store.read if only_reads else store.write)(lambda tx: endpoint(tx, **given))
+        return made if isinstance(made, Response) else answer(make(made) if make else made)
+
+    known = signature(endpoint)
+    parameters = [parameter for name, parameter in known.parameters.items() if name != "tx"]
+    respond.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return respond
+
+
 class Routes(APIRouter):
     """The routes of one module, in the order they are asked in."""
 
@@ -83,3 +148,81 @@ class Routes(APIRouter):
             responses=dict(REFUSALS),
             route_class=LazyRoute,
         )
+
+
+class LazyRoutes:
+    """The routes of one app, of which some modules may not be imported yet. `routes` is the app's own list, kept in their order."""
+
+    def __init__(self, routes: MutableSequence[Any], features: Sequence[LazyRouter] = ()) -> None:
+        self.table = (*CORE_ROUTES, *features, *LABEL_ROUTES)
+        self._routes = routes
+        self._begin = len(routes)  # the framework's own routes come first, those of plugins last
+        self._loaded: dict[str, list[Any]] = {}
+        self._waiting = {router.module: router.pattern() for router in self.table}
+        for module in AT_START:
+            self._load(module)
+
+    def load_for(self, path: str) -> None:
+        for module in [module for module, pattern in self._waiting.items() if pattern.match(path)]:
+            self._load(module)
+
+    def load_all(self) -> None:
+        for module in list(self._waiting):
+            self._load(module)
+
+    async def prepare(self) -> None:
+        """Import what is missing and build every route, in short pieces with pauses, so that no later request pays for it."""
+        await asyncio.sleep(_FIRST_PAUSE)
+        try:
+            for _ in self._pieces():
+                await asyncio.sleep(_PAUSE)
+        except Exception:
+            # A request for these routes fails with the same error; all others are served.
+            log.exception("routes could not be prepared")
+
+    def _pieces(self) -> Iterator[None]:
+        for router in self.table:
+            if router.module in self._waiting:
+                self._load(router.module)
+                yield
+            for route in self._loaded[router.module]:
+                if isinstance(route, LazyRoute) and not route.is_built:
+                    route.build()
+                    yield
+
+    def _load(self, module: str) -> None:
+        routes = import_module(module).router.routes
+        end = self._begin + sum(map(len, self._loaded.values()))
+        self._loaded[module] = list(routes)
+        del self._waiting[module]
+        self._routes[self._begin : end] = [
+            route for router in self.table for route in self._loaded.get(router.module, ())
+        ]
+
+
+class Application(FastAPI):
+    """An app with lazy routes. Its document has every route, also of modules that were not requested yet."""
+
+    def __init__(self, features: Sequence[LazyRouter] = (), **options: Any) -> None:
+        super().__init__(**options)
+        self.lazy_routes = LazyRoutes(self.router.routes, features)
+
+    def openapi(self) -> dict[str, Any]:
+        self.lazy_routes.load_all()
+        return super().openapi()
+
+
+class LazyRoutesMiddleware:
+    """Imports the modules that may answer a request before it is routed."""
+
+    def __init__(self, app: ASGIApp, lazy_routes: LazyRoutes) -> None:
+        self._app = app
+        self._lazy_routes = lazy_routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] == "http":
+            self._lazy_routes.load_for(
+                get_route_path(scope)
+            )  # without the path under which another app mounts this one
+        await self._app(scope, receive, send)

@@ -1,13 +1,14 @@
 """Runs, one a turn; steps, one a model call; and what of memory an answer was made from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Query, Response
+from fastapi import Depends, Query
 
-from ricordo.api.call import Here, Paged, answer, note
-from ricordo.api.models.base import NoteResponse
+from ricordo.api.call import Here, Paged, Paging, RequestContext, note
+from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.memory import LineageResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
 from ricordo.api.models.runs import (
@@ -21,9 +22,8 @@ from ricordo.api.models.runs import (
 from ricordo.api.routing import Routes
 from ricordo.domain.clock import parse_date
 from ricordo.domain.ids import unique
-from ricordo.domain.message import Message
 from ricordo.domain.run import Run, Step
-from ricordo.memory.lineage import of_message
+from ricordo.memory.lineage import Lineage, of_message
 from ricordo.storage import messages, runs, tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.runs import StepFilter
@@ -63,71 +63,53 @@ class RunQuery:
 
 
 @router.get("/", response_model=list[RunResponse])
-async def list_runs(here: Here, paging: Paged, which: Annotated[RunQuery, Depends()]) -> Response:
+def list_runs(tx: Transaction, here: Here, paging: Paged, which: Annotated[RunQuery, Depends()]) -> Sequence[Run]:
     """Runs, by default newest first; of agents, of a conversation, by status, or those still open."""
+    agent_ids, statuses = which.agents(), which.wanted_statuses()
     page = paging.page(default=100)
-    found = await here.store.read(
-        lambda tx: runs.page(
-            tx, here.scope, page, agent_ids=which.agents(), statuses=which.wanted_statuses(), **which.equal()
-        )
-    )
-    return answer([RunResponse.from_run(run) for run in found])
+    return runs.page(tx, here.scope, page, agent_ids=agent_ids, statuses=statuses, **which.equal())
 
 
 @router.get("/{run_id}", response_model=RunResponse)
-async def retrieve(here: Here, run_id: str) -> Response:
+def retrieve(tx: Transaction, here: Here, run_id: str) -> Run:
     """One run."""
-    return answer(RunResponse.from_run(await _run(here, run_id)))
+    return runs.get(tx, here.scope, run_id)
 
 
 @router.delete("/{run_id}", response_model=NoteResponse)
-async def delete(here: Here, run_id: str) -> Response:
+def delete(tx: Transaction, here: Here, run_id: str) -> Json:
     """Delete a run that has ended, with its steps and traces. Its messages stay, and in the ledger what it spent."""
-    await here.store.write(lambda tx: runs.delete_one(tx, here.scope, run_id))
+    runs.delete_one(tx, here.scope, run_id)
     return note(f"{run_id} was deleted.")
 
 
 @router.get("/{run_id}/metrics", response_model=RunMetricsResponse)
-async def metrics(here: Here, run_id: str) -> Response:
+def metrics(tx: Transaction, here: Here, run_id: str) -> Json:
     """How long the run took, how many steps it had, and which tools it used."""
-
-    def read(tx: Transaction) -> tuple[Run, list[str]]:
-        run = runs.get(tx, here.scope, run_id)
-        said = messages.of_run(tx, run_id)
-        names = unique([call.name for message in said for call in message.tool_calls])
-        known = tools.by_names(tx, here.scope, names) if names else {}
-        return run, [known[name].id for name in names if name in known]
-
-    return answer(RunMetricsResponse.from_run(*await here.store.read(read)))
+    run = runs.get(tx, here.scope, run_id)
+    names = unique([call.name for message in messages.of_run(tx, run_id) for call in message.tool_calls])
+    known = tools.by_names(tx, here.scope, names) if names else {}
+    return RunMetricsResponse.of(run, tools_used=[known[name].id for name in names if name in known])
 
 
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])
-async def list_messages(here: Here, run_id: str, paging: Paged) -> Response:
+def list_messages(tx: Transaction, here: Here, run_id: str, paging: Paged) -> list[Json]:
     """The run's messages, those that came in among them."""
-    page = paging.page(default=100, order="asc")
-
-    def read(tx: Transaction) -> list[Message]:
-        runs.get(tx, here.scope, run_id)
-        return messages.page(tx, here.scope, page, run_id=run_id)
-
-    return answer(messages_response(await here.store.read(read), MessageFormat(), newest_first=page.order == "desc"))
+    runs.get(tx, here.scope, run_id)
+    return _messages_json(tx, here, paging, run_id=run_id)
 
 
 @router.get("/{run_id}/usage", response_model=RunUsageResponse)
-async def usage(here: Here, run_id: str) -> Response:
+def usage(tx: Transaction, here: Here, run_id: str) -> Run:
     """The run's tokens."""
-    return answer(RunUsageResponse.from_usage((await _run(here, run_id)).usage))
+    return runs.get(tx, here.scope, run_id)
 
 
 @router.get("/{run_id}/steps", response_model=list[StepResponse])
-async def list_steps(here: Here, run_id: str, paging: Paged) -> Response:
+def list_steps(tx: Transaction, here: Here, run_id: str, paging: Paged) -> Sequence[Step]:
     """The run's steps."""
-
-    def read(tx: Transaction) -> list[Step]:
-        runs.get(tx, here.scope, run_id)
-        return runs.page_of_steps(tx, here.scope, paging.page(default=100), run_id=run_id)
-
-    return answer([StepResponse.from_step(step) for step in await here.store.read(read)])
+    runs.get(tx, here.scope, run_id)
+    return runs.page_of_steps(tx, here.scope, paging.page(default=100), run_id=run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,67 +140,54 @@ class StepQuery:
 
 
 @_steps.get("/", response_model=list[StepResponse])
-async def list_all_steps(here: Here, paging: Paged, which: Annotated[StepQuery, Depends()]) -> Response:
+def list_all_steps(
+    tx: Transaction, here: Here, paging: Paged, which: Annotated[StepQuery, Depends()]
+) -> Sequence[Step]:
     """Steps, by default newest first; of an agent or a model, by feedback, tags and dates."""
-    wanted = which.filter()
-    found = await here.store.read(lambda tx: runs.page_of_steps(tx, here.scope, paging.page(), wanted, **which.equal()))
-    return answer([StepResponse.from_step(step) for step in found])
+    return runs.page_of_steps(tx, here.scope, paging.page(), which.filter(), **which.equal())
 
 
 @_steps.get("/{step_id}", response_model=StepResponse)
-async def retrieve_step(here: Here, step_id: str) -> Response:
+def retrieve_step(tx: Transaction, here: Here, step_id: str) -> Step:
     """Return one step."""
-    return answer(StepResponse.from_step(await _step(here, step_id)))
+    return runs.get_step(tx, here.scope, step_id)
 
 
 @_steps.get("/{step_id}/metrics", response_model=StepMetricsResponse)
-async def step_metrics(here: Here, step_id: str) -> Response:
+def step_metrics(tx: Transaction, here: Here, step_id: str) -> Step:
     """How long the step took, and where the time went."""
-    return answer(StepMetricsResponse.from_step(await _step(here, step_id)))
+    return runs.get_step(tx, here.scope, step_id)
 
 
 @_steps.patch("/{step_id}/feedback", response_model=StepResponse)
-async def give_feedback(here: Here, step_id: str, body: FeedbackRequest) -> Response:
+def give_feedback(tx: Transaction, here: Here, step_id: str, body: FeedbackRequest) -> Step:
     """Say whether the step was good, and why, in tags; tags take the place of those it had."""
-
-    def change(tx: Transaction) -> Step:
-        step = runs.get_step(tx, here.scope, step_id)
-        if "feedback" in body.model_fields_set:
-            step = replace(step, feedback=body.feedback)
-        if "tags" in body.model_fields_set:
-            step = replace(step, tags=tuple(unique(body.tags or [])))
-        runs.set_feedback(tx, step)
-        return step
-
-    return answer(StepResponse.from_step(await here.store.write(change)))
+    step = runs.get_step(tx, here.scope, step_id)
+    if "feedback" in body.model_fields_set:
+        step = replace(step, feedback=body.feedback)
+    if "tags" in body.model_fields_set:
+        step = replace(step, tags=tuple(unique(body.tags or [])))
+    runs.set_feedback(tx, step)
+    return step
 
 
 @_steps.get("/{step_id}/messages", response_model=list[AnyMessage])
-async def list_step_messages(here: Here, step_id: str, paging: Paged) -> Response:
+def list_step_messages(tx: Transaction, here: Here, step_id: str, paging: Paged) -> list[Json]:
     """The step's messages."""
-    page = paging.page(default=100, order="asc")
-
-    def read(tx: Transaction) -> list[Message]:
-        step = runs.get_step(tx, here.scope, step_id)
-        return messages.page(tx, here.scope, page, run_id=step.run_id, step_id=step_id)
-
-    return answer(messages_response(await here.store.read(read), MessageFormat(), newest_first=page.order == "desc"))
-
-
-async def _step(here: Here, step_id: str) -> Step:
-    return await here.store.read(lambda tx: runs.get_step(tx, here.scope, step_id))
+    step = runs.get_step(tx, here.scope, step_id)
+    return _messages_json(tx, here, paging, run_id=step.run_id, step_id=step_id)
 
 
 @_messages.get("/memory", response_model=LineageResponse)
-async def lineage(here: Here, message_id: str) -> Response:
+def lineage(tx: Transaction, here: Here, message_id: str) -> Lineage:
     """Return the blocks' versions and the passages that were in an answer's context, and what its step changed or proposed."""
-    return answer(
-        LineageResponse.from_lineage(await here.store.read(lambda tx: of_message(tx, here.scope, message_id)))
-    )
+    return of_message(tx, here.scope, message_id)
 
 
 router.routes += [*_steps.routes, *_messages.routes]
 
 
-async def _run(here: Here, run_id: str) -> Run:
-    return await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
+def _messages_json(tx: Transaction, here: RequestContext, paging: Paging, **equal: Any) -> list[Json]:
+    page = paging.page(default=100, order="asc")
+    found = messages.page(tx, here.scope, page, **equal)
+    return messages_response(found, MessageFormat(), newest_first=page.order == "desc")

@@ -2,59 +2,197 @@
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
+from typing import Annotated, Any, Literal
 
-from fastapi import Response
+from pydantic import ConfigDict, Field, field_validator
 
 from ricordo.agents.history import PastMessage, import_messages
-from ricordo.api.call import Here, RequestContext, answer
-from ricordo.api.models.archives import FoundPassageResponse
-from ricordo.api.models.search import (
-    FoundMessageResponse,
-    ImportRequest,
-    ImportResponse,
-    MessageSearchRequest,
-    PassageSearchRequest,
-    StoredMessageHitResponse,
-    StoredMessageSearchRequest,
-)
+from ricordo.api.call import Here, RequestContext
+from ricordo.api.models.archives import FoundPassageResponse, RelevanceResponse, require_few
+from ricordo.api.models.base import From, Json, RequestModel, RequestPart, ResponseModel, Timestamp
+from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
+from ricordo.api.models.turns import TextContent
 from ricordo.api.routing import Routes
-from ricordo.domain.clock import zone
+from ricordo.domain.clock import parse_date, zone
+from ricordo.domain.message import ToolReturnPart
 from ricordo.errors import Unsupported
-from ricordo.memory.recall import FoundMessage
+from ricordo.memory.recall import FoundMessage, FoundPassage
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage import agents, archives, conversations
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.messages import searchable_text
 
 router = Routes(prefix="/v1")
 _SPOKEN: tuple[str, ...] = ("user", "assistant")
 
 
+class _SearchRequest(RequestModel):
+    """What all searches share."""
+
+    query: str | None = None
+    search_mode: Literal["vector", "fts", "hybrid"] = "hybrid"
+    limit: int = Field(50, ge=1, le=100)
+    start_date: str | None = None
+    end_date: str | None = None
+    agent_id: str | None = None
+    project_id: str | None = None
+    template_id: str | None = None
+
+    def refuse_unsupported(self) -> None:
+        for name in ("project_id", "template_id"):
+            if getattr(self, name):
+                raise Unsupported(f"Filtering by {name} is not supported by this version of Ricordo. Leave it out.")
+
+    def span(self, where: tzinfo) -> tuple[int | None, int | None]:
+        """Return the first and the last wanted timestamp, in microseconds UTC; raises Invalid."""
+        start = parse_date(self.start_date, where, name="start_date") if self.start_date else None
+        end = parse_date(self.end_date, where, name="end_date", end=True) if self.end_date else None
+        return start, end
+
+
+class MessageSearchRequest(_SearchRequest):
+    """Which messages are looked for."""
+
+    roles: list[Literal["user", "assistant"]] | None = None
+    conversation_id: str | None = None
+
+
+class StoredMessageSearchRequest(MessageSearchRequest):
+    """Which messages are looked for, tool results among them."""
+
+    roles: list[Literal["user", "assistant", "tool"]] | None = None  # type: ignore[assignment]
+
+
+class PassageSearchRequest(_SearchRequest):
+    """Which passages are looked for."""
+
+    archive_id: str | None = None
+    tags: list[str] | None = None
+    tag_match_mode: Literal["any", "all"] = "any"
+
+
+def _results(parts: Sequence[ToolReturnPart]) -> list[Json]:
+    return [{"tool_call_id": part.call_id, "status": part.status, "func_response": part.content} for part in parts]
+
+
+class FoundMessageResponse(ResponseModel):
+    """What a user or an agent said that a search found."""
+
+    message_type: Annotated[
+        Literal["user_message", "assistant_message"], From("message.role", lambda role: f"{role}_message")
+    ]
+    content: Annotated[str, From("message", searchable_text)]
+    message_id: Annotated[str, From("message.id")]
+    agent_id: Annotated[str, From("message.agent_id")]
+    conversation_id: Annotated[str, From("message.conversation_id")]
+    created_at: Annotated[Timestamp, From("message.created_at")]
+    relevance: RelevanceResponse
+
+
+class StoredMessageResponse(StoredMessageFields):
+    """A message as it is stored, in one piece."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: Annotated[list[Json], From("text", lambda text: [{"type": "text", "text": text}] if text else [])]
+    tool_calls: list[ToolCallResponse]
+    tool_returns: Annotated[list[Json], From(convert=_results)]
+
+
+class StoredMessageHitResponse(RelevanceResponse):
+    """A message that a search found, and the text by which it was found."""
+
+    embedded_text: str
+    message: StoredMessageResponse
+
+    @classmethod
+    def of(cls, hit: Any, /, **_fields: Any) -> Json:
+        """Return the message with its ranks."""
+        message = StoredMessageResponse.of(hit.message)
+        return super().of(hit.relevance, embedded_text=searchable_text(hit.message), message=message)
+
+
+class PastText(TextContent):
+    """A piece of a past message."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PastMessageRequest(RequestPart):
+    """A message from a past conversation. Unknown fields are refused by name, since what they hold would be lost."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["message"] | None = "message"
+    role: Literal["user", "assistant"]
+    content: str | list[PastText]
+    name: str | None = Field(None, max_length=200)
+    created_at: str | None = None
+    otid: str | None = Field(None, min_length=1, max_length=200)
+
+    @field_validator("role", mode="before")
+    @classmethod
+    def _explain_roles(cls, value: Any) -> Any:
+        """Say why instructions and tool results are no history."""
+        if value in ("system", "tool"):
+            raise ValueError(
+                f"messages of the role {value} cannot be imported: an agent has one system message, which it keeps "
+                "itself, and a tool's result means nothing without its call. Leave them out."
+            )
+        return value
+
+    @field_validator("content")
+    @classmethod
+    def _require_words(cls, value: str | list[PastText]) -> str | list[PastText]:
+        words = [value] if isinstance(value, str) else [part.text for part in value]
+        if not any(text.strip() for text in words):
+            raise ValueError("the content is empty. Leave the message out.")
+        return value
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+
+
+class ImportRequest(RequestModel):
+    """Past messages, oldest first."""
+
+    messages: list[PastMessageRequest]
+    conversation_id: str | None = None
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _require_few(cls, value: Any) -> Any:
+        return require_few(value, "messages")
+
+
+class ImportResponse(ResponseModel):
+    """The ids of imported messages, in the order in which they were sent."""
+
+    message_ids: list[str]
+
+
 @router.post("/messages/search", response_model=list[FoundMessageResponse], tags=["search"])
-async def search_messages(here: Here, body: MessageSearchRequest) -> Response:
+async def search_messages(here: Here, body: MessageSearchRequest) -> Sequence[FoundMessage]:
     """The best matching of what users and agents said, with one agent or with all, best first.
 
     Dates without a zone are read in the agent's own, or in UTC where no agent is named. Without a query: the newest.
     """
-    return answer([FoundMessageResponse.from_hit(hit.message, hit.relevance) for hit in await _messages(here, body)])
+    return await _messages(here, body)
 
 
 @router.post("/agents/messages/search", response_model=list[StoredMessageHitResponse], tags=["search"])
-async def search_stored_messages(here: Here, body: StoredMessageSearchRequest) -> Response:
+async def search_stored_messages(here: Here, body: StoredMessageSearchRequest) -> Sequence[FoundMessage]:
     """The same search; messages come whole, with their ranks, and results of tools are among them where `roles` names "tool"."""
-    return answer(
-        [StoredMessageHitResponse.from_hit(hit.message, hit.relevance) for hit in await _messages(here, body)]
-    )
+    return await _messages(here, body)
 
 
 @router.post("/passages/search", response_model=list[FoundPassageResponse], tags=["search"])
-async def search_passages(here: Here, body: PassageSearchRequest) -> Response:
+async def search_passages(here: Here, body: PassageSearchRequest) -> Sequence[FoundPassage]:
     """The best matching passages of an archive, of an agent's archives, or of all, best first. Without a query: the newest."""
     body.refuse_unsupported()
 
     def wanted(tx: Transaction) -> PassageFilter:
-        where: tzinfo = UTC
-        if body.agent_id:
-            where = zone(agents.timezone(tx, here.scope, body.agent_id))
+        where = _zone(tx, here, body)
         if body.archive_id:
             archives.get(tx, here.scope, body.archive_id)
         if body.agent_id:
@@ -66,19 +204,22 @@ async def search_passages(here: Here, body: PassageSearchRequest) -> Response:
         tags, is_all = tuple(body.tags or ()), body.tag_match_mode == "all"
         return PassageFilter(tuple(ids), tags, is_all, here.scope.subject_id, start, end)
 
-    found = await here.runtime.recall.passages(body.query or "", wanted, body.limit, body.search_mode)
-    return answer([FoundPassageResponse.from_hit(hit.passage, hit.relevance) for hit in found])
+    return await here.runtime.recall.passages(body.query or "", wanted, body.limit, body.search_mode)
 
 
 @router.post("/agents/{agent_id}/messages/import", response_model=ImportResponse, tags=["messages"])
-async def import_past(here: Here, agent_id: str, body: ImportRequest) -> Response:
+async def import_past(here: Here, agent_id: str, body: ImportRequest) -> Json:
     """Store past messages of the user and the agent, oldest first: search finds them, the window stays as it is.
 
     Send an `otid` with each message, and the request can be repeated: what is stored already is not stored again.
     """
     past = [PastMessage(item.role, tuple(item.texts), item.name, item.created_at, item.otid) for item in body.messages]
     conversation_id = None if body.conversation_id == "default" else body.conversation_id
-    return answer({"message_ids": await import_messages(here.store, here.scope, agent_id, past, conversation_id)})
+    return {"message_ids": await import_messages(here.store, here.scope, agent_id, past, conversation_id)}
+
+
+def _zone(tx: Transaction, here: RequestContext, body: _SearchRequest) -> tzinfo:
+    return zone(agents.timezone(tx, here.scope, body.agent_id)) if body.agent_id else UTC
 
 
 async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequence[FoundMessage]:
@@ -90,7 +231,7 @@ async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequenc
         conversation_id = conversations.default_id(body.agent_id)
 
     def wanted(tx: Transaction) -> MessageFilter:
-        where: tzinfo = zone(agents.timezone(tx, here.scope, body.agent_id)) if body.agent_id else UTC
+        where = _zone(tx, here, body)
         ids = [body.agent_id] if body.agent_id else agents.ids(tx, here.scope)
         named = conversations.get(tx, conversation_id) if conversation_id else None
         if conversation_id and named is None:

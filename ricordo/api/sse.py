@@ -71,11 +71,7 @@ class SseEncoder:
             case RunEnded():
                 return self._ended(event.run)
             case Failed():
-                return [
-                    self._data(StopReasonResponse.from_reason(event.run.stop_reason)),
-                    self._error(event),
-                    self._done(),
-                ]
+                return [self._data(StopReasonResponse.of(event.run)), self._error(event), self._done()]
         return []
 
     def resume(self, sent: Iterable[bytes]) -> None:
@@ -96,11 +92,9 @@ class SseEncoder:
             self._whole.add(_piece(wire))
 
     def _ended(self, run: Run) -> list[bytes]:
-        reason = self._data(StopReasonResponse.from_reason(run.stop_reason))
-        if run.stop_reason == "cancelled":
-            return [reason, self._done()]
-        usage = UsageResponse.from_usage(run.usage, run.step_count, [run.id], run.context_tokens)
-        return [reason, self._data(usage), self._done()]
+        reason = self._data(StopReasonResponse.of(run))
+        usage = [] if run.stop_reason == "cancelled" else [self._data(UsageResponse.of(run))]
+        return [reason, *usage, self._done()]
 
     def _messages(self, messages: Iterable[Message]) -> list[bytes]:
         # An event of its own may bring a message that its step brings too.
@@ -145,10 +139,10 @@ class SseEncoder:
             event = TextDelta(event.run_id, event.step_id, event.message_id, event.part, words)
             if not words:
                 return []
-        fields = _delta_fields(event)
+        what, text, fields = _delta_fields(event)
         if not self._view.keeps(fields):
             return []
-        self._add(*_sent_text(event))
+        self._add(event.message_id + what, text)
         return [self._data({**self._base(event), **fields})]
 
     def _words(self, event: ToolCallDelta) -> str | None:
@@ -199,8 +193,7 @@ class SseEncoder:
 
     def _number(self) -> int | None:
         number = self._next
-        if number is not None:
-            self._next = number + 1
+        self._next = None if number is None else number + 1
         return number
 
 
@@ -250,15 +243,8 @@ async def _next(events: AsyncGenerator[Event]) -> Event:
 
 def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
     """A sign of life; it has no number of its own, and says which event of a numbered stream was the last before it."""
-    return encoded(
-        {
-            "message_type": "ping",
-            "id": f"ping-{uuid.uuid4()}",
-            "date": date(clock.now()),
-            "run_id": run_id,
-            "seq_id": number,
-        }
-    )
+    now, id = date(clock.now()), f"ping-{uuid.uuid4()}"
+    return encoded({"message_type": "ping", "id": id, "date": now, "run_id": run_id, "seq_id": number})
 
 
 def encoded(wire: Json) -> bytes:
@@ -287,26 +273,14 @@ def _rest_of_call(whole: str, sent: str) -> str:
         return whole
 
 
-def _sent_text(event: Delta) -> tuple[str, str]:
-    if isinstance(event, ToolCallDelta):
-        return event.message_id + event.call_id, event.arguments
-    return event.message_id + ("content" if isinstance(event, TextDelta) else "reasoning"), event.text
-
-
-def _delta_fields(event: Delta) -> Json:
+def _delta_fields(event: Delta) -> tuple[str, str, Json]:
+    """What of its message the delta adds to, the text, and the fields that are not of every message."""
     if isinstance(event, TextDelta):
-        return {"message_type": "assistant_message", "content": event.text}
+        return "content", event.text, {"message_type": "assistant_message", "content": event.text}
     if isinstance(event, ReasoningDelta):
-        return {
-            "message_type": "reasoning_message",
-            "reasoning": event.text,
-            "source": "reasoner_model",
-            "signature": None,
-        }
+        fields = {"reasoning": event.text, "source": "reasoner_model", "signature": None}
+        return "reasoning", event.text, {"message_type": "reasoning_message", **fields}
     # Keys without a value are left out here: a wire fact that clients build on when they add deltas up.
-    call: dict[str, Any] = {"tool_call_id": event.call_id}
-    if event.name:
-        call["name"] = event.name
-    if event.arguments:
-        call["arguments"] = event.arguments
-    return {"message_type": "tool_call_message", "tool_call": call, "tool_calls": call}
+    given = {"name": event.name, "arguments": event.arguments}
+    call = {"tool_call_id": event.call_id} | {key: value for key, value in given.items() if value}
+    return event.call_id, event.arguments, {"message_type": "tool_call_message", "tool_call": call, "tool_calls": call}

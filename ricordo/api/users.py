@@ -1,17 +1,28 @@
 """A user's memory: blocks by label, their versions, and the formats in which people read and write them.
 
 A label may hold slashes, so what can follow it in a path is matched first; no part of a label can be one of those words.
+
+A block is read and written as JSON or in a format of a plugin (Markdown and TOML are built in). By entity tags a reader is not
+sent what it has, and a writer overwrites only what it has seen (RFC 9110, §13). A tag is `"<version id>.<count of writes>.<digest
+of the answer>"`. `If-Match` compares the first two, the text and the settings that a write would replace, in whichever format they
+were read. The version id alone is enough too.
 """
 
+import asyncio
+import hashlib
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import Depends, Query, Response
+from fastapi import Depends, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 
-from ricordo.api.block_formats import PUT_BODY, IfMatch, IfNoneMatch, Message, read_sent, require_match, show_as, tagged
-from ricordo.api.call import Here, RequestContext, answer, note
+from ricordo.api.blocks import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
+from ricordo.api.call import Here, RequestContext, note
 from ricordo.api.errors import text_conflict
-from ricordo.api.models.base import NoteResponse, TextConflict
+from ricordo.api.models.base import Json, NoteResponse, TextConflict
 from ricordo.api.models.memory import (
     BlamedLineResponse,
     ComparisonResponse,
@@ -23,69 +34,115 @@ from ricordo.api.models.memory import (
     VersionTextResponse,
 )
 from ricordo.api.routing import Routes
-from ricordo.api.versions import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
 from ricordo.domain.block import Block
-from ricordo.errors import NotFound, Stale
+from ricordo.domain.block_format import BlockFormat
+from ricordo.domain.block_schema import BlockSchema
+from ricordo.domain.version import BlockVersion
+from ricordo.errors import Invalid, NotFound, PreconditionFailed, Stale, Unsupported
 from ricordo.memory import user_memory
+from ricordo.memory.history import BlamedLine
+from ricordo.memory.schemas import FOLDER, read_schema, schema_names
+from ricordo.memory.sections import starting_text
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/users/{user_id}/blocks", tags=["users' memory"])
 _ONE = "/{label:path}"
-Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 _HOW = 'Write a text that keeps what both sides want, and send it with the "version" that the block has now.'
+_TEXT = {"schema": {"type": "string"}}
+PUT_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": PutBlockRequest.model_json_schema()},
+            "text/markdown": _TEXT,
+            "application/toml": _TEXT,
+        },
+    }
+}
+Message = Annotated[
+    str | None,
+    Query(max_length=10_000, description="Why, as its history will say; for formats that have no field for it."),
+]
+IfMatch = Annotated[str | None, Header(description="Write only where this is still the block's ETag, or its version.")]
+IfNoneMatch = Annotated[
+    str | None, Header(description='On reading: the ETag that is known. On writing, "*": only where it is new.')
+]
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
+# A tag that was made weak on its way is too little to write by.
+_STRONG_TAG = re.compile(r'(?<!W/)"([^"]*)"(?=\s*(?:,|$))')
+
+
+async def read_sent(here: Here, request: Request, user_id: str, label: str, message: Message = None) -> PutBlockRequest:
+    """What was sent to be written, in whichever format. Raises Invalid with the lines that are wrong, Unsupported."""
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    content = await request.body()
+    if media_type == "application/json" or media_type.endswith("+json"):
+        return _checked(await _with_defaults(here, user_id, label, _decoded(content)))
+    formats = _formats(here)
+    format = next((offered for offered in formats if offered.media_type == media_type), None)
+    if format is None:
+        *types, last = ["application/json", *(offered.media_type for offered in formats)]
+        known = f"{', '.join(types)} or {last}" if types else last
+        raise Unsupported(f"A block cannot be sent as {media_type[:80]}. Use {known}.")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Invalid("The text is not UTF-8. Save it as UTF-8.") from error
+    parsed = format.read(text, await _schema(here, await _schema_ref(here, user_id, label)))
+    if parsed.label not in (None, label):
+        raise Invalid(
+            f'The text says that it is block "{parsed.label}", and it was sent to "{label}". Correct one of them.'
+        )
+    return _checked({"body": parsed.text} | ({"message": message} if message else {}))
+
+
+Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 
 
 @router.get("", response_model=list[UserBlockResponse])
 @router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
-async def list_blocks(here: Here, user_id: str) -> Response:
+def list_blocks(tx: Transaction, here: Here, user_id: str) -> list[Json]:
     """The user's blocks in the order of their labels, each with how many proposals wait."""
-
-    def read(tx: Transaction) -> list[dict[str, Any]]:
-        memory = user_memory.open_memory(tx, here.scope, user_id)
-        waiting = proposals.waiting_counts(tx, memory.chain.id)
-        return [
-            UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, memory)
-        ]
-
-    return answer(await here.store.read(read))
+    memory = user_memory.open_memory(tx, here.scope, user_id)
+    waiting = proposals.waiting_counts(tx, memory.chain.id)
+    return [
+        UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, memory)
+    ]
 
 
 @router.get(_ONE + "/history", response_model=list[VersionResponse])
-async def list_versions(here: Here, user_id: str, label: str, limit: Limit = 50, before: Before = None) -> Response:
+def list_versions(
+    tx: Transaction, here: Here, user_id: str, label: str, limit: Limit = 50, before: Before = None
+) -> Sequence[BlockVersion]:
     """The block's versions, newest first; also of one that was deleted."""
-    return answer(await _of_chain(here, user_id, lambda tx, chain_id: page_of(tx, chain_id, label, limit, before)))
+    return page_of(tx, _chain_id(tx, here, user_id), label, limit, before)
 
 
 @router.get(_ONE + "/versions/{sha}", response_model=VersionTextResponse)
-async def retrieve_version(here: Here, user_id: str, label: str, sha: str) -> Response:
+def retrieve_version(tx: Transaction, here: Here, user_id: str, label: str, sha: str) -> Json:
     """The block as it was at a version of the user's memory, named by its id or the first seven digits of it or more."""
-    return answer(await _of_chain(here, user_id, lambda tx, chain_id: one_of(tx, chain_id, label, sha)))
+    return one_of(tx, _chain_id(tx, here, user_id), label, sha)
 
 
 @router.get(_ONE + "/blame", response_model=list[BlamedLineResponse])
-async def list_lines(here: Here, user_id: str, label: str, at: At = None) -> Response:
+def list_lines(tx: Transaction, here: Here, user_id: str, label: str, at: At = None) -> Sequence[BlamedLine]:
     """The block's lines, each with the version that wrote it: by whom, why, and in which step."""
-    return answer(await _of_chain(here, user_id, lambda tx, chain_id: lines_of(tx, chain_id, label, at)))
+    return lines_of(tx, _chain_id(tx, here, user_id), label, at)
 
 
 @router.get(_ONE + "/compare", response_model=ComparisonResponse)
-async def compare(here: Here, user_id: str, label: str, from_: From = None, to: To = None) -> Response:
+def compare(tx: Transaction, here: Here, user_id: str, label: str, from_: From = None, to: To = None) -> Json:
     """Two versions of the block compared: as a unified diff, and word by word."""
-    return answer(await _of_chain(here, user_id, lambda tx, chain_id: comparison_of(tx, chain_id, label, from_, to)))
+    return comparison_of(tx, _chain_id(tx, here, user_id), label, from_, to)
 
 
 @router.post(_ONE + "/restore", response_model=UserBlockResponse)
-async def restore(here: Here, user_id: str, label: str, body: RestoreRequest) -> Response:
+def restore(tx: Transaction, here: Here, user_id: str, label: str, body: RestoreRequest) -> Response:
     """Make the text that the block had at a version its next version; a block that was deleted comes back."""
-
-    def work(tx: Transaction) -> tuple[Block, int]:
-        memory = user_memory.open_memory(tx, here.scope, user_id)
-        block = user_memory.restore(tx, memory, label, body.sha, memory.actor, message=body.message)
-        return block, waiting_for(tx, block)
-
-    return _shown(await here.store.write(work))
+    memory = user_memory.open_memory(tx, here.scope, user_id)
+    return _shown(tx, user_memory.restore(tx, memory, label, body.sha, memory.actor, message=body.message))
 
 
 @router.get(_ONE, response_model=UserBlockResponse)
@@ -98,14 +155,13 @@ async def retrieve(
 ) -> Response:
     """One block, with its ETag; as Markdown with a front matter or as TOML where that is asked for."""
 
-    def read(tx: Transaction) -> tuple[Block, int]:
-        memory = user_memory.open_memory(tx, here.scope, user_id)
-        block = user_memory.require(tx, memory, label)
-        return block, waiting_for(tx, block)
+    def read(tx: Transaction) -> tuple[Block, Response]:
+        block = user_memory.require(tx, user_memory.open_memory(tx, here.scope, user_id), label)
+        return block, _shown(tx, block, if_none_match)
 
-    block, pending = await here.store.read(read)
+    block, shown = await here.store.read(read)
     if format == "json":
-        return _shown((block, pending), if_none_match)
+        return shown
     content, media_type = await show_as(here, block, format)
     return tagged(block, content.encode(), media_type, if_none_match)
 
@@ -120,46 +176,42 @@ async def put(
     since that version is merged by lines, and refused where lines collide (409, with the texts).
     """
 
-    def work(tx: Transaction) -> tuple[Block, int]:
+    def work(tx: Transaction) -> Response:
         memory = user_memory.open_memory(tx, here.scope, user_id, makes=True)
         _require(tx, memory, label, if_match, if_none_match)
         block = user_memory.put(tx, memory, label, body.body, memory.actor, _options(body))
         # What a new block cannot be created with, and what null takes back.
         if rest := {name: value for name, value in body.settings().items() if value is None or name == "metadata"}:
             block = user_memory.change_settings(tx, memory, label, rest, memory.actor)
-        return block, waiting_for(tx, block)
+        return _shown(tx, block)
 
     try:
-        return _shown(await here.store.write(work))
+        return await here.store.write(work)
     except Stale as stale:
         return await _collision(here, user_id, label, body, stale)
 
 
 @router.patch(_ONE, response_model=UserBlockResponse)
-async def modify(here: Here, user_id: str, label: str, body: UserBlockUpdate, if_match: IfMatch = None) -> Response:
+def modify(
+    tx: Transaction, here: Here, user_id: str, label: str, body: UserBlockUpdate, if_match: IfMatch = None
+) -> Response:
     """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
-
-    def work(tx: Transaction) -> tuple[Block, int]:
-        memory = user_memory.open_memory(tx, here.scope, user_id)
-        _require(tx, memory, label, if_match)
-        block = user_memory.change_settings(tx, memory, label, _with_flag(body.settings()), memory.actor)
-        if body.label is not None:
-            block = user_memory.rename(tx, memory, label, body.label, memory.actor, message=body.message)
-        return block, waiting_for(tx, block)
-
-    return _shown(await here.store.write(work))
+    memory = user_memory.open_memory(tx, here.scope, user_id)
+    _require(tx, memory, label, if_match)
+    block = user_memory.change_settings(tx, memory, label, _with_flag(body.settings()), memory.actor)
+    if body.label is not None:
+        block = user_memory.rename(tx, memory, label, body.label, memory.actor, message=body.message)
+    return _shown(tx, block)
 
 
 @router.delete(_ONE, response_model=NoteResponse)
-async def delete(here: Here, user_id: str, label: str, message: Message = None, if_match: IfMatch = None) -> Response:
+def delete(
+    tx: Transaction, here: Here, user_id: str, label: str, message: Message = None, if_match: IfMatch = None
+) -> Json:
     """Delete a block. Its history stays, and any version of it can be restored."""
-
-    def work(tx: Transaction) -> None:
-        memory = user_memory.open_memory(tx, here.scope, user_id)
-        _require(tx, memory, label, if_match)
-        user_memory.delete(tx, memory, label, memory.actor, message=message)
-
-    await here.store.write(work)
+    memory = user_memory.open_memory(tx, here.scope, user_id)
+    _require(tx, memory, label, if_match)
+    user_memory.delete(tx, memory, label, memory.actor, message=message)
     return note(f'Block "{label}" deleted. Its history stays.')
 
 
@@ -167,13 +219,13 @@ def waiting_for(tx: Transaction, block: Block) -> int:
     return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0)
 
 
-def _shown(found: tuple[Block, int], known: str | None = None) -> Response:
-    block, pending = found
-    return tagged(block, orjson.dumps(UserBlockResponse.of(block, pending=pending)), "application/json", known)
+def _shown(tx: Transaction, block: Block, known: str | None = None) -> Response:
+    shown = UserBlockResponse.of(block, pending=waiting_for(tx, block))
+    return tagged(block, orjson.dumps(shown), "application/json", known)
 
 
-async def _of_chain(here: RequestContext, user_id: str, read: Any) -> Any:
-    return await here.store.read(lambda tx: read(tx, user_memory.open_memory(tx, here.scope, user_id).chain.id))
+def _chain_id(tx: Transaction, here: RequestContext, user_id: str) -> str:
+    return user_memory.open_memory(tx, here.scope, user_id).chain.id
 
 
 def _require(
@@ -207,6 +259,101 @@ async def _collision(here: RequestContext, user_id: str, label: str, body: PutBl
         return history.text_at(tx, memory.chain.id, label, version), now
 
     base, ours = await here.store.read(read)
-    return text_conflict(
-        str(stale), TextConflict.of(None, proposal_id=None, base=base, ours=ours, theirs=body.body, how=_HOW)
-    )
+    texts = {"base": base, "ours": ours, "theirs": body.body}
+    return text_conflict(str(stale), TextConflict.of(None, proposal_id=None, **texts, how=_HOW))
+
+
+async def show_as(here: RequestContext, block: Block, format: str) -> tuple[str, str]:
+    """The block in this format, and its media type. Raises Unsupported where no plugin offers it."""
+    for offered in _formats(here):
+        if offered.name == format:
+            text = offered.write(block.label, block.value, await _schema(here, block.schema_ref))
+            return text, f"{offered.media_type}; charset=utf-8"
+    raise Unsupported(f"This server cannot show a block as {format}. Use json.")
+
+
+async def _with_defaults(here: RequestContext, user_id: str, label: str, sent: Any) -> Any:
+    """A new block that names a schema begins with its headings, defaults and settings, as far as they are not sent."""
+    ref = sent.get("schema_ref") if isinstance(sent, dict) else None
+    schema = await _schema(here, ref) if isinstance(ref, str) else None
+    existing = await here.store.read(lambda tx: _find(tx, here, user_id, label)) if schema else None
+    if schema is None or existing is not None:
+        return sent
+    settings = {name: getattr(schema, name) for name in ("title", "description", "policy", "limit")}
+    return {
+        "body": starting_text(schema),
+        **{name: value for name, value in settings.items() if value not in (None, "")},
+        **sent,
+    }
+
+
+def _find(tx: Transaction, here: RequestContext, user_id: str, label: str) -> Block | None:
+    try:
+        return user_memory.find(tx, user_memory.open_memory(tx, here.scope, user_id), label)
+    except NotFound:
+        return None  # the user is about to be created
+
+
+def _formats(here: RequestContext) -> list[BlockFormat]:
+    return here.runtime.plugins.block_formats()
+
+
+def _decoded(content: bytes) -> Any:
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        fault = {"type": "json_invalid", "loc": ("body", error.pos), "msg": f"JSON decode error: {error.msg}"}
+        raise RequestValidationError([fault]) from error
+
+
+def _checked(sent: Any) -> PutBlockRequest:
+    try:
+        return PutBlockRequest.model_validate(sent)
+    except ValidationError as error:
+        raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from error
+
+
+async def _schema_ref(here: RequestContext, user_id: str, label: str) -> str | None:
+    block = await here.store.read(lambda tx: _find(tx, here, user_id, label))
+    return block.schema_ref if block else None
+
+
+async def _schema(here: RequestContext, name: str | None) -> BlockSchema | None:
+    """The schema of this name, where there is one here: a block may name one that only another system has."""
+    folder = here.runtime.settings.data_dir / FOLDER
+
+    def read() -> BlockSchema | None:
+        return read_schema(name, folder) if name in schema_names(folder) else None
+
+    return await asyncio.to_thread(read) if name else None
+
+
+def tagged(block: Block, content: bytes, media_type: str, known: str | None = None) -> Response:
+    """The answer with its tag, or 304 without a body where that is among the tags that the caller knows."""
+    digest = hashlib.blake2b(content, digest_size=6).hexdigest()
+    tag = f"{_version_of(block)}.{digest}"
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
+    if known is not None and (known.strip() == "*" or tag in _TAG.findall(known)):
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
+
+
+def require_match(block: Block | None, if_match: str | None, if_none_match: str | None = None) -> None:
+    """Raise PreconditionFailed unless the block is as the caller believes it to be; None is a block that is not there."""
+    if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
+        raise PreconditionFailed(f'There is such a block "{block.label}" already. Read it, or leave If-None-Match out.')
+    if if_match is None:
+        return
+    if block is None:
+        raise PreconditionFailed("The block that If-Match speaks of is not there. Leave If-Match out to make it.")
+    if not _names(if_match, block, _STRONG_TAG):
+        raise PreconditionFailed(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+
+
+def _names(tags: str, block: Block, pattern: re.Pattern[str]) -> bool:
+    named = {tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in pattern.findall(tags)}
+    return tags.strip() == "*" or bool(named & {_version_of(block), block.head.hex() if block.head else ""})
+
+
+def _version_of(block: Block) -> str:
+    return f"{block.head.hex() if block.head else 'none'}.{block.version}"

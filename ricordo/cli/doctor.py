@@ -219,7 +219,7 @@ def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, b
         return None, False
     with read_at_rest(settings) as tx:
         queue = read_queue(tx, None)
-    return QueueResponse.from_queue(queue), database.servers > 0
+    return QueueResponse.of(queue), database.servers > 0
 
 
 def _providers(providers: ProviderSettings) -> Iterator[DoctorFinding]:

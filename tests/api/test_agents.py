@@ -8,7 +8,7 @@ from letta_client import NotFoundError
 from letta_client.types import AgentState
 
 from ricordo.agents.agent_types import traits_of
-from ricordo.api.models.context import ContextResponse
+from ricordo.api.models.agents import ContextResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
 from tests.seams.http import require_fits

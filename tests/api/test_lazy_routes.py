@@ -14,10 +14,8 @@ from fastapi import APIRouter, FastAPI, Response
 from fastapi.exceptions import FastAPIError
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from ricordo.api import lazy_routes
 from ricordo.api.errors import install_error_handlers
-from ricordo.api.lazy_routes import AT_START, CORE_ROUTES, LABEL_ROUTES, Application
-from ricordo.api.routing import LazyRoute, LazyRouter, Routes
+from ricordo.api.routing import AT_START, CORE_ROUTES, LABEL_ROUTES, Application, LazyRoute, LazyRouter, Routes
 from ricordo.app import create_app
 from ricordo.features import FEATURES
 from ricordo.plugins import load_plugins
@@ -157,7 +155,7 @@ async def test_a_module_that_cannot_be_loaded_is_logged_and_keeps_nobody_from_th
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     few = tuple(router for router in CORE_ROUTES if router.module in AT_START)
-    monkeypatch.setattr(lazy_routes, "CORE_ROUTES", (*few, LazyRouter("ricordo.api.missing", ("/x",))))
+    monkeypatch.setattr("ricordo.api.routing.CORE_ROUTES", (*few, LazyRouter("ricordo.api.missing", ("/x",))))
     app = create_app(Settings(data_dir=tmp_path), ProviderSettings.model_construct())
 
     await app.lazy_routes.prepare()

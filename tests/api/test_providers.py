@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from ricordo.api import providers
 from ricordo.api.call import RequestContext, _call
 from ricordo.api.errors import install_error_handlers
-from ricordo.api.models.providers import ProviderResponse
+from ricordo.api.providers import ProviderResponse
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.registry.models import Models
 from ricordo.llm.registry.organization_providers import OrganizationProviders

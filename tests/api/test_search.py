@@ -11,7 +11,7 @@ import pytest
 from letta_client.types import AgentState
 
 from ricordo.api.models.archives import MOST_ITEMS, FoundPassageResponse
-from ricordo.api.models.search import FoundMessageResponse, StoredMessageHitResponse
+from ricordo.api.search import FoundMessageResponse, StoredMessageHitResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.message import ReasoningPart, TextPart
 from tests.seams import make

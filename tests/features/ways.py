@@ -209,7 +209,7 @@ OWNERS_WAYS: dict[str, Way] = {
     ),
     "DELETE": Way("api.users.delete", lambda on: on.send("DELETE", "blocks/human"), None),
     "restore": Way("api.users.restore", _restore, BEFORE),
-    "restore by the block's id": Way("api.versions.restore", _restore_by_id, BEFORE),
+    "restore by the block's id": Way("api.blocks.restore", _restore_by_id, BEFORE),
     "undo of a run": Way("api.proposals.undo", _undo, BEFORE),
     "git push": Way("features.git.routes.write", _push, PLAIN),
     "a commit in a git remote": Way("features.git.GitPlugin.memory_remotes", _pull_from_git, PLAIN, where="process"),

@@ -1,4 +1,7 @@
-"""Request and response models of agents. `llm_config` and `embedding_config` are derived: an agent keeps a handle and settings."""
+"""Request and response models of agents and of their context windows.
+
+`llm_config` and `embedding_config` are derived: an agent keeps a handle and settings.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -15,10 +18,11 @@ from ricordo.api.models.base import (
     RequestModel,
     ResponseModel,
     Timestamp,
+    or_none,
 )
-from ricordo.api.models.blocks import BlockRequest, BlockResponse
 from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
-from ricordo.api.models.messages import MessageFormat, message_responses
+from ricordo.api.models.memory import BlockRequest, BlockResponse
+from ricordo.api.models.messages import MessageFormat, StoredMessageFields, message_responses
 from ricordo.api.models.models import (
     EmbeddingConfigResponse,
     ModelConfigRequest,
@@ -29,7 +33,8 @@ from ricordo.api.models.models import (
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
 from ricordo.domain.agent import AgentState, AgentType
-from ricordo.domain.model import EmbeddingInfo, ModelInfo
+from ricordo.domain.message import ApprovalPart, ImagePart, ReasoningPart, TextPart, ToolReturnPart
+from ricordo.domain.model import EmbeddingInfo, ModelInfo, ToolSchema
 from ricordo.domain.run import StopReason
 
 
@@ -114,12 +119,6 @@ class CoreMemoryResponse(ResponseModel):
     file_blocks: EmptyList
     prompt_template: str = ""
 
-    @classmethod
-    def from_state(cls, state: AgentState, blocks: Sequence[Json] | None = None) -> Json:
-        """Return the core memory; `blocks` are its blocks where they are made already."""
-        made = [BlockResponse.of(block) for block in state.blocks] if blocks is None else blocks
-        return cls.of(state, blocks=made)
-
 
 class AgentResponse(HostedFields, AuthorFields):
     """An agent with everything that is attached to it."""
@@ -135,7 +134,7 @@ class AgentResponse(HostedFields, AuthorFields):
     embedding: str | None
     llm_config: ModelConfigResponse
     embedding_config: EmbeddingConfigResponse | None
-    compaction_settings: CompactionSettingsResponse | None
+    compaction_settings: Annotated[CompactionSettingsResponse | None, From("compaction")]
     response_format: Annotated[Json | None, From("model_settings.response_format")]
     message_ids: list[str]
     blocks: list[BlockResponse]
@@ -173,12 +172,11 @@ class AgentResponse(HostedFields, AuthorFields):
             model_settings=settings_response(agent.model_settings, info.endpoint_type),
             embedding=embedding and embedding.handle,
             llm_config=ModelConfigResponse.from_model(info, agent.model_settings, agent.context_window),
-            embedding_config=embedding and EmbeddingConfigResponse.from_model(embedding),
-            compaction_settings=CompactionSettingsResponse.from_settings(agent.compaction),
+            embedding_config=embedding,
             message_ids=conversation.window,
             blocks=blocks,
-            memory=CoreMemoryResponse.from_state(state, blocks),
-            tools=[ToolResponse.of(tool) for tool in state.tools],
+            memory=CoreMemoryResponse.of(state, blocks=blocks),
+            tools=state.tools,
             tool_rules=[rule_response(rule) for rule in agent.tool_rules],
             tags=state.tags,
             pending_approval=_pending(state),
@@ -194,3 +192,99 @@ def _pending(state: AgentState) -> Json | None:
     if state.waiting is None:
         return None
     return message_responses(state.waiting, MessageFormat(types=frozenset({"approval_request_message"})))[0]
+
+
+class ContextMessageResponse(StoredMessageFields):
+    """A message as the window holds it, in one piece; elsewhere it comes in several."""
+
+    role: str
+    tool_calls: list[Json] | None
+    tool_call_id: str | None
+    approvals: list[Json] | None
+
+    @classmethod
+    def of(cls, message: Any, /, **_fields: Any) -> Json:
+        """Return the message."""
+        returns = message.tool_returns
+        calls = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+        approvals = [
+            {"type": "approval", "tool_call_id": part.call_id, "approve": part.approves, "reason": part.reason}
+            for part in message.parts
+            if isinstance(part, ApprovalPart)
+        ]
+        return super().of(
+            message,
+            content=[item for part in message.parts if (item := _shown_part(part))],
+            tool_calls=calls or None,
+            tool_call_id=returns[0].call_id if len(returns) == 1 else None,
+            tool_returns=[_return(part) for part in returns],
+            approvals=approvals or None,
+        )
+
+
+def _definitions(tools: Sequence[ToolSchema]) -> list[Json]:
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in tools
+    ]
+
+
+class ContextResponse(ResponseModel):
+    """What fills a context window, in tokens, by section. What is missing is 0 tokens and null, or "" where clients expect it."""
+
+    context_window_size_max: Annotated[int, From("limit")]
+    context_window_size_current: Annotated[int, From("tokens.total")]
+    num_messages: Annotated[int, From("messages", len)]
+    num_archival_memory: Annotated[int, From("passage_count")]
+    num_recall_memory: Annotated[int, From("recall_count")]
+    num_tokens_external_memory_summary: Annotated[int, From("tokens.memory_metadata")]
+    external_memory_summary: Annotated[str, From("parts.memory_metadata")]
+    num_tokens_system: Annotated[int, From("tokens.base")]
+    system_prompt: Annotated[str, From("parts.base")]
+    num_tokens_core_memory: Annotated[int, From("tokens.memory_blocks")]
+    core_memory: Annotated[str, From("parts.memory_blocks")]
+    # Agents whose memory is rendered as a tree of files had one; here every agent's memory is blocks.
+    num_tokens_memory_filesystem: int = 0
+    memory_filesystem: str | None = None
+    num_tokens_tool_usage_rules: Annotated[int, From("tokens.tool_usage_rules")]
+    tool_usage_rules: Annotated[str | None, From("parts.tool_usage_rules", or_none)]
+    num_tokens_directories: Annotated[int, From("tokens.directories")]
+    directories: Annotated[str | None, From("parts.directories", or_none)]
+    num_tokens_summary_memory: Annotated[int, From("tokens.summary")]
+    summary_memory: Annotated[str | None, From("summary")]
+    num_tokens_functions_definitions: Annotated[int, From("tokens.tools")]
+    functions_definitions: Annotated[list[Json], From("tools", _definitions)]
+    num_tokens_messages: Annotated[int, From("tokens.messages")]
+    messages: list[ContextMessageResponse]
+
+
+def _return(part: ToolReturnPart) -> Json:
+    return {
+        "tool_call_id": part.call_id,
+        "status": part.status,
+        "func_response": part.content,
+        "stdout": list(part.stdout) or None,
+        "stderr": list(part.stderr) or None,
+    }
+
+
+def _shown_part(part: object) -> Json | None:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case ImagePart():
+            # A picture may be of megabytes, so it is named here and not sent.
+            return {"type": "image", "source": {"type": "url", "url": part.url} if part.url else {"type": "base64"}}
+        case ReasoningPart() if part.redacted is not None:
+            return {"type": "redacted_reasoning", "data": part.redacted}
+        case ReasoningPart():
+            return {"type": "reasoning", "reasoning": part.text, "is_native": part.native, "signature": part.signature}
+        case ToolReturnPart():
+            return {"type": "text", "text": part.content}
+    return None

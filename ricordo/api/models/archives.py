@@ -8,8 +8,6 @@ from pydantic import Field, field_validator
 from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, RequestPart, ResponseModel, Timestamp, date
 from ricordo.api.models.models import EmbeddingConfigResponse, ModelConfigRequest
 from ricordo.domain.clock import parse_timestamp
-from ricordo.domain.model import EmbeddingInfo
-from ricordo.domain.passage import Archive, Passage, Relevance
 from ricordo.errors import Invalid
 
 # One request of this many is seconds of work; more of them at once would only be slower to repeat after a failure.
@@ -87,15 +85,6 @@ class ArchiveResponse(AuthorFields):
     created_at: Timestamp
     updated_at: Timestamp
 
-    @classmethod
-    def from_archive(cls, archive: Archive, embedding: EmbeddingInfo | None) -> Json:
-        return cls.of(
-            archive,
-            embedding=embedding.handle if embedding else None,
-            embedding_config=EmbeddingConfigResponse.from_model(embedding) if embedding else None,
-            last_updated_by_id=None,
-        )
-
 
 class PassageResponse(AuthorFields):
     """A passage in an archive. Vectors are a cache and never shown."""
@@ -115,10 +104,6 @@ class PassageResponse(AuthorFields):
     created_at: Timestamp
     updated_at: Timestamp
 
-    @classmethod
-    def from_passage(cls, passage: Passage) -> Json:
-        return cls.of(passage, last_updated_by_id=None)
-
 
 class RelevanceResponse(ResponseModel):
     """Why something was found: ranks count from 1, null where that kind of search did not find it."""
@@ -132,15 +117,11 @@ class RelevanceResponse(ResponseModel):
 class PassageHitResponse(ResponseModel):
     """A passage that a search of an agent's archives found."""
 
-    id: str
-    timestamp: str
-    content: Annotated[str, From("text")]
-    tags: list[str]
+    id: Annotated[str, From("passage.id")]
+    timestamp: Annotated[str, From("passage.created_at", date)]
+    content: Annotated[str, From("passage.text")]
+    tags: Annotated[list[str], From("passage.tags")]
     relevance: RelevanceResponse
-
-    @classmethod
-    def from_hit(cls, passage: Passage, relevance: Relevance) -> Json:
-        return cls.of(passage, timestamp=date(passage.created_at), relevance=RelevanceResponse.of(relevance))
 
 
 class PassageSearchResponse(ResponseModel):
@@ -154,11 +135,5 @@ class FoundPassageResponse(ResponseModel):
     """A passage that a search of several archives found."""
 
     passage: PassageResponse
-    score: float
-    metadata: RelevanceResponse
-
-    @classmethod
-    def from_hit(cls, passage: Passage, relevance: Relevance) -> Json:
-        return cls.of(
-            relevance, passage=PassageResponse.from_passage(passage), metadata=RelevanceResponse.of(relevance)
-        )
+    score: Annotated[float, From("relevance.score")]
+    metadata: Annotated[RelevanceResponse, From("relevance")]

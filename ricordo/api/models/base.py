@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Literal, get_args, overload
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, overload
 
 import orjson
 from fastapi import Query
@@ -112,7 +112,10 @@ class ResponseModel(BaseModel):
 
     @classmethod
     def of(cls, source: object, /, **fields: Any) -> Json:
-        """Return the answer made of `fields`, and of the source's attributes of the same names or those that `From` names."""
+        """Return the answer made of `fields`, and of the source's attributes of the same names or those that `From` names.
+
+        A field that is another model, or a list of one, is made of what there is for it.
+        """
         key = (cls, type(source), *fields)
         recipe = _RECIPES.get(key)
         if recipe is None:
@@ -155,8 +158,24 @@ def _recipe(model: type[ResponseModel], source: object, given: Json) -> _Recipe:
             else:
                 defaults[name] = field.default
         if name not in defaults:
-            conversions += [(name, mark.convert) for mark in marks if mark.convert]
+            convert = next((mark.convert for mark in marks if mark.convert), None) or maker(field.annotation)
+            conversions += [(name, convert)] if convert else []
     return _Recipe(tuple(paths), _reader(tuple(paths.values())), defaults, tuple(conversions))
+
+
+def maker(annotation: Any) -> Callable[[Any], Any] | None:
+    """Return what makes a value of this type, a model or a list of one; None for a plain type. What is made already stays."""
+    if isinstance(annotation, type) and issubclass(annotation, ResponseModel):
+        return lambda source: source if source is None or isinstance(source, dict) else annotation.of(source)
+    make = next((found for part in get_args(annotation) if (found := maker(part))), None)
+    if make and get_origin(annotation) is list:
+        return lambda sources: [make(source) for source in sources]
+    return make
+
+
+def or_none(value: Any) -> Any:
+    """Return null for what is empty."""
+    return value or None
 
 
 def _marks(field: FieldInfo) -> Iterator[From]:
@@ -192,7 +211,7 @@ class AuthorFields(ResponseModel):
     """Who made an object, and who changed it last."""
 
     created_by_id: Annotated[str | None, From("created_by")]
-    last_updated_by_id: Annotated[str | None, From("updated_by")]
+    last_updated_by_id: Annotated[str | None, From("updated_by"), Field(default=None)]
 
 
 class HealthResponse(ResponseModel):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from ricordo.api.models.base import MAX_COUNT, Json, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, RequestPart, ResponseModel, or_none
 from ricordo.api.models.models import ModelSettingsRequest
 from ricordo.domain.agent import CompactionMode, CompactionSettings
 
@@ -59,16 +59,12 @@ class CompactionSettingsResponse(ResponseModel):
     """How an agent's windows are made smaller; `model_settings` is null where there are none."""
 
     model: str | None
-    model_settings: Json | None
+    model_settings: Annotated[Json | None, From(convert=or_none)]
     prompt: str | None
     prompt_acknowledgement: bool
     clip_chars: int | None
     mode: CompactionMode
     sliding_window_percentage: float
-
-    @classmethod
-    def from_settings(cls, settings: CompactionSettings) -> Json:
-        return cls.of(settings, model_settings=settings.model_settings or None)
 
 
 class CompactRequest(RequestModel):
@@ -82,5 +78,5 @@ class CompactResponse(ResponseModel):
     """The summary that replaces the evicted messages, and how many messages are in the window."""
 
     summary: str
-    num_messages_before: int
-    num_messages_after: int
+    num_messages_before: Annotated[int, From("messages_before")]
+    num_messages_after: Annotated[int, From("messages_after")]

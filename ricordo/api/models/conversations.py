@@ -146,7 +146,7 @@ class ConversationResponse(AuthorFields):
     model: str | None
     model_settings: Json | None
     context_window_limit: Annotated[int | None, From("context_window")]
-    archived: bool
+    archived: Annotated[bool, From("archived_at", bool)]
     archived_at: Timestamp | None
     hidden: bool
     last_message_at: Timestamp | None
@@ -158,9 +158,4 @@ class ConversationResponse(AuthorFields):
     def from_conversation(cls, conversation: Conversation, endpoint_type: str) -> Json:
         """Return a conversation; `endpoint_type` is that of its model, by which settings are tagged."""
         own = ModelSettings(**conversation.model_settings) if conversation.model_settings else None
-        return cls.of(
-            conversation,
-            model_settings=own and settings_response(own, endpoint_type),
-            archived=conversation.archived_at is not None,
-            last_updated_by_id=None,
-        )
+        return cls.of(conversation, model_settings=own and settings_response(own, endpoint_type))

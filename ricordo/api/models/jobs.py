@@ -1,11 +1,10 @@
 """Response models of jobs, as clients of the retired Letta V1 server know them, and of the queue as a whole."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ricordo.api.models.base import From, Json, ResponseModel, Timestamp, stamp
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobStatus
-from ricordo.storage.jobs import Queue
 
 WireStatus = Literal["created", "running", "completed", "failed", "pending", "cancelled", "expired"]
 # What a client names, as we store it; "expired" is never so here.
@@ -51,9 +50,10 @@ class JobResponse(ResponseModel):
     total_duration_ns: int | None
 
     @classmethod
-    def from_job(cls, job: Job) -> Json:
+    def of(cls, job: Any, /, **_fields: Any) -> Json:
+        """Return the job."""
         lasted = job.ended_at - job.started_at if job.ended_at and job.started_at else None
-        return cls.of(
+        return super().of(
             job,
             updated_at=max(job.created_at, job.heartbeat_at or 0, job.started_at or 0, job.ended_at or 0),
             status=_status(job),
@@ -86,8 +86,9 @@ class QueueResponse(ResponseModel):
     errors: list[JobErrorResponse]
 
     @classmethod
-    def from_queue(cls, queue: Queue) -> Json:
-        return cls.of(
+    def of(cls, queue: Any, /, **_fields: Any) -> Json:
+        """Return the queue."""
+        return super().of(
             queue,
             waiting=queue.count("waiting"),
             running=queue.count("running"),

@@ -1,21 +1,77 @@
-"""Request and response models of versioned memory: a user's blocks, versions, proposals, decisions, and what an answer knew."""
+"""Request and response models of memory: blocks of agents and of users, versions, proposals, decisions, and what an answer knew."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, ResponseModel, Timestamp, VersionId
-from ricordo.domain.block import Block, Policy
-from ricordo.domain.version import BlockVersion, Proposal, ProposalStatus
-from ricordo.memory.approval import ProposalOutcome, Undone
-from ricordo.memory.history import BlamedLine
-from ricordo.memory.lineage import Lineage
+from ricordo.agents.lifecycle import BlockSpec
+from ricordo.api.models.base import (
+    MAX_COUNT,
+    AuthorFields,
+    From,
+    HostedFields,
+    Json,
+    RequestModel,
+    ResponseModel,
+    Timestamp,
+    VersionId,
+)
+from ricordo.domain.block import DEFAULT_LIMIT, Block, Policy
+from ricordo.domain.scope import Actor
+from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.memory.merge import PieceKind, by_words, unified
 
 _MOST_AT_ONCE = 500
 _SHORT, _LONG = 255, 10_000
 Reason = Annotated[str | None, Field(max_length=_LONG, description="Why, as its history will say.")]
+
+
+class BlockUpdate(RequestModel):
+    """What changes of a block. A field that is left out stays."""
+
+    label: str | None = None
+    value: str | None = None
+    description: str | None = None
+    limit: int | None = Field(None, ge=0, le=MAX_COUNT)
+    read_only: bool | None = None
+    hidden: bool | None = None
+    metadata: dict[str, Any] | None = None
+    tags: list[str] | None = None
+    policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
+
+
+class BlockRequest(BlockUpdate):
+    """A block to create."""
+
+    label: str
+    value: str
+    limit: int = Field(DEFAULT_LIMIT, ge=0, le=MAX_COUNT)
+    read_only: bool = False
+    policy: Policy | None = Field(None, description="What becomes of an agent's edit; `direct` where it is left out.")
+
+    def spec(self) -> BlockSpec:
+        """Return the block to create."""
+        given = {name: value for name, value in self if value is not None}
+        return BlockSpec(**{**given, "tags": tuple(self.tags or ())})
+
+
+class BlockResponse(HostedFields, AuthorFields):
+    """A memory block."""
+
+    id: str
+    label: str
+    value: str
+    limit: int
+    description: str | None
+    metadata: Json
+    read_only: Annotated[bool, From("is_read_only")]
+    policy: Annotated[Policy, From("rule")]
+    hidden: bool
+    tags: list[str]
+    is_template: bool = False
+    template_name: str | None = None
+    preserve_on_migration: bool | None = None
 
 
 class BlockSettings(RequestModel):
@@ -98,6 +154,22 @@ class BulkDecisionRequest(RejectRequest):
         return self
 
 
+def _name(author: Actor) -> str:
+    return author.name or author.id
+
+
+def _hex_ids(ids: Sequence[bytes]) -> list[str]:
+    return [id.hex() for id in ids]
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+def _ids(proposals: Sequence[Proposal]) -> list[str]:
+    return [proposal.id for proposal in proposals]
+
+
 class UserBlockResponse(ResponseModel):
     """A block of a user's memory. `version` is the id of the version that gave it its text; `pending` counts open proposals."""
 
@@ -125,30 +197,20 @@ class VersionResponse(ResponseModel):
 
     sha: Annotated[VersionId, From("id")]
     message: Annotated[str, From("reason")]
-    author: str
+    author: Annotated[str, From(convert=_name)]
     author_id: Annotated[str, From("author.id")]
     author_kind: Annotated[Literal["user", "agent", "system"], From("author.kind")]
     timestamp: Annotated[Timestamp, From("created_at")]
     label: str
     old_label: str | None
     number: int
-    parents: list[str]
-    is_deleted: bool
+    parents: Annotated[list[str], From(convert=_hex_ids)]
+    is_deleted: Annotated[bool, From("blob", _is_none)]
     is_untrusted: bool
     approved_by: str | None
     proposal_id: str | None
     run_id: str | None
     step_id: str | None
-
-    @classmethod
-    def from_version(cls, version: BlockVersion, **fields: Any) -> Json:
-        return cls.of(
-            version,
-            author=version.author.name or version.author.id,
-            parents=[parent.hex() for parent in version.parents],
-            is_deleted=version.blob is None,
-            **fields,
-        )
 
 
 class VersionTextResponse(VersionResponse):
@@ -165,7 +227,7 @@ class ProposalResponse(ResponseModel):
     new_label: str | None
     status: ProposalStatus
     agent_id: Annotated[str, From("author.id")]
-    author: str
+    author: Annotated[str, From(convert=_name)]
     author_kind: Annotated[Literal["user", "agent", "system"], From("author.kind")]
     reasoning: str
     confidence: float | None
@@ -186,14 +248,10 @@ class ProposalResponse(ResponseModel):
     superseded_by: str | None
 
     @classmethod
-    def from_proposal(cls, proposal: Proposal) -> Json:
-        """Return a proposal with the texts before and after it."""
-        before, after = proposal.base_value or "", proposal.value or ""
-        return cls.of(
-            proposal,
-            author=proposal.author.name or proposal.author.id,
-            diff=unified(before, after, proposal.label, proposal.new_label or proposal.label),
-        )
+    def of(cls, proposal: Any, /, **_fields: Any) -> Json:
+        """Return a proposal with what differs between the texts before and after it."""
+        texts = proposal.base_value or "", proposal.value or ""
+        return super().of(proposal, diff=unified(*texts, proposal.label, proposal.new_label or proposal.label))
 
 
 class DecidedResponse(ResponseModel):
@@ -208,7 +266,7 @@ class DecidedResponse(ResponseModel):
     @classmethod
     def from_proposal(cls, proposal: Proposal, block: Block | None, pending: int) -> Json:
         shown = block and UserBlockResponse.of(block, pending=pending)
-        return cls.of(proposal, proposal=ProposalResponse.from_proposal(proposal), block=shown)
+        return cls.of(proposal, proposal=proposal, block=shown)
 
 
 class OutcomeResponse(ResponseModel):
@@ -220,8 +278,9 @@ class OutcomeResponse(ResponseModel):
     version: VersionId | None
 
     @classmethod
-    def from_decision(cls, decision: ProposalOutcome) -> Json:
-        return cls.of(decision, version=decision.proposal and decision.proposal.result)
+    def of(cls, decision: Any, /, **_fields: Any) -> Json:
+        """Return what became of it."""
+        return super().of(decision, version=decision.proposal and decision.proposal.result)
 
 
 class UndoneBlockResponse(ResponseModel):
@@ -232,23 +291,19 @@ class UndoneBlockResponse(ResponseModel):
     detail: Annotated[str | None, From("note")]
     version: VersionId | None
 
+    @classmethod
+    def of(cls, undone: Any, /, **_fields: Any) -> Json:
+        """Return what became of it."""
+        block = undone.block
+        return super().of(undone, label=block.label if block else undone.label, version=block and block.head)
+
 
 class UndoneResponse(ResponseModel):
     """What undoing a run did: block by block, and the ids of its proposals that waited and are rejected now."""
 
     run_id: str
     blocks: list[UndoneBlockResponse]
-    withdrawn: list[str]
-
-    @classmethod
-    def from_undone(cls, undone: Undone) -> Json:
-        blocks = [
-            UndoneBlockResponse.of(
-                one, label=one.block.label if one.block else one.label, version=one.block.head if one.block else None
-            )
-            for one in undone.blocks
-        ]
-        return cls.of(undone, blocks=blocks, withdrawn=[proposal.id for proposal in undone.withdrawn])
+    withdrawn: Annotated[list[str], From(convert=_ids)]
 
 
 class ContextBlockResponse(ResponseModel):
@@ -258,6 +313,11 @@ class ContextBlockResponse(ResponseModel):
     sha: Annotated[str, From("version_id")]
     label: str | None
     version: VersionResponse | None
+
+    @classmethod
+    def of(cls, held: Any, /, **_fields: Any) -> Json:
+        """Return the block."""
+        return super().of(held, label=held.version and held.version.label)
 
 
 class ContextPassageResponse(ResponseModel):
@@ -286,24 +346,6 @@ class LineageResponse(ResponseModel):
     changed: list[VersionResponse]
     proposed: list[ProposalResponse]
 
-    @classmethod
-    def from_lineage(cls, lineage: Lineage) -> Json:
-        blocks = [
-            ContextBlockResponse.of(
-                held,
-                label=held.version and held.version.label,
-                version=held.version and VersionResponse.from_version(held.version),
-            )
-            for held in lineage.blocks
-        ]
-        return cls.of(
-            lineage,
-            blocks=blocks,
-            passages=[ContextPassageResponse.of(passage) for passage in lineage.passages],
-            changed=[VersionResponse.from_version(version) for version in lineage.changed],
-            proposed=[ProposalResponse.from_proposal(proposal) for proposal in lineage.proposed],
-        )
-
 
 class BlamedLineResponse(ResponseModel):
     """One line of a block, with the version that wrote it."""
@@ -311,10 +353,6 @@ class BlamedLineResponse(ResponseModel):
     number: int
     text: str
     version: VersionResponse
-
-    @classmethod
-    def from_lines(cls, lines: Sequence[BlamedLine]) -> list[Json]:
-        return [cls.of(line, version=VersionResponse.from_version(line.version)) for line in lines]
 
 
 class DiffPieceResponse(ResponseModel):
@@ -341,5 +379,5 @@ class ComparisonResponse(ResponseModel):
             from_version=older[0],
             to_version=newer[0],
             unified=unified(older[1], newer[1], *names),
-            words=[DiffPieceResponse.of(piece) for piece in by_words(older[1], newer[1])],
+            words=by_words(older[1], newer[1]),
         )

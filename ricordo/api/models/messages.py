@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import ConfigDict, Field
 
-from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
+from ricordo.api.models.base import From, Json, ResponseModel, Timestamp, or_none
 from ricordo.api.models.base import date as date_of
 from ricordo.domain.ids import part_otid
 from ricordo.domain.message import (
@@ -100,12 +100,8 @@ class ToolReturnFields(ResponseModel):
     tool_return: Annotated[str, From("content")]
     status: Literal["success", "error"]
     tool_call_id: Annotated[str, From("call_id")]
-    stdout: list[str] | None
-    stderr: list[str] | None
-
-    @classmethod
-    def from_part(cls, part: ToolReturnPart) -> Json:
-        return cls.of(part, stdout=part.stdout or None, stderr=part.stderr or None)
+    stdout: Annotated[list[str] | None, From(convert=or_none)]
+    stderr: Annotated[list[str] | None, From(convert=or_none)]
 
 
 class ToolReturnResponse(ToolReturnFields):
@@ -287,8 +283,8 @@ def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
         case "user" if format.shows_events or not message.is_event:
             yield UserMessage, {"content": _content(message.parts)}
         case "tool":
-            results = [ToolReturnResponse.from_part(part) for part in message.tool_returns]
-            yield ToolReturnMessage, {**ToolReturnFields.from_part(message.tool_returns[0]), "tool_returns": results}
+            results = [ToolReturnResponse.of(part) for part in message.tool_returns]
+            yield ToolReturnMessage, {**ToolReturnFields.of(message.tool_returns[0]), "tool_returns": results}
         case "approval" if not message.tool_calls:
             yield _approval_response(message)
         case "assistant" | "approval":
@@ -346,7 +342,7 @@ def _approval_response(message: Message) -> Piece:
         if isinstance(part, ApprovalPart):
             items.append(ApprovalDecisionResponse.of(part))
         elif isinstance(part, ToolReturnPart):
-            items.append(ToolReturnResponse.from_part(part))
+            items.append(ToolReturnResponse.of(part))
     first = next((item for item in items if item["type"] == "approval"), {})
     return ApprovalResponseMessage, {"approvals": items, "approve": first.get("approve"), "reason": first.get("reason")}
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from ricordo.api.models.base import MAX_COUNT, From, Json, RequestPart, ResponseModel
-from ricordo.domain.model import EmbeddingInfo, ModelInfo, ModelSettings
+from ricordo.domain.model import ModelInfo, ModelSettings
 from ricordo.errors import Unsupported
 
 _PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format", "thinks_in_arguments")
@@ -148,9 +148,13 @@ class ModelResponse(ModelConfigResponse):
     model_type: Literal["llm"] = "llm"
 
     @classmethod
-    def from_info(cls, info: ModelInfo) -> Json:
+    def of(cls, info: Any, /, **fields: Any) -> Json:
         """Return a model with the settings that agents have where they name none."""
-        return cls.from_model(info, ModelSettings(), info.context_window)
+        return super().of(info, **fields) if fields else cls.from_model(info, ModelSettings(), info.context_window)
+
+
+def _embedding_kind(endpoint_type: str) -> str:
+    return endpoint_type if endpoint_type in _EMBEDDING_KINDS else "openai"
 
 
 class EmbeddingConfigResponse(ResponseModel):
@@ -159,21 +163,16 @@ class EmbeddingConfigResponse(ResponseModel):
     Chunk and batch size are what clients expect to find; they have no effect.
     """
 
-    embedding_endpoint_type: str
+    embedding_endpoint_type: Annotated[str, From("endpoint_type", _embedding_kind)]
     embedding_endpoint: Annotated[str | None, From("endpoint")]
     embedding_model: Annotated[str, From("name")]
-    embedding_dim: int
+    embedding_dim: Annotated[int, From("dimensions", lambda count: count or 0)]
     embedding_chunk_size: int = 300
     handle: str
     batch_size: int = 32
     azure_endpoint: None = None
     azure_version: None = None
     azure_deployment: None = None
-
-    @classmethod
-    def from_model(cls, info: EmbeddingInfo) -> Json:
-        kind = info.endpoint_type if info.endpoint_type in _EMBEDDING_KINDS else "openai"
-        return cls.of(info, embedding_endpoint_type=kind, embedding_dim=info.dimensions or 0)
 
 
 class EmbeddingModelResponse(EmbeddingConfigResponse):

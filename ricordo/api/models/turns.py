@@ -7,6 +7,7 @@ from pydantic import AliasChoices, Discriminator, Field, Tag
 from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
+from ricordo.errors import Unsupported
 
 
 class TextContent(RequestPart):
@@ -116,6 +117,13 @@ class SendRequest(RequestModel):
     return_logprobs: bool = False
     return_token_ids: bool = False
     include_compaction_messages: bool = False
+
+    def require_streaming(self) -> None:
+        """Raise Unsupported where it has options of a stream and asks for none."""
+        if (self.stream_tokens or self.background) and not self.streaming:
+            raise Unsupported(
+                "Streaming options set without streaming enabled. Set streaming to true, or leave them out."
+            )
 
 
 class AsyncSendRequest(SendRequest):

@@ -117,7 +117,7 @@ async def _history(here: RequestContext, chain: Chain) -> AsyncIterator[list[dic
 def _versions(tx: Transaction, chain: Chain, before: int) -> tuple[list[dict[str, Any]], int]:
     found = history.page(tx, chain.id, limit=_PORTION, before=before)
     texts = blobs.read_all(tx, chain.id, [one.blob for one in found if one.blob])
-    portion = [{**VersionResponse.from_version(one), "body": texts[one.blob] if one.blob else None} for one in found]
+    portion = [{**VersionResponse.of(one), "body": texts[one.blob] if one.blob else None} for one in found]
     return portion, found[-1].number if found else 0
 
 
@@ -129,4 +129,4 @@ async def _proposals(here: RequestContext, chain: Chain) -> AsyncIterator[list[d
         if not found:
             return
         after = found[-1].id
-        yield [ProposalResponse.from_proposal(one) for one in found]
+        yield [ProposalResponse.of(one) for one in found]

@@ -217,15 +217,15 @@ def test_what_was_sent_is_kept_and_served_again() -> None:
         "sliding_window_percentage": 0.5,
     }
     settings = read(**sent)
-    assert CompactionSettingsResponse.from_settings(settings) == sent
+    assert CompactionSettingsResponse.of(settings) == sent
     assert CompactionSettings(**asdict(settings)) == settings
-    client: Any = construct_type(type_=ClientSettings, value=CompactionSettingsResponse.from_settings(settings))
+    client: Any = construct_type(type_=ClientSettings, value=CompactionSettingsResponse.of(settings))
     assert (client.mode, client.sliding_window_percentage, client.clip_chars) == ("self_compact_all", 0.5, None)
     assert client.api_model_settings.temperature == 0.2
 
 
 def test_no_model_settings_are_null_on_the_wire() -> None:
-    assert CompactionSettingsResponse.from_settings(CompactionSettings())["model_settings"] is None
+    assert CompactionSettingsResponse.of(CompactionSettings())["model_settings"] is None
     assert read(model_settings=None).model_settings == {}
     assert read(CompactionSettings(model_settings={"temperature": 1.0}), model_settings=None).model_settings == {}
 

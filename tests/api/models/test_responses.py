@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, get_args
 
-from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
+from ricordo.api.models.agents import AgentResponse, ContextResponse, CoreMemoryResponse
 from ricordo.api.models.archives import ArchiveResponse, FoundPassageResponse, PassageHitResponse, PassageResponse
 from ricordo.api.models.base import Json, ResponseModel
-from ricordo.api.models.blocks import BlockResponse
-from ricordo.api.models.context import ContextResponse
 from ricordo.api.models.jobs import STATUSES, JobResponse, QueueResponse, WireStatus
 from ricordo.api.models.memory import (
     BlamedLineResponse,
+    BlockResponse,
     ComparisonResponse,
     DecidedResponse,
     LineageResponse,
@@ -36,8 +35,8 @@ from ricordo.api.models.runs import (
     StopReasonResponse,
     UsageResponse,
 )
-from ricordo.api.models.search import FoundMessageResponse, StoredMessageHitResponse
 from ricordo.api.models.tools import ToolResponse, rule_response
+from ricordo.api.search import FoundMessageResponse, StoredMessageHitResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.job import Job, JobStatus
 from ricordo.domain.message import (
@@ -60,6 +59,7 @@ from ricordo.memory.approval import ProposalOutcome, Undone, UndoneBlock
 from ricordo.memory.history import BlamedLine
 from ricordo.memory.lineage import HeldBlock, Lineage
 from ricordo.memory.overview import overview
+from ricordo.memory.recall import FoundMessage, FoundPassage
 from ricordo.storage.jobs import Queue
 from tests.seams import make
 from tests.seams.http import require_fits
@@ -138,7 +138,7 @@ def answers() -> Iterator[tuple[type[ResponseModel], Json]]:
     """Answers of every model that is made from a domain value."""
     for state in (STATE, BARE):
         yield AgentResponse, AgentResponse.from_state(state, INFO, EMBEDDING if state is STATE else None)
-        yield CoreMemoryResponse, CoreMemoryResponse.from_state(state)
+        yield CoreMemoryResponse, CoreMemoryResponse.of(state)
     for block in (make.block(), make.block(hidden=True, metadata={"n": [1, None]}, tags=("a",), head=ID, title="Me")):
         yield BlockResponse, BlockResponse.of(block)
         yield UserBlockResponse, UserBlockResponse.of(block, pending=3)
@@ -146,19 +146,19 @@ def answers() -> Iterator[tuple[type[ResponseModel], Json]]:
         yield ToolResponse, ToolResponse.of(make.tool(tool_type=kind))
     for settings in (ModelSettings(), AGENT.model_settings):
         yield ModelConfigResponse, ModelConfigResponse.from_model(INFO, settings, 8000)
-    yield ModelResponse, ModelResponse.from_info(INFO)
+    yield ModelResponse, ModelResponse.of(INFO)
     for info in (EMBEDDING, EmbeddingInfo("openrouter/x", "openrouter", "x", "openrouter")):
-        yield EmbeddingConfigResponse, EmbeddingConfigResponse.from_model(info)
-        yield EmbeddingModelResponse, EmbeddingModelResponse.from_model(info)
+        yield EmbeddingConfigResponse, EmbeddingConfigResponse.of(info)
+        yield EmbeddingModelResponse, EmbeddingModelResponse.of(info)
     passage = make.passage(make.archive(), "Tea.", tags=("b", "a"), metadata={"n": 1})
-    yield PassageResponse, PassageResponse.from_passage(passage)
-    yield PassageHitResponse, PassageHitResponse.from_hit(passage, WHY)
-    yield FoundPassageResponse, FoundPassageResponse.from_hit(passage, WHY)
-    yield ArchiveResponse, ArchiveResponse.from_archive(make.archive(), EMBEDDING)
-    yield ArchiveResponse, ArchiveResponse.from_archive(make.archive(), None)
-    yield FoundMessageResponse, FoundMessageResponse.from_hit(make.message(AGENT), WHY)
-    yield StoredMessageHitResponse, StoredMessageHitResponse.from_hit(make.call(AGENT, "look"), WHY)
-    yield ContextResponse, ContextResponse.from_overview(overview(STATE, WINDOW, TOOLS))
+    yield PassageResponse, PassageResponse.of(passage)
+    yield PassageHitResponse, PassageHitResponse.of(FoundPassage(passage, WHY))
+    yield FoundPassageResponse, FoundPassageResponse.of(FoundPassage(passage, WHY))
+    yield ArchiveResponse, ArchiveResponse.of(make.archive(), embedding="x", embedding_config=EMBEDDING)
+    yield ArchiveResponse, ArchiveResponse.of(make.archive(), embedding_config=None)
+    yield FoundMessageResponse, FoundMessageResponse.of(FoundMessage(make.message(AGENT), WHY))
+    yield StoredMessageHitResponse, StoredMessageHitResponse.of(FoundMessage(make.call(AGENT, "look"), WHY))
+    yield ContextResponse, ContextResponse.of(overview(STATE, WINDOW, TOOLS))
     yield from _answers_of_runs()
     yield from _answers_of_memory()
 
@@ -167,28 +167,28 @@ def _answers_of_runs() -> Iterator[tuple[type[ResponseModel], Json]]:
     error = {"type": "llm_error", "message": "No."}
     for status in get_args(RunStatus):
         run = make.run(AGENT, status=status, stop_reason="error", error=error, metadata={"n": 1}, ended_at=START)
-        yield RunResponse, RunResponse.from_run(run)
+        yield RunResponse, RunResponse.of(run)
     run = make.run(AGENT)
-    yield RunResponse, RunResponse.from_run(run)
+    yield RunResponse, RunResponse.of(run)
     for step_status in get_args(StepStatus):
         step = make.step(run, status=step_status, usage=FULL, error=error, feedback="negative", tags=("rude",))
-        yield StepResponse, StepResponse.from_step(step)
-        yield StepMetricsResponse, StepMetricsResponse.from_step(step)
-    yield StepResponse, StepResponse.from_step(make.step(run))
+        yield StepResponse, StepResponse.of(step)
+        yield StepMetricsResponse, StepMetricsResponse.of(step)
+    yield StepResponse, StepResponse.of(make.step(run))
     for usage in (Usage(), FULL):
-        yield UsageResponse, UsageResponse.from_usage(usage, 2, ["run-1"])
-        yield RunUsageResponse, RunUsageResponse.from_usage(usage)
+        yield UsageResponse, UsageResponse.of(make.run(AGENT, usage=usage))
+        yield RunUsageResponse, RunUsageResponse.of(make.run(AGENT, usage=usage))
     for reason in (*get_args(StopReason), None):
-        yield StopReasonResponse, StopReasonResponse.from_reason(reason)
+        yield StopReasonResponse, StopReasonResponse.of(make.run(AGENT, stop_reason=reason))
     for job_status in get_args(JobStatus):
         one = job(status=job_status, started_at=START, ended_at=START + 20, error={"type": "E", "message": "m"})
-        yield JobResponse, JobResponse.from_job(one)
-        yield QueueResponse, QueueResponse.from_queue(Queue({"embed": {"waiting": 2}}, 1_500_000, (one,)))
+        yield JobResponse, JobResponse.of(one)
+        yield QueueResponse, QueueResponse.of(Queue({"embed": {"waiting": 2}}, 1_500_000, (one,)))
 
 
 def _answers_of_memory() -> Iterator[tuple[type[ResponseModel], Json]]:
-    yield VersionResponse, VersionResponse.from_version(version(parents=(OTHER,), old_label="person"))
-    yield VersionResponse, VersionResponse.from_version(version(blob=None, author=Actor("system", "import")))
+    yield VersionResponse, VersionResponse.of(version(parents=(OTHER,), old_label="person"))
+    yield VersionResponse, VersionResponse.of(version(blob=None, author=Actor("system", "import")))
     approved = proposal(status="approved", result=OTHER)
     for one in (
         proposal(confidence=0.5, expires_at=START, resolved_at=START, resolved_by="user-1", result=OTHER),
@@ -196,7 +196,7 @@ def _answers_of_memory() -> Iterator[tuple[type[ResponseModel], Json]]:
         proposal(value=None),
         proposal(value="Ada", new_label="person"),
     ):
-        yield ProposalResponse, ProposalResponse.from_proposal(one)
+        yield ProposalResponse, ProposalResponse.of(one)
     yield DecidedResponse, DecidedResponse.from_proposal(approved, make.block(head=OTHER), 1)
     yield DecidedResponse, DecidedResponse.from_proposal(approved, None, 0)
     for decision in (
@@ -205,12 +205,12 @@ def _answers_of_memory() -> Iterator[tuple[type[ResponseModel], Json]]:
         ProposalOutcome("proposal-1", "rejected", proposal(status="rejected")),
         ProposalOutcome("proposal-1", "failed", error="Why"),
     ):
-        yield OutcomeResponse, OutcomeResponse.from_decision(decision)
+        yield OutcomeResponse, OutcomeResponse.of(decision)
     blocks = (UndoneBlock("person", "undone", make.block(head=ID)), UndoneBlock("gone", "conflicted"))
-    yield UndoneResponse, UndoneResponse.from_undone(Undone("run-1", blocks, (proposal(),)))
-    yield LineageResponse, LineageResponse.from_lineage(Lineage("message-1"))
-    yield LineageResponse, LineageResponse.from_lineage(lineage())
-    yield BlamedLineResponse, BlamedLineResponse.from_lines([BlamedLine(1, "Ada", version())])[0]
+    yield UndoneResponse, UndoneResponse.of(Undone("run-1", blocks, (proposal(),)))
+    yield LineageResponse, LineageResponse.of(Lineage("message-1"))
+    yield LineageResponse, LineageResponse.of(lineage())
+    yield BlamedLineResponse, BlamedLineResponse.of(BlamedLine(1, "Ada", version()))
     yield ComparisonResponse, ComparisonResponse.from_texts((None, ""), (ID.hex(), "Ada"), "human")
 
 
@@ -260,9 +260,9 @@ def test_a_model_is_shown_with_its_settings_or_the_values_that_clients_know() ->
     unset = ModelConfigResponse.from_model(INFO, ModelSettings(), 8000)
     assert (unset["temperature"], unset["max_reasoning_tokens"], unset["enable_reasoner"]) == (1.0, 0, False)
     assert ModelConfigResponse.from_model(INFO, ModelSettings(0.0), 8000)["temperature"] == 0.0
-    listed = ModelResponse.from_info(INFO)
+    listed = ModelResponse.of(INFO)
     assert listed["max_context_window"] == listed["context_window"] == 64_000
-    other = EmbeddingConfigResponse.from_model(EmbeddingInfo("openrouter/x", "openrouter", "x", "openrouter"))
+    other = EmbeddingConfigResponse.of(EmbeddingInfo("openrouter/x", "openrouter", "x", "openrouter"))
     assert (other["embedding_endpoint_type"], other["embedding_dim"], other["handle"]) == ("openai", 0, "openrouter/x")
 
 
@@ -292,30 +292,30 @@ def test_jobs_are_shown_by_the_statuses_that_clients_know() -> None:
     assert set(STATUSES) == set(get_args(WireStatus))
     assert {kept for statuses in STATUSES.values() for kept in statuses} == set(get_args(JobStatus))
     for status in get_args(JobStatus):
-        assert status in STATUSES[JobResponse.from_job(job(status=status))["status"]]
-    assert JobResponse.from_job(job())["status"] == "created"
-    assert JobResponse.from_job(job(attempts=1))["status"] == "pending"
-    assert JobResponse.from_job(job(payload={"agent_id": "agent-1"}))["agent_id"] == "agent-1"
-    ended = JobResponse.from_job(job(started_at=START + 5, ended_at=START + 25))
+        assert status in STATUSES[JobResponse.of(job(status=status))["status"]]
+    assert JobResponse.of(job())["status"] == "created"
+    assert JobResponse.of(job(attempts=1))["status"] == "pending"
+    assert JobResponse.of(job(payload={"agent_id": "agent-1"}))["agent_id"] == "agent-1"
+    ended = JobResponse.of(job(started_at=START + 5, ended_at=START + 25))
     assert (ended["total_duration_ns"], ended["updated_at"]) == (20_000, "2026-01-01T00:00:00.000025Z")
-    queue = QueueResponse.from_queue(Queue({"embed": {"waiting": 2, "failed": 1}}, 1_500_000, ()))
+    queue = QueueResponse.of(Queue({"embed": {"waiting": 2, "failed": 1}}, 1_500_000, ()))
     assert (queue["waiting"], queue["running"], queue["failed"], queue["oldest_wait_seconds"]) == (2, 0, 1, 1.5)
 
 
 def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None:
-    made = VersionResponse.from_version(version(parents=(OTHER,)))
+    made = VersionResponse.of(version(parents=(OTHER,)))
     assert (made["sha"], made["author"], made["message"]) == (ID.hex(), "Nina", "A reason")
     assert (made["parents"], made["timestamp"]) == ([OTHER.hex()], STAMP)
-    nameless = VersionResponse.from_version(version(blob=None, author=Actor("system", "import")))
+    nameless = VersionResponse.of(version(blob=None, author=Actor("system", "import")))
     assert (nameless["author"], nameless["is_deleted"]) == ("import", True)
-    assert ProposalResponse.from_proposal(proposal(value=None))["diff"].splitlines()[3] == "-Ada"
-    assert ProposalResponse.from_proposal(proposal(value="Ada", new_label="person"))["diff"] == ""
+    assert ProposalResponse.of(proposal(value=None))["diff"].splitlines()[3] == "-Ada"
+    assert ProposalResponse.of(proposal(value="Ada", new_label="person"))["diff"] == ""
     approved = proposal(status="approved", result=OTHER)
-    assert OutcomeResponse.from_decision(ProposalOutcome("proposal-1", "approved", approved))["version"] == OTHER.hex()
+    assert OutcomeResponse.of(ProposalOutcome("proposal-1", "approved", approved))["version"] == OTHER.hex()
     blocks = (UndoneBlock("person", "undone", make.block("human")), UndoneBlock("gone", "conflicted"))
-    undone = UndoneResponse.from_undone(Undone("run-1", blocks, ()))
+    undone = UndoneResponse.of(Undone("run-1", blocks, ()))
     assert [one["label"] for one in undone["blocks"]] == ["human", "gone"]
-    known = LineageResponse.from_lineage(lineage())["blocks"]
+    known = LineageResponse.of(lineage())["blocks"]
     assert [(one["label"], one["sha"]) for one in known] == [("human", ID.hex()), (None, OTHER.hex())]
     assert ComparisonResponse.from_texts((ID.hex(), "Ada"), (ID.hex(), "Ada"), "human")["unified"] == ""
     shown = UserBlockResponse.of(make.block(head=ID), pending=3)
@@ -323,7 +323,7 @@ def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None
 
 
 def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
-    made = ContextResponse.from_overview(overview(STATE, WINDOW, TOOLS))
+    made = ContextResponse.of(overview(STATE, WINDOW, TOOLS))
     system, summary, user, asked, decided, result = made["messages"]
     assert (system["role"], summary["content"]) == ("system", [{"type": "text", "text": "Before."}])
     assert user["content"][1] == {"type": "image", "source": {"type": "base64"}}
@@ -335,7 +335,7 @@ def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
     assert (result["tool_call_id"], result["tool_returns"][0]["func_response"]) == ("call-1", "A cat.")
     assert made["functions_definitions"][0]["function"]["name"] == "look"
     only: list[Message] = WINDOW[:1]
-    made = ContextResponse.from_overview(overview(BARE, only, TOOLS))
+    made = ContextResponse.of(overview(BARE, only, TOOLS))
     parts = sum(value for key, value in made.items() if key.startswith("num_tokens_"))
     assert made["context_window_size_current"] == parts > 0
     assert made["context_window_size_max"] == BARE.agent.context_window
@@ -344,11 +344,13 @@ def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
 
 
 def test_a_found_message_holds_what_the_agent_said_also_by_its_tool_and_a_stored_one_all_of_it() -> None:
-    said = FoundMessageResponse.from_hit(make.call(AGENT, "send_message", '{"message": "Good morning"}'), WHY)
+    said = FoundMessageResponse.of(FoundMessage(make.call(AGENT, "send_message", '{"message": "Good morning"}'), WHY))
     assert (said["message_type"], said["content"]) == ("assistant_message", "Good morning")
     parts = (ReasoningPart("Hm."), TextPart("Let me look."), ToolCallPart("call-1", "roll_dice", "{}"))
-    stored = StoredMessageHitResponse.from_hit(make.message(AGENT, role="assistant", parts=parts, model="m"), WHY)
+    stored = StoredMessageHitResponse.of(
+        FoundMessage(make.message(AGENT, role="assistant", parts=parts, model="m"), WHY)
+    )
     assert (stored["embedded_text"], stored["rrf_score"], stored["fts_rank"]) == ("Let me look.", 0.5, 2)
     assert stored["message"]["content"] == [{"type": "text", "text": "Let me look."}]
     assert stored["message"]["tool_calls"] == [{"name": "roll_dice", "arguments": "{}", "tool_call_id": "call-1"}]
-    assert StopReasonResponse.from_reason(None)["stop_reason"] == "error"
+    assert StopReasonResponse.of(make.run(AGENT))["stop_reason"] == "error"
