@@ -38,6 +38,7 @@ SIBLINGS = {("settings", "errors"), ("secret", "errors"), ("runtime", "plugins")
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
 # Optional, or so slow that a command which does not need them should not wait for them.
 LATE = {
+    "ricordo.llm.providers",  # imports pydantic_ai
     "anthropic",
     "cryptography",
     "dulwich",

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
+from pydantic_ai import messages as wire
 
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import FinishReason, ModelInfo, ModelReply, ModelRequest
@@ -17,9 +18,6 @@ from ricordo.llm.openai_format import readable_arguments, readable_name
 from ricordo.llm.pictures import UNREADABLE, readable_picture
 from ricordo.llm.tokens import estimated_usage
 from ricordo.llm.written_calls import read_json
-
-if TYPE_CHECKING:
-    from pydantic_ai import messages as wire
 
 # Providers want a conversation to begin and to end with the user; a window that was cut may begin with the assistant.
 OPENING = "(The conversation goes on.)"
@@ -43,7 +41,7 @@ _FINISHES: dict[str | None, FinishReason] = {
 }
 
 
-def to_messages(messages: Iterable[Message], provider: str, system: str) -> "list[wire.ModelMessage]":
+def to_messages(messages: Iterable[Message], provider: str, system: str) -> list[wire.ModelMessage]:
     """Return the transcript in its order; neighbours on the same side of the conversation become one.
 
     `system` is the name under which pydantic-ai files what it got from this provider.
@@ -57,12 +55,12 @@ class _Transcript:
 
     provider: str
     system: str
-    result: "list[wire.ModelMessage]" = field(default_factory=list)
+    result: list[wire.ModelMessage] = field(default_factory=list)
     pending: list[Any] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
-    def of(self, messages: Iterable[Message]) -> "list[wire.ModelMessage]":
+    def of(self, messages: Iterable[Message]) -> list[wire.ModelMessage]:
         """All of it."""
         for number, message in enumerate(messages):
             if message.role == "assistant" or (message.role == "approval" and message.tool_calls):
@@ -78,8 +76,6 @@ class _Transcript:
         return self.result
 
     def _answer(self, parts: list[Any]) -> None:
-        from pydantic_ai import messages as wire
-
         if self.pending or not self.result:
             self._ask()
         last = self.result[-1]
@@ -89,16 +85,12 @@ class _Transcript:
             self.result.append(wire.ModelResponse(parts=parts, provider_name=self.system))
 
     def _ask(self) -> None:
-        from pydantic_ai import messages as wire
-
         if not any(isinstance(part, (wire.UserPromptPart, wire.ToolReturnPart)) for part in self.pending):
             self.pending.append(wire.UserPromptPart(OPENING))
         self.result.append(wire.ModelRequest(parts=self.pending))
         self.pending = []
 
     def _request_parts(self, message: Message, *, is_first: bool) -> list[Any]:
-        from pydantic_ai import messages as wire
-
         if message.role == "system" and (is_first or self.system == OPENAI):
             return [wire.SystemPromptPart(message.text)] if message.text.strip() else []
         if message.role in {"tool", "approval"}:
@@ -119,8 +111,6 @@ class _Transcript:
         return [wire.UserPromptPart(plain)]
 
     def _response_parts(self, part: Part) -> list[Any]:
-        from pydantic_ai import messages as wire
-
         match part:
             case TextPart() if part.text.strip():
                 details = {_SIGNATURE: part.signature} if part.signature else None
@@ -141,8 +131,6 @@ class _Transcript:
 
     def _summaries(self, proof: str) -> list[Any]:
         """Return OpenAI's thoughts as they came: their summaries, the first with what is encrypted."""
-        from pydantic_ai import messages as wire
-
         if not isinstance(kept := read_json(proof), dict):
             return []
         return [
@@ -166,8 +154,6 @@ class _Transcript:
 
 
 def _piece(part: Part) -> Any:
-    from pydantic_ai import messages as wire
-
     if isinstance(part, TextPart):
         return part.text if part.text.strip() else None
     if isinstance(part, ImagePart):
@@ -180,7 +166,7 @@ def _piece(part: Part) -> Any:
     return None
 
 
-def to_reply(response: "wire.ModelResponse", info: ModelInfo, request: ModelRequest) -> ModelReply:
+def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelRequest) -> ModelReply:
     """Return the reply in a provider's response."""
     parts = [own for group in _grouped(response.parts) for own in _our_parts(group, info.provider)]
     if refusal := (response.provider_details or {}).get("refusal"):  # OpenAI's, which the library takes out of the text
@@ -200,15 +186,14 @@ def to_reply(response: "wire.ModelResponse", info: ModelInfo, request: ModelRequ
         else _FINISHES.get(response.finish_reason, "unknown"),
         model=response.model_name or info.name,
     )
-    is_counted = reply.usage.prompt_tokens or reply.usage.completion_tokens
-    return reply if is_counted else replace(reply, usage=estimated_usage(request, reply))
+    return reply if reply.usage.total_tokens else replace(reply, usage=estimated_usage(request, reply))
 
 
-def is_finished(response: "wire.ModelResponse") -> bool:
+def is_finished(response: wire.ModelResponse) -> bool:
     return response.finish_reason is not None or _own_reason(response) is not None
 
 
-def _own_reason(response: "wire.ModelResponse") -> Any:
+def _own_reason(response: wire.ModelResponse) -> Any:
     return (response.provider_details or {}).get("finish_reason")
 
 

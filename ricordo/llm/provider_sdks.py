@@ -1,21 +1,50 @@
-"""Builds the models that pydantic-ai asks, over the providers' SDKs: each is an extra, and imported when a model is first asked."""
+"""Models that pydantic-ai asks, over the providers' SDKs: each is an extra, and imported when a model is first asked."""
 
+import asyncio
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ricordo.domain.model import ModelInfo
+from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.errors import Unavailable
 from ricordo.llm.addresses import MAX_CONNECTIONS, Connections
-from ricordo.llm.policy import CONNECT_TIMEOUT, CallPolicy
+from ricordo.llm.policy import CONNECT_TIMEOUT, CallPolicy, answer_by_policy
 from ricordo.llm.provider_table import Provider
-from ricordo.llm.providers import ProviderModel
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
+    from ricordo.llm.providers import ProviderCalls
+
 VERTEX_LOCATION = "us-central1"
+
+
+class ProviderModel:
+    """A chat model that pydantic-ai knows how to ask. `build` makes it, at the first question."""
+
+    def __init__(self, info: ModelInfo, policy: CallPolicy, build: "Callable[[], Model[Any]]") -> None:
+        self.info = info
+        """Which model this is."""
+        self._policy = policy
+        self._build = build
+        self._calls: ProviderCalls | None = None
+        self._building = asyncio.Lock()
+
+    async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
+        async with self._building:
+            if self._calls is None:
+                # The import takes a second or two: other turns go on meanwhile.
+                self._calls = await asyncio.to_thread(self._open)
+        async for item in answer_by_policy(self._policy, request, self._calls.attempt):
+            yield item
+
+    def _open(self) -> "ProviderCalls":
+        model = self._build()
+        from ricordo.llm.providers import ProviderCalls
+
+        return ProviderCalls(self.info, self._policy, model)
 
 
 def sdk_model(provider: Provider, info: ModelInfo, connections: Connections, policy: CallPolicy) -> ProviderModel:

@@ -1,16 +1,20 @@
-"""The adapter for all other providers (Anthropic, Google AI, Bedrock, OpenAI's responses), over pydantic-ai's direct interface.
+"""Calls of all other providers (Anthropic, Google AI, Bedrock, OpenAI's responses), by pydantic-ai's direct interface.
 
-The library is imported when a model is first asked. Its retries are off: ours apply.
+Imported when a model is first asked, since the library takes a second. Its retries are off: ours apply.
 """
 
-import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable
-from functools import partial
+from collections.abc import AsyncGenerator
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import httpx2
+from pydantic_ai import exceptions as known
+from pydantic_ai.direct import model_request, model_request_stream
+from pydantic_ai.messages import ImageUrl
+from pydantic_ai.models import Model, ModelRequestParameters, download_item
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
 
 from ricordo.domain.message import ReasoningPart
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
@@ -22,16 +26,11 @@ from ricordo.llm.pictures import PictureCache
 from ricordo.llm.policy import (
     CONNECT_TIMEOUT,
     CallPolicy,
-    answer_by_policy,
     error_from_event,
     error_from_status,
     error_from_transport,
     words_of,
 )
-
-if TYPE_CHECKING:
-    from pydantic_ai.models import Model, ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
 
 MAX_OUTPUT_TOKENS = 16_384
 SMALLEST_THINKING_BUDGET = 1_024
@@ -42,41 +41,23 @@ _INLINES = {"google", "bedrock"}
 _OURS = {"strict", "provider_type", "verbosity"}
 
 
-class ProviderModel:
-    """A chat model that pydantic-ai knows how to ask. `build` makes it, at the first question."""
+class ProviderCalls:
+    """Makes the calls of one model. Each is one attempt."""
 
-    def __init__(self, info: ModelInfo, policy: CallPolicy, build: "Callable[[], Model[Any]]") -> None:
-        self.info = info
-        """Which model this is."""
+    def __init__(self, info: ModelInfo, policy: CallPolicy, model: Model[Any]) -> None:
+        self._info = info
         self._policy = policy
-        self._build = build
-        self._model: Model[Any] | None = None
-        self._building = asyncio.Lock()
+        self._model = model
         self._pictures = PictureCache(_fetch)
 
-    async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
-        model = await self._ready()
-        async for item in answer_by_policy(self._policy, request, partial(self._attempt, model)):
-            yield item
-
-    async def _ready(self) -> "Model[Any]":
-        async with self._building:
-            if self._model is None:
-                # The import takes a second or two: other turns go on meanwhile.
-                self._model = await asyncio.to_thread(self._build)
-        return self._model
-
-    async def _attempt(self, model: "Model[Any]", request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        from pydantic_ai.direct import model_request, model_request_stream
-
-        transcript = request.messages
+    async def attempt(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        model, provider, transcript = self._model, self._info.provider, request.messages
         if model.system in _INLINES:
             transcript = await self._pictures.inline(transcript)
         try:
             call: dict[str, Any] = {
-                "messages": provider_messages.to_messages(transcript, self.info.provider, model.system),
-                "model_settings": _settings(request, self.info, model, self._policy),
+                "messages": provider_messages.to_messages(transcript, provider, model.system),
+                "model_settings": _settings(request, self._info, model, self._policy),
                 "model_request_parameters": _parameters(request, model),
                 "instrument": False,
             }
@@ -90,25 +71,20 @@ class ProviderModel:
                             yield chunk
                     response = stream.get()
         except Exception as error:
-            raise our_error(self.info.provider, error) from error
+            raise our_error(provider, error) from error
         if request.stream and not provider_messages.is_finished(response):
-            raise ModelError("llm_error", f"{self.info.provider} ended its answer in the middle.")
-        yield provider_messages.to_reply(response, self.info, request)
+            raise ModelError("llm_error", f"{provider} ended its answer in the middle.")
+        yield provider_messages.to_reply(response, self._info, request)
 
 
 async def _fetch(url: str) -> tuple[bytes, str]:
     """What lies at an address, with its media type. The library refuses private addresses."""
-    from pydantic_ai.messages import ImageUrl
-    from pydantic_ai.models import download_item
-
     found = await download_item(ImageUrl(url, media_type="image/png"), data_format="bytes", type_format="mime")
     return found["data"], found["data_type"]
 
 
 def our_error(provider: str, error: Exception) -> Exception:
     """The library's error in our words; one that is not about the provider stays what it is."""
-    from pydantic_ai import exceptions as known
-
     found: Exception
     match error:
         case known.ModelContextWindowExceededError():
@@ -193,26 +169,21 @@ class _ChunkReader:
         return self._calls.setdefault(index, len(self._calls))
 
 
-def _parameters(request: ModelRequest, model: "Model[Any]") -> "ModelRequestParameters":
-    from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.tools import ToolDefinition
-
+def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParameters:
     is_strict = model.system == provider_messages.OPENAI and request.settings.extra.get("strict") is True
     tools = []
     for tool in request.tools:
         strict = strict_parameters(tool.parameters) if is_strict else None
+        schema, is_closed = strict or tool.parameters, strict is not None
         tools.append(
             ToolDefinition(
-                name=tool.name,
-                description=tool.description,
-                parameters_json_schema=strict or tool.parameters,
-                strict=strict is not None,
+                name=tool.name, description=tool.description, parameters_json_schema=schema, strict=is_closed
             )
         )
     return ModelRequestParameters(function_tools=tools, allow_text_output=True)
 
 
-def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", policy: CallPolicy) -> "ModelSettings":
+def _settings(request: ModelRequest, info: ModelInfo, model: Model[Any], policy: CallPolicy) -> ModelSettings:
     ours = request.settings
     limit = ours.max_output_tokens or info.max_output_tokens or MAX_OUTPUT_TOKENS
     settings: dict[str, Any] = {"max_tokens": limit, "timeout": policy.timeout, "max_retries": 0}
@@ -243,8 +214,8 @@ def _settings(request: ModelRequest, info: ModelInfo, model: "Model[Any]", polic
         field = "bedrock_additional_model_requests_fields" if model.system == "bedrock" else "extra_body"
         settings[field] = settings.get(field, {}) | extra
     # What a model cannot be told is left out: the library would warn of it at every call.
-    known = {name: value for name, value in settings.items() if name not in model.unsupported_settings}
-    return cast("ModelSettings", known)
+    allowed = {name: value for name, value in settings.items() if name not in model.unsupported_settings}
+    return cast("ModelSettings", allowed)
 
 
 def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo) -> None:
@@ -273,7 +244,7 @@ def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo
         settings["extra_body"] = {"text": text}
 
 
-def _may_think(request: ModelRequest, info: ModelInfo, model: "Model[Any]") -> bool:
+def _may_think(request: ModelRequest, info: ModelInfo, model: Model[Any]) -> bool:
     """Whether the transcript allows it: Claude refuses to think on after calls that it made without a thought of its own."""
     if model.system not in {"anthropic", "bedrock"} or model.profile.get("anthropic_supports_adaptive_thinking"):
         return True
@@ -296,7 +267,7 @@ def _unbind_thoughts(settings: dict[str, Any], request: ModelRequest) -> None:
         )
 
 
-def _add_thinking(settings: dict[str, Any], request: ModelRequest, model: "Model[Any]") -> None:
+def _add_thinking(settings: dict[str, Any], request: ModelRequest, model: Model[Any]) -> None:
     budget, effort = request.settings.max_reasoning_tokens, request.settings.reasoning_effort
     if budget and model.system == "anthropic" and not model.profile.get("anthropic_disallows_budget_thinking"):
         budget = max(budget, SMALLEST_THINKING_BUDGET)

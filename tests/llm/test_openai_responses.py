@@ -11,9 +11,8 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import whole_reply
-from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_sdks import ProviderModel, sdk_model
 from ricordo.llm.provider_table import Provider
-from ricordo.llm.providers import ProviderModel
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.llm.wild.openai_shapes import as_joined, joined
 from tests.support.model_server import Answer, ModelServer, event

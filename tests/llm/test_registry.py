@@ -15,8 +15,8 @@ from ricordo.llm.chat import whole_reply
 from ricordo.llm.directory import FAILURE_KEPT_SECONDS, KEPT_SECONDS
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
+from ricordo.llm.provider_sdks import ProviderModel
 from ricordo.llm.provider_table import LocalServer, Provider
-from ricordo.llm.providers import ProviderModel
 from ricordo.llm.registry.models import LIBRARIAN, Models
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import ProviderSettings, Settings

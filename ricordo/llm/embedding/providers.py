@@ -14,7 +14,6 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.embedding.remote import RemoteEmbedder, count
 from ricordo.llm.policy import CallPolicy, error_from_event, error_from_status, error_from_transport, words_of
 from ricordo.llm.provider_sdks import need
-from ricordo.llm.providers import our_error
 from ricordo.llm.written_calls import read_json
 
 if TYPE_CHECKING:
@@ -123,6 +122,8 @@ def google_embedder(
         try:
             result = await built[0].embed(texts, input_type=purpose)
         except Exception as error:
+            from ricordo.llm.providers import our_error
+
             raise our_error(info.provider, error) from error
         count(info.handle, result.usage.input_tokens)
         return result.embeddings
