@@ -33,8 +33,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from ricordo.llm.scripted import call
 from tests.seams.server import MODEL, serving
+from tests.seams.stage import call
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ricordo"

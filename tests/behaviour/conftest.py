@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.behaviour.scene import Scene, faults_of, open_scene
+from tests.seams.scene import Scene, open_scene
+from tests.support.faults_wire import faults_of
 
 
 @pytest.fixture(scope="module")

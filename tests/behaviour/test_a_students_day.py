@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ricordo.domain.ids import new_id
-from tests.behaviour.scene import OPENAI, Scene, Wire, calls, returns, said
+from tests.seams.scene import OPENAI, Scene, Wire, calls, returns, said
 
 MORNING = "Name: Ada\nStudies maths.\n"
 REASON = "She told me where she lives."

@@ -1,21 +1,34 @@
-"""Calls that wait for a person: asked for, approved, denied, forgotten, cancelled, and never a deadlock."""
+"""Calls that wait for a person: asked for, approved, denied, forgotten, cancelled, cut off by a kill, and never a deadlock."""
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ricordo.agents.run_end import CANCELLED
-from ricordo.agents.turn_start import EXPIRED, STILL_WAITING
-from ricordo.domain.scope import Scope
-from ricordo.storage import tools
-from ricordo.storage.engine.store import Transaction
-from tests.behaviour.approving import asks, decides, pending, require_free
-from tests.behaviour.scene import BROKEN, CLAUDE, Scene, calls, kinds, returns, roles, said, speech, stopped
-from tests.support.model_server import claude
+from ricordo.domain.message import ApprovalPart, ToolReturnPart
+from tests.seams.scene import (
+    BROKEN,
+    CLAUDE,
+    WAITS,
+    Scene,
+    calls,
+    decides,
+    kinds,
+    pending,
+    returns,
+    roles,
+    said,
+    speech,
+    stopped,
+)
+from tests.support.model_server import claude, stream
 
-ROLL_WAITS = [{"type": "requires_approval", "tool_name": "roll"}]
+INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
+STILL_WAITING = (
+    "Cannot send a new message: The agent is waiting for approval on a tool call. "
+    "Please approve or deny the pending request before continuing."
+)
+ROLL_WAITS = [WAITS]
 BOTH_WAIT = [*ROLL_WAITS, {"type": "requires_approval", "tool_name": "toss"}]
 
 
@@ -44,7 +57,7 @@ def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(s
 
 
 def test_a_request_for_approval_fits_the_clients_types(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     scene.says("Eight.")
     approval: Any = decides((call_id, True))
     answer = scene.client.agents.messages.create(agent, messages=[approval])
@@ -62,7 +75,7 @@ def test_a_request_for_approval_fits_the_clients_types(scene: Scene) -> None:
 
 
 def test_an_approved_call_is_run_and_the_agent_goes_on(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     scene.says("Eight.")
 
     answer = scene.send(agent, decides((call_id, True)))
@@ -70,11 +83,11 @@ def test_an_approved_call_is_run_and_the_agent_goes_on(scene: Scene) -> None:
     assert (kinds(answer), stopped(answer)) == (["tool_return", "assistant"], "end_turn")
     assert scene.games.played == [("roll", 8)]
     assert roles(scene.asked[-1]) == "system user assistant tool"
-    require_free(scene, agent)
+    scene.require_free(agent)
 
 
 def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     scene.says("As you wish.")
 
     answer = scene.send(agent, decides((call_id, False, "No gambling.")))
@@ -82,11 +95,11 @@ def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(scene: Scene) -
     assert scene.played == []
     assert returns(answer) == [("error", "Error: request to call tool denied. User reason: No gambling.")]
     assert "No gambling." in scene.asked[-1]["messages"][-1]["content"]
-    require_free(scene, agent)
+    scene.require_free(agent)
 
 
 def test_of_several_calls_some_are_approved(scene: Scene) -> None:
-    agent, (first, second) = asks(scene, ("roll", {}), ("toss", {}), rules=BOTH_WAIT)
+    agent, (first, second) = scene.asks(("roll", {}), ("toss", {}), rules=BOTH_WAIT)
     scene.says("Heads.")
 
     answer = scene.send(agent, decides((second, True), (first, False, "Not that.")))
@@ -122,10 +135,10 @@ def test_an_agent_that_speaks_by_calls_waits_and_goes_on_too(scene: Scene) -> No
 
 def test_a_rule_that_ends_the_turn_holds_after_an_approval_too(scene: Scene) -> None:
     rules = [*ROLL_WAITS, {"type": "exit_loop", "tool_name": "roll"}]
-    agent, (call_id,) = asks(scene, rules=rules)
+    agent, (call_id,) = scene.asks(rules=rules)
     answer = scene.send(agent, decides((call_id, True)))
     assert (kinds(answer), stopped(answer)) == (["tool_return"], "tool_rule")
-    require_free(scene, agent)
+    scene.require_free(agent)
 
 
 def test_claude_waits_with_its_signed_thoughts_and_goes_on_with_them(scene: Scene) -> None:
@@ -141,7 +154,7 @@ def test_claude_waits_with_its_signed_thoughts_and_goes_on_with_them(scene: Scen
 
 @pytest.mark.parametrize("approves", [True, False])
 def test_an_older_client_decides_about_all_calls_at_once(scene: Scene, approves: bool) -> None:
-    agent, _ = asks(scene, ("roll", {}), ("toss", {}), rules=BOTH_WAIT)
+    agent, _ = scene.asks(("roll", {}), ("toss", {}), rules=BOTH_WAIT)
     request_id = scene.state(agent)["pending_approval"]["id"]
     scene.says("Well.")
 
@@ -152,7 +165,7 @@ def test_an_older_client_decides_about_all_calls_at_once(scene: Scene, approves:
 
 
 def test_an_older_clients_answer_to_another_request_is_refused(scene: Scene) -> None:
-    agent, _ = asks(scene)
+    agent, _ = scene.asks()
     answer = scene.post(agent, {"type": "approval", "approve": True, "approval_request_id": "message-other"})
     assert answer.status_code == 400
     assert "Invalid approval request ID." in answer.text
@@ -160,7 +173,7 @@ def test_an_older_clients_answer_to_another_request_is_refused(scene: Scene) -> 
 
 
 def test_a_word_beside_the_decision_comes_after_the_results(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     scene.says("Eight; and yes, tea.")
 
     answer = scene.send(agent, decides((call_id, True)), "And tea?")
@@ -168,7 +181,7 @@ def test_a_word_beside_the_decision_comes_after_the_results(scene: Scene) -> Non
     assert said(answer) == ["Eight; and yes, tea."]
     assert roles(scene.asked[-1]) == "system user assistant tool user"
     assert scene.asked[-1]["messages"][-1]["content"] == "And tea?"
-    require_free(scene, agent)
+    scene.require_free(agent)
 
 
 # What does not fit.
@@ -180,7 +193,7 @@ def test_a_word_beside_the_decision_comes_after_the_results(scene: Scene) -> Non
 def test_an_answer_that_names_other_calls_is_refused_and_the_request_waits_on(
     scene: Scene, ids: tuple[str, ...]
 ) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     named = [call_id if one == "0" else one for one in ids]
     rows = scene.server.rows()
 
@@ -203,7 +216,7 @@ def test_an_answer_while_nothing_waits_is_refused(scene: Scene) -> None:
 
 
 def test_a_message_while_a_call_waits_is_a_conflict_that_a_client_does_not_retry(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     rows = scene.server.rows()
 
     answer = scene.post(agent, "Hello?")
@@ -220,7 +233,7 @@ def test_a_message_while_a_call_waits_is_a_conflict_that_a_client_does_not_retry
 
 
 def test_a_request_that_expired_is_denied_by_the_next_message(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent, _ = asks(scene)
+    agent, _ = scene.asks()
     monkeypatch.setattr(scene.server.runtime.settings, "approval_expiry", 0.0)
     scene.says("Never mind the dice.")
 
@@ -228,77 +241,68 @@ def test_a_request_that_expired_is_denied_by_the_next_message(scene: Scene, monk
 
     assert said(answer) == ["Never mind the dice."]
     assert scene.played == []
-    assert EXPIRED in str(returns(scene.history(agent)))
+    assert "was not answered in time" in str(returns(scene.history(agent)))
     assert roles(scene.asked[-1]) == "system user assistant tool user"
-    require_free(scene, agent)
+    scene.require_free(agent)
 
 
 def test_an_answer_that_comes_late_but_before_anything_else_still_counts(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     monkeypatch.setattr(scene.server.runtime.settings, "approval_expiry", 0.0)
     scene.says("Eight.")
     assert said(scene.send(agent, decides((call_id, True)))) == ["Eight."]
 
 
 def test_cancelling_denies_what_waits(scene: Scene) -> None:
-    agent, _ = asks(scene)
+    agent, _ = scene.asks()
     outcome = scene.http.post(f"/v1/agents/{agent}/messages/cancel")
     assert (outcome.status_code, set(outcome.json().values())) == (200, {"cancelled"})
     assert scene.state(agent)["last_stop_reason"] == "cancelled"
-    assert CANCELLED in str(returns(scene.history(agent)))
+    assert "The user cancelled the request" in str(returns(scene.history(agent)))
     assert scene.http.post(f"/v1/agents/{agent}/messages/cancel").status_code == 409
-    require_free(scene, agent)
+    scene.require_free(agent)
 
 
-def test_a_reset_forgets_what_waits(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+def test_an_agent_is_reset_or_deleted_while_a_call_waits(scene: Scene) -> None:
+    agent, (call_id,) = scene.asks()
     assert scene.http.patch(f"/v1/agents/{agent}/reset-messages", json={}).status_code == 200
     assert scene.post(agent, decides((call_id, True))).status_code == 400
-    require_free(scene, agent)
-
-
-def test_an_agent_is_deleted_while_a_call_waits(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+    scene.require_free(agent)
+    agent, (call_id,) = scene.asks()
     assert scene.http.delete(f"/v1/agents/{agent}").status_code == 200
     assert scene.post(agent, decides((call_id, True))).status_code == 404
 
 
 def test_the_tool_that_a_call_waits_for_can_be_taken_away(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     tool = next(one["id"] for one in scene.state(agent)["tools"] if one["name"] == "roll")
     assert scene.http.patch(f"/v1/agents/{agent}/tools/detach/{tool}").status_code == 200
     scene.says("Then not.")
     answer = scene.send(agent, decides((call_id, True)))
     assert (scene.played, [status for status, _ in returns(answer)]) == ([], ["error"])
-    require_free(scene, agent)
+    scene.require_free(agent)
 
 
 # What happens twice, or half.
 
 
 def test_a_repeated_answer_is_not_carried_out_twice(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
-    scene.says("Eight.")
-    approval = decides((call_id, True), otid="answer-1")
-    first = scene.send(agent, approval)
-    again = scene.send(agent, approval)
-    assert scene.played == ["roll"]
-    assert [one["id"] for one in again["messages"]] == [one["id"] for one in first["messages"]]
-
-
-def test_a_clients_retry_of_an_answer_is_not_carried_out_twice(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
-    scene.says("Eight.")
-    first = scene.send(agent, decides((call_id, True)), headers={"x-stainless-retry-count": "0"})
-    again = scene.send(agent, decides((call_id, True)), headers={"x-stainless-retry-count": "1"})
-    assert scene.played == ["roll"]
-    assert said(again) == said(first) == ["Eight."]
+    for more, number in (({"otid": "answer-1"}, "0"), ({}, "1")):  # the second is a client's retry
+        scene.games.played.clear()
+        agent, (call_id,) = scene.asks()
+        scene.says("Eight.")
+        approval = decides((call_id, True), **more)
+        first = scene.send(agent, approval, headers={"x-stainless-retry-count": "0"})
+        again = scene.send(agent, approval, headers={"x-stainless-retry-count": number})
+        assert scene.played == ["roll"], more
+        assert [one["id"] for one in again["messages"]] == [one["id"] for one in first["messages"]]
+        assert said(again) == said(first) == ["Eight."]
 
 
 def test_two_answers_at_once_are_carried_out_once(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     scene.says("Eight.")
     codes: list[int] = []
 
@@ -318,12 +322,12 @@ def test_two_answers_at_once_are_carried_out_once(scene: Scene) -> None:
 
 
 def test_a_model_that_fails_after_an_approval_loses_no_result(scene: Scene) -> None:
-    agent, (call_id,) = asks(scene)
+    agent, (call_id,) = scene.asks()
     scene.says(BROKEN)
     assert scene.post(agent, decides((call_id, True))).status_code == 400
     assert scene.played == ["roll"]
     assert ("success", "8") in returns(scene.history(agent))
-    require_free(scene, agent)
+    scene.require_free(agent)
 
 
 # Who decides that a tool waits.
@@ -348,12 +352,8 @@ def test_a_tool_of_one_agent_is_made_to_wait_and_no_longer(scene: Scene) -> None
 
 
 def test_a_tool_that_asks_for_approval_does_so_at_every_agent_it_comes_to(scene: Scene) -> None:
-    def set_default(tx: Transaction, wanted: bool) -> None:
-        (tool,) = tools.find(tx, Scope(), ["draw"], [])
-        tools.update(tx, replace(tool, needs_approval=wanted))
-
     plain = scene.agent("roll")
-    scene.server.write(lambda tx: set_default(tx, True))
+    scene.set_approval("draw", True)
     try:
         made = scene.agent("draw")
         draw = scene.state(made)["tools"][0]
@@ -363,5 +363,93 @@ def test_a_tool_that_asks_for_approval_does_so_at_every_agent_it_comes_to(scene:
             scene.says(calls(("draw", {})))
             assert stopped(scene.send(agent, "Draw.")) == "requires_approval"
     finally:
-        scene.server.write(lambda tx: set_default(tx, False))
+        scene.set_approval("draw", False)
     assert scene.played == []
+
+
+# Servers that are killed, and readers that leave.
+
+
+def test_a_kill_between_the_answer_and_its_results_tells_the_agent_that_nothing_is_known(scene: Scene) -> None:
+    agent, (call_id,) = scene.asks()
+    run = scene.kill_after_answer(agent, ApprovalPart(call_id, approves=True), words="And tea?")
+
+    scene.restart()
+
+    assert scene.http.get(f"/v1/runs/{run.id}").json()["status"] == "failed"
+    assert returns(scene.history(agent)) == [("error", INTERRUPTED)]
+    scene.says("I cannot tell what became of the roll.")
+    scene.send(agent, "Well?")
+    assert roles(scene.asked[-1]) == "system user assistant tool user user"
+    assert [message["content"] for message in scene.asked[-1]["messages"][-2:]] == ["And tea?", "Well?"]
+    scene.require_free(agent)
+
+
+def test_what_the_client_did_survives_the_kill(scene: Scene) -> None:
+    agent = scene.agent("roll")
+    click = {"name": "click", "parameters": {"type": "object", "properties": {}}}
+    scene.says(calls(("click", {}), ("roll", {})))
+    (call_id,) = pending(scene.send(agent, "Go.", client_tools=[click]))
+    scene.kill_after_answer(agent, ToolReturnPart(call_id, "click", "success", "clicked"))
+
+    scene.restart()
+
+    assert returns(scene.history(agent)) == [("success", "clicked"), ("error", INTERRUPTED)]
+    scene.require_free(agent)
+
+
+def test_a_kill_before_the_answer_leaves_the_request_waiting(scene: Scene) -> None:
+    agent, (call_id,) = scene.asks()
+    scene.restart()
+    scene.says("Eight.")
+    assert said(scene.send(agent, decides((call_id, True)))) == ["Eight."]
+
+
+def test_a_turn_that_is_cancelled_after_the_answer_keeps_its_results(scene: Scene) -> None:
+    agent, (call_id,) = scene.asks()
+    slow = calls(("roll", {}))
+    scene.says(type(slow)(slow.body, delay=5))
+    sent = threading.Thread(target=scene.post, args=(agent, decides((call_id, True))))
+    before = len(scene.asked)
+    sent.start()
+    scene.wait_until_asked(before)
+    assert scene.http.post(f"/v1/agents/{agent}/messages/cancel").status_code == 200
+    sent.join()
+    assert ("success", "8") in returns(scene.history(agent))
+    scene.require_free(agent)
+
+
+def test_the_window_is_whole_after_every_path(scene: Scene) -> None:
+    agent, (call_id,) = scene.asks()
+    scene.kill_after_answer(agent, ApprovalPart(call_id, approves=False, reason="No."))
+    scene.restart()
+
+    ids = scene.state(agent)["message_ids"]
+    shown = list(dict.fromkeys(message["id"] for message in scene.history(agent)))
+    assert ids == shown
+    assert kinds(scene.history(agent)) == ["system", "user", "approval_request", "approval_response", "tool_return"]
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
+def test_a_request_for_approval_is_streamed_and_answered_by_a_stream(scene: Scene, has_tokens: bool) -> None:
+    agent = scene.agent("roll", tool_rules=ROLL_WAITS)
+    first = {"index": 0, "id": "call_s", "type": "function", "function": {"name": "roll", "arguments": '{"sid'}}
+    rest = {"index": 0, "function": {"arguments": 'es": 8}'}}
+    streamed = stream({"tool_calls": [first]}, {"tool_calls": [rest]}, finish="tool_calls")
+    scene.says(streamed if has_tokens else calls(("roll", {"sides": 8})))
+
+    events = [value for _, value in scene.stream(agent, "Roll.", stream_tokens=has_tokens)]
+
+    told = [one["message_type"] for one in events[:-1]]
+    assert told[0] == "ping"
+    assert told[-3:] == ["approval_request_message", "stop_reason", "usage_statistics"]
+    assert events[-3]["stop_reason"] == "requires_approval"
+    # Nobody may take what waits for a call that is being made.
+    assert "tool_call_message" not in told
+    whole = next(one for one in events[:-1] if one["message_type"] == "approval_request_message")
+    call_id = whole["tool_calls"][0]["tool_call_id"] if isinstance(whole["tool_calls"], list) else "call_s"
+
+    scene.says(stream({"content": "Eight."}) if has_tokens else "Eight.")
+    events = [value for _, value in scene.stream(agent, decides((call_id, True)), stream_tokens=has_tokens)]
+    assert kinds(events[1:-3]) == ["tool_return", "assistant"]
+    scene.require_free(agent)

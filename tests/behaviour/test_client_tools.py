@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tests.behaviour.approving import decides, pending, require_free
-from tests.behaviour.scene import Scene, Wire, calls, kinds, returns, said, stopped, tools_of
+from tests.seams.scene import Scene, Wire, calls, decides, kinds, pending, returns, said, stopped, tools_of
 
 CLICK = {
     "name": "click",
@@ -40,7 +39,7 @@ def test_a_clients_tool_is_offered_called_and_answered_by_the_client(scene: Scen
     assert (result["tool_return"], result["stdout"], result["stderr"]) == ("hello", ["a line"], ["a warning"])
     sent = scene.asked[-1]["messages"][-1]
     assert (sent["role"], "hello" in sent["content"]) == ("tool", True)
-    require_free(scene, agent)
+    scene.require_free(agent)
 
 
 def test_a_clients_tool_shadows_one_of_the_server(scene: Scene) -> None:

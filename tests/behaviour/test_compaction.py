@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 
-from ricordo.memory.summary import summarize
-from ricordo.prompt.texts import text
-from tests.behaviour.scene import BROKEN, OPENAI, TOO_LONG, Scene, Wire, calls, kinds, returns, roles, said
+from tests.seams.scene import BROKEN, OPENAI, TOO_LONG, Scene, Wire, calls, kinds, returns, roles, said
+from tests.seams.stage import prompt_text as text
 from tests.support.model_server import Answer, Seen, completion, stream
 
 WINDOW = 4096
@@ -145,7 +145,7 @@ def test_a_summariser_that_fails_is_replaced_by_an_outline(
 def test_a_summariser_that_never_answers_holds_nobody_up(
     scene: Scene, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert summarize.__kwdefaults__
+    summarize = resolve_name("ricordo.memory.summary:summarize")
     monkeypatch.setitem(summarize.__kwdefaults__, "timeout", 0.05)
     agent = agent_with(scene)
     script.summary = lambda _: Answer({}, delay=30)

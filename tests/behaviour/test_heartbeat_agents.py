@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.step_decisions import REMINDER, REQUESTED
-from tests.behaviour.scene import Scene, Wire, calls, kinds, returns, roles, said, speech, stopped, tools_of
+from tests.seams.scene import Scene, Wire, calls, kinds, returns, roles, said, speech, stopped, tools_of
 
 TYPES = pytest.mark.parametrize("agent_type", ["memgpt_v2_agent", "memgpt_agent"])
 MORE = {"request_heartbeat": True}
@@ -36,7 +35,7 @@ def test_a_chain_of_two_tools_ends_with_what_the_agent_says(scene: Scene, agent_
     assert all(body["tool_choice"] == "required" for body in scene.asked)
     heartbeats = [text["reason"] for text in user_texts(scene.asked[-1]) if text["type"] == "heartbeat"]
     assert len(heartbeats) == 2
-    assert all(reason.endswith(REQUESTED) for reason in heartbeats)
+    assert all(reason.endswith("request_heartbeat=true, returning control") for reason in heartbeats)
 
 
 @TYPES
@@ -87,7 +86,7 @@ def test_plain_words_are_met_with_a_reminder_and_the_answer_still_comes(scene: S
 
     answer = scene.send(agent, "Hello.")
 
-    assert user_texts(scene.asked[-1])[-1]["reason"].endswith(REMINDER)
+    assert "Your reply called no tool" in user_texts(scene.asked[-1])[-1]["reason"]
     assert stopped(answer) == "tool_rule"
     assert said(answer)[-1] == "Hello there!"
 

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.behaviour.scene import CLAUDE, Scene, calls, kinds, returns, roles, said, stopped, tools_of
+from tests.seams.scene import CLAUDE, Scene, calls, kinds, returns, roles, said, stopped, tools_of
 from tests.support.model_server import Answer, claude
 
 THINKING = {"type": "thinking", "thinking": "A die, then.", "signature": "sig-1"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.scene import Scene, Wire, calls, kinds, returns, said, speech, stopped, tools_of
+from tests.seams.scene import Scene, Wire, calls, kinds, returns, said, speech, stopped, tools_of
 from tests.support.model_server import Answer
 
 MORE = {"request_heartbeat": True}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.scene import CLAUDE, Scene, Wire, calls, roles, said, speech
+from tests.seams.scene import CLAUDE, Scene, Wire, calls, roles, said, speech
 from tests.support.model_server import Answer, claude, claude_stream, event, stream
 
 END = ["stop_reason", "usage_statistics", "[DONE]"]
@@ -196,7 +196,7 @@ def test_a_cancelled_turn_says_so_and_ends(scene: Scene, has_tokens: bool) -> No
     read: list[list[tuple[str | None, Any]]] = []
     reader = threading.Thread(target=lambda: read.append(scene.stream(agent, "Hello.", stream_tokens=has_tokens)))
     reader.start()
-    _wait_until_asked(scene)
+    scene.wait_until_asked()
 
     assert scene.http.post(f"/v1/agents/{agent}/messages/cancel").status_code == 200
     reader.join()
@@ -206,11 +206,3 @@ def test_a_cancelled_turn_says_so_and_ends(scene: Scene, has_tokens: bool) -> No
     scene.says("Still here.")
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]
     assert roles(scene.asked[-1]) == "system user user"
-
-
-def _wait_until_asked(scene: Scene) -> None:
-    for _ in range(1000):
-        if scene.asked:
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError("the model was not asked in time")

@@ -18,8 +18,13 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
 from ricordo.llm.registry.models import Models
-from ricordo.llm.scripted import Line, ScriptedModel
+from ricordo.llm.scripted import (
+    Line,
+    ScriptedModel,
+    call,  # noqa: F401 - for tests
+)
 from ricordo.plugins import Plugins
+from ricordo.prompt.texts import text as prompt_text  # noqa: F401 - for tests
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents, blocks, conversations, messages, runs
@@ -207,7 +212,7 @@ def faults_of(transcript: Sequence[Message]) -> list[str]:
                     faults.append(f"a result without its call: {part.call_id}")
             continue
         faults += [f"a call without its result: {call_id}" for call_id in open_calls]
-        open_calls = [call.call_id for call in message.tool_calls]
+        open_calls = [one.call_id for one in message.tool_calls]
     return faults + [f"a call without its result: {call_id}" for call_id in open_calls]
 
 

@@ -6,9 +6,10 @@ In a test: `scene.says(calls(("roll", {})), "Six.")`, then `scene.send(agent, "R
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,22 @@ import pytest
 from pydantic import SecretStr
 
 from ricordo import app as composition
+from ricordo.agents.run_end import close_all
+from ricordo.domain.message import Part
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
 from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
+from ricordo.search.index import insert_messages
 from ricordo.settings import ProviderSettings
+from ricordo.storage import agents, runs, tools
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.seams import make
 from tests.seams.server import LIMIT, ServerInThread, StrictLetta, events_of
 from tests.support.model_server import Answer, ModelServer, completion, tool_call
 
+WAITS = {"type": "requires_approval", "tool_name": "roll"}
 OPENAI, CLAUDE = "openai/scripted-1", "anthropic/scripted-1"
 Wire = dict[str, Any]
 
@@ -35,6 +45,8 @@ class Games:
         self.played: list[tuple[str, Any]] = []
 
     def tools(self) -> Sequence[ServerTool]:
+        """A die, a coin, a card, a tool that fails, and one that acts outside."""
+
         def roll(context: ToolContext, sides: int = 6) -> str:
             """Roll a die.
 
@@ -44,30 +56,21 @@ class Games:
             self.played.append(("roll", sides))
             return str(sides)
 
-        def toss(context: ToolContext) -> str:
-            """Toss a coin."""
-            self.played.append(("toss", None))
-            return "heads"
+        def game(name: str, what: str, result: str) -> Any:
+            def play(context: ToolContext) -> str:
+                self.played.append((name, None))
+                if not result:
+                    raise ValueError("fell over")
+                return result
 
-        def draw(context: ToolContext) -> str:
-            """Draw a card."""
-            self.played.append(("draw", None))
-            return "ace"
+            play.__name__, play.__doc__ = name, what
+            return play
 
-        def stumble(context: ToolContext) -> str:
-            """Fall over."""
-            self.played.append(("stumble", None))
-            raise ValueError("fell over")
-
-        def launch(context: ToolContext) -> str:
-            """Launch a rocket."""
-            self.played.append(("launch", None))
-            return "launched"
-
+        toss, draw = game("toss", "Toss a coin.", "heads"), game("draw", "Draw a card.", "ace")
         return [
             *(ServerTool(one, "custom", runs_in_parallel=True) for one in (roll, toss, draw)),
-            ServerTool(stumble, "custom"),
-            ServerTool(launch, "custom", acts_outside=True),
+            ServerTool(game("stumble", "Fall over.", ""), "custom"),
+            ServerTool(game("launch", "Launch a rocket.", "launched"), "custom", acts_outside=True),
         ]
 
 
@@ -87,39 +90,6 @@ def speech(words: str, **arguments: Any) -> Answer:
 
 TOO_LONG = Answer({"error": {"message": "too much", "code": "context_length_exceeded"}}, status=400)
 BROKEN = Answer({"error": {"message": "no"}}, status=400)
-
-
-def faults_of(body: Wire) -> list[str]:
-    """What a provider would refuse in a request: calls without results, results without calls, of both formats."""
-    return _claude_faults(body["messages"]) if "max_tokens" in body and "system" in body else _openai_faults(body)
-
-
-def _openai_faults(body: Wire) -> list[str]:
-    faults: list[str] = []
-    open_calls: set[str] = set()
-    for message in body["messages"]:
-        if message["role"] == "tool":
-            if message["tool_call_id"] not in open_calls:
-                faults.append(f"a result without its call: {message['tool_call_id']}")
-            open_calls.discard(message["tool_call_id"])
-            continue
-        faults += [f"a call without its result: {one}" for one in open_calls]
-        open_calls = {one["id"] for one in message.get("tool_calls") or ()}
-        if message["role"] == "assistant" and not (message.get("content") or open_calls):
-            faults.append("an empty message of the assistant's")
-    return faults + [f"a call without its result: {one}" for one in open_calls]
-
-
-def _claude_faults(messages: Sequence[Wire]) -> list[str]:
-    faults: list[str] = []
-    open_calls: set[str] = set()
-    for message in messages:
-        blocks = message["content"] if isinstance(message["content"], list) else []
-        given = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
-        if given != open_calls:
-            faults.append(f"results {given} for calls {open_calls}")
-        open_calls = {block["id"] for block in blocks if block["type"] == "tool_use"}
-    return faults + [f"a call without its result: {one}" for one in open_calls]
 
 
 class ModelServerInThread:
@@ -168,34 +138,26 @@ class Scene:
     def agent(self, *tools: str, **body: Any) -> str:
         """Make an agent, a native one unless told otherwise, with these tools and no others unless told otherwise."""
         given = {"model": OPENAI, "include_base_tools": False, "tools": list(tools), "system": "You play."} | body
-        answer = self.http.post("/v1/agents/", json=given)
-        assert answer.status_code == 200, answer.text
-        return str(answer.json()["id"])
+        return str(_ok(self.http.post("/v1/agents/", json=given)).json()["id"])
 
-    def post(self, agent: str, *said: str | Wire, **body: Any) -> httpx2.Response:
+    def post(self, agent: str, *said: str | Wire, path: str = "", **body: Any) -> httpx2.Response:
         """Send messages to the agent: what a user says, or whole messages as on the wire."""
         messages = [{"role": "user", "content": one} if isinstance(one, str) else one for one in said]
         headers = body.pop("headers", None)
-        return self.http.post(f"/v1/agents/{agent}/messages", json={"messages": messages, **body}, headers=headers)
+        sent = {"messages": messages, **body}
+        return self.http.post(f"/v1/agents/{agent}/messages{path}", json=sent, headers=headers)
 
     def send(self, agent: str, *said: str | Wire, **body: Any) -> Wire:
         """The same, where it has to go well: the whole answer."""
-        answer = self.post(agent, *said, **body)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
+        return dict(_ok(self.post(agent, *said, **body)).json())
 
     def stream(self, agent: str, *said: str | Wire, **body: Any) -> list[tuple[str | None, Any]]:
         """The same as server-sent events."""
-        messages = [{"role": "user", "content": one} if isinstance(one, str) else one for one in said]
-        answer = self.http.post(f"/v1/agents/{agent}/messages/stream", json={"messages": messages, **body})
-        assert answer.status_code == 200, answer.text
-        return events_of(answer.text)
+        return events_of(_ok(self.post(agent, *said, path="/stream", **body)).text)
 
     def change(self, agent: str, **body: Any) -> Wire:
         """Change the agent."""
-        answer = self.http.patch(f"/v1/agents/{agent}", json=body)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
+        return dict(_ok(self.http.patch(f"/v1/agents/{agent}", json=body)).json())
 
     def state(self, agent: str) -> Wire:
         """The agent as it is shown."""
@@ -205,6 +167,75 @@ class Scene:
         """Every message of the agent's thread as it is shown, oldest first."""
         wanted: dict[str, Any] = {"order": "asc", "limit": 1000} | query
         return list(self.http.get(f"/v1/agents/{agent}/messages", params=wanted).json())
+
+    def wait_until_asked(self, before: int = 0) -> None:
+        """Return when a model server got more requests than before."""
+        for _ in range(1000):
+            if len(self.asked) > before:
+                return
+            time.sleep(0.005)
+        raise AssertionError("the model was not asked in time")
+
+    def asks(self, *named: tuple[str, Any], rules: list[Wire] | None = None, **body: Any) -> tuple[str, list[str]]:
+        """An agent whose calls of games wait for approval; returns its id and the ids of the calls."""
+        agent = self.agent("roll", "toss", "draw", tool_rules=[WAITS] if rules is None else rules, **body)
+        self.says(calls(*(named or (("roll", {"sides": 8}),))))
+        return agent, pending(self.send(agent, "Play."))
+
+    def require_free(self, agent: str) -> None:
+        """Check that nothing waits any more and the next message is answered."""
+        assert self.state(agent)["pending_approval"] is None
+        self.says("Still here.")
+        assert said(self.send(agent, "Are you there?"))[-1] == "Still here."
+
+    def kill_after_answer(self, agent: str, *parts: Part, words: str | None = None) -> Run:
+        """Leave the database as a server does that is killed after it took an answer to calls up and before it saved results."""
+
+        def work(tx: Transaction) -> Run:
+            state = agents.load_whole(tx, Scope(), agent)
+            run = make.run(state.agent)
+            runs.open_run(tx, run)
+            now = tx.clock.now()
+            new = [make.message(state.agent, role="approval", parts=parts, run_id=run.id, created_at=now)]
+            if words:
+                new.append(make.message(state.agent, words, run_id=run.id, created_at=now))
+            insert_messages(tx, new)
+            return run
+
+        return self.server.write(work)
+
+    def set_approval(self, name: str, wanted: bool) -> None:
+        """Let this tool need approval at every agent it comes to, or not."""
+
+        def work(tx: Transaction) -> None:
+            (tool,) = tools.find(tx, Scope(), [name], [])
+            tools.update(tx, replace(tool, needs_approval=wanted))
+
+        self.server.write(work)
+
+    def restart(self) -> None:
+        """Do what a server does at its start about the runs of the one before it."""
+        self.server.write(close_all)
+
+
+def _ok(answer: httpx2.Response) -> httpx2.Response:
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def pending(answer: Wire) -> list[str]:
+    """The ids of the calls that wait."""
+    request = next(one for one in answer["messages"] if one["message_type"] == "approval_request_message")
+    return [call["tool_call_id"] for call in request["tool_calls"]]
+
+
+def decides(*decisions: tuple[str, bool] | tuple[str, bool, str], **more: Any) -> Wire:
+    """An answer: what was decided about each call."""
+    approvals = [
+        {"type": "approval", "tool_call_id": one[0], "approve": one[1], "reason": one[2] if len(one) > 2 else None}
+        for one in decisions
+    ]
+    return {"type": "approval", "approvals": approvals, **more}
 
 
 def kinds(answer: Wire | Sequence[Wire]) -> list[str]:
