@@ -7,14 +7,14 @@ with the removed text.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
-from ricordo.domain.clock import SECOND
+from ricordo.domain.clock import to_datetime
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.version import ChangeMetadata
@@ -38,42 +38,34 @@ def archived_text(kind: str, body: str, now: datetime) -> str:
     return f"[{kind} {now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}]\n{body}"
 
 
-def keep_end(text: str, target_chars: int) -> str:
-    """Keep the end of the text, after three dots if it was longer. Raises Invalid for fewer than no characters."""
-    if len(text) <= _require_target(target_chars):
-        return text
-    if target_chars <= len(_DOTS):
-        return text[len(text) - target_chars :]
-    return _DOTS + text[len(text) - target_chars + len(_DOTS) :]
+def _keep_end(text: str, room: int) -> str:
+    end = text[len(text) - room :]
+    return end if room <= len(_DOTS) else _DOTS + end[len(_DOTS) :]
 
 
-def keep_tagged(text: str, target_chars: int) -> str:
-    """Keep lines with a tag, then others, as many as there is room for. Raises Invalid for fewer than no characters."""
-    if len(text) <= _require_target(target_chars):
-        return text
-    lines = text.split("\n")
-    ordered = sorted(range(len(lines)), key=lambda at: not lines[at].startswith("["))
-    return "\n".join(line for _, line in _fill(lines, ordered, target_chars))
+def _keep_tagged(text: str, room: int) -> str:
+    """Keep lines with a tag, then others."""
+    return "\n".join(line for _, line in _fill(text, lambda line, _: not line.startswith("["), room))
 
 
-def keep_important(text: str, target_chars: int) -> str:
-    """Keep the most important lines in their order: task, user, context, other tags, then others; of equal ones the later.
-
-    Raises Invalid for fewer than no characters.
-    """
-    if len(text) <= _require_target(target_chars):
-        return text
-    lines = text.split("\n")
-    ordered = sorted(range(len(lines)), key=lambda at: (-_score(lines[at]), -at))
-    return "\n".join(line for _, line in sorted(_fill(lines, ordered, target_chars)))
+def _keep_important(text: str, room: int) -> str:
+    """Keep the most important lines in their order: task, user, context, other tags, then others; of equal ones the later."""
+    return "\n".join(line for _, line in sorted(_fill(text, lambda line, at: (-_score(line), -at), room)))
 
 
 # By its name, what a strategy keeps, and the share of the limit above which it rotates.
 STRATEGIES: Mapping[str, tuple[Callable[[str, int], str], float]] = {
-    "aggressive": (keep_end, 0.7),
-    "preservative": (keep_tagged, 0.9),
-    "adaptive": (keep_important, 0.8),
+    "aggressive": (_keep_end, 0.7),
+    "preservative": (_keep_tagged, 0.9),
+    "adaptive": (_keep_important, 0.8),
 }
+
+
+def compress(strategy: str, text: str, target_chars: int) -> str:
+    """Return what the strategy keeps of a text in so many characters. Raises Invalid for fewer than none."""
+    if target_chars < 0:
+        raise Invalid(f"A text cannot be shortened to {target_chars} characters. Give a number of characters from 0.")
+    return text if len(text) <= target_chars else STRATEGIES[strategy][0](text, target_chars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +79,6 @@ class Rotation:
 
 def may_rotate(block: Block) -> bool:
     return bool(block.metadata.get(KEY))
-
-
-def rotation_of(block: Block) -> Rotation | None:
-    """Return the block's settings; None without any, or with invalid ones, which must not fail a step."""
-    try:
-        return read_rotation(block.metadata)
-    except Invalid as error:
-        log.warning("a block is not rotated", extra={"block": block.id, "reason": str(error)})
-        return None
 
 
 def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
@@ -122,31 +105,18 @@ def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContex
 
     The write before has locked the block's chain.
     """
-    rotation = rotation_of(block)
-    if rotation is None or len(block.value) <= rotation.threshold * block.limit:
-        return None
-    keep, _ = STRATEGIES[rotation.strategy]
-    kept = keep(block.value, int(rotation.keeps * block.limit))
     try:
+        rotation = read_rotation(block.metadata)
+        if rotation is None or len(block.value) <= rotation.threshold * block.limit:
+            return None
+        kept = compress(rotation.strategy, block.value, int(rotation.keeps * block.limit))
         context.require_follows(block, kept)
-    except Invalid as error:
+    except Invalid as error:  # settings that somebody spoiled, or a schema that was changed, must not fail a step
         log.warning("a block is not rotated", extra={"block": block.id, "reason": str(error).partition("\n")[0]})
         return None
-    now = tx.clock.now()
-    text = archived_text(ARCHIVED, _leaving(block.value, kept), datetime.fromtimestamp(now / SECOND, UTC))
-    filed = Passage(
-        id=new_id("passage"),
-        organization_id=block.organization_id,
-        archive_id="",
-        text=text,
-        tags=(TAG, block.label),
-        user_id=state.conversation.user_id,
-        created_by=state.agent.id,
-        step_id=context.step_id,
-        is_untrusted=block.is_untrusted,
-        created_at=now,
-        updated_at=now,
-    )
+    text = archived_text(ARCHIVED, _leaving(block.value, kept), to_datetime(tx.clock.now()))
+    filed = new_passage(tx, state, context, text, (TAG, block.label))
+    filed = replace(filed, is_untrusted=block.is_untrusted)
     share = round(100 * len(block.value) / block.limit)
     metadata = ChangeMetadata(
         # In the agent's name, whose policy allowed the write that filled the block.
@@ -161,6 +131,26 @@ def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContex
     return None if rotated is None else (rotated, filed)
 
 
+def new_passage(
+    tx: Transaction, state: AgentState, context: EditContext, text: str, tags: tuple[str, ...], id: str | None = None
+) -> Passage:
+    """A passage that the step files, not yet stored and in no archive yet."""
+    now = tx.clock.now()
+    return Passage(
+        id=id or new_id("passage"),
+        organization_id=state.agent.organization_id,
+        archive_id="",
+        text=text,
+        tags=tags,
+        user_id=state.conversation.user_id,
+        created_by=state.agent.id,
+        step_id=context.step_id,
+        is_untrusted=context.is_untrusted,
+        created_at=now,
+        updated_at=now,
+    )
+
+
 def _leaving(text: str, kept: str) -> str:
     """Return the lines that are not kept; the whole text if a line was cut."""
     left = Counter(kept.split("\n"))
@@ -173,22 +163,16 @@ def _leaving(text: str, kept: str) -> str:
     return "\n".join(gone) if not left.total() else text
 
 
-def _require_target(target_chars: int) -> int:
-    if target_chars < 0:
-        raise Invalid(f"A text cannot be shortened to {target_chars} characters. Give a number of characters from 0.")
-    return target_chars
-
-
 def _score(line: str) -> int:
     tag = line[: line.find("]") + 1]
     return _SCORES.get(tag, 50 if line.startswith("[") else 10)
 
 
-def _fill(lines: list[str], ordered: Iterable[int], target_chars: int) -> list[tuple[int, str]]:
-    """Take lines by their places until the room is used up; the first that does not fit is cut."""
+def _fill(text: str, rank: Callable[[str, int], Any], room: int) -> list[tuple[int, str]]:
+    """Take lines by their rank until the room is used up; the first that does not fit is cut."""
     kept: list[tuple[int, str]] = []
-    room = target_chars
-    for at in ordered:
+    lines = text.split("\n")
+    for at in sorted(range(len(lines)), key=lambda at: rank(lines[at], at)):
         if len(lines[at]) > room:
             if room >= _WORTH_CUTTING or (not kept and room > len(_DOTS)):
                 kept.append((at, lines[at][: room - len(_DOTS)] + _DOTS))

@@ -6,11 +6,12 @@ A line of a value that would be taken for a heading, or for the empty space betw
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal, NoReturn, get_args
 
-from ricordo.domain.block_schema import LARGEST, BlockSchema, FieldValue, SchemaField, heading_key
+from ricordo.domain.block_schema import LARGEST, BlockSchema, FieldKind, FieldValue, SchemaField, heading_key
 from ricordo.errors import Invalid
 
 # compact: nothing between sections; spaced: an empty line; open: one below each heading, too.
@@ -24,7 +25,6 @@ _LIKE_A_BLANK = re.compile(r"\\+\s*")
 _ITEM = re.compile(r"[-*+](?:[ \t](.*))?", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,4})?")
-_DIGITS = re.compile(r"(?<![0-9])[+-]?[0-9]{1,15}(?:[.,][0-9]{1,15})?(?![0-9])")  # for an example, so few are enough
 _BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 
@@ -153,20 +153,18 @@ def _value(field: SchemaField, section: _Section) -> tuple[FieldValue, list[Prob
     end = next((place for place in range(len(lines), start, -1) if lines[place - 1].strip()), start)
     first, lines = section.line + 1 + start, lines[start:end]
     where = first if lines else section.line
-    fault: str | None = None
-    value = field.empty
+    value: FieldValue
     if field.kind == "list":
-        items, problem = _items(lines, field, first)
+        value, problem = _items(lines, field, first)
         if problem:
             return None, [problem]
-        value = items
     elif field.kind in ("string", "text"):
         value = "\n".join(_bare(line) for line in lines)
     elif len(lines) > 1:
-        fault = "must be one line. Take the other lines out."
-    elif lines:
-        value, fault = _plain(field, lines[0].strip())
-    fault = fault or field.fault(value)
+        return None, [Problem(where, f'"{field.title}" must be one line. Take the other lines out.')]
+    else:
+        value = _plain(field.kind, lines[0].strip()) if lines else None
+    fault = field.fault(value)
     return value, [Problem(where, f'"{field.title}" {fault}')] if fault else []
 
 
@@ -187,31 +185,20 @@ def _items(lines: Sequence[str], field: SchemaField, first: int) -> tuple[tuple[
     return tuple("\n".join(_unmarked(line) for line in item) for item in items), None
 
 
-def _plain(field: SchemaField, words: str) -> tuple[FieldValue, str | None]:
-    """The value of a field that is no text, or what is wrong with the words."""
-    match field.kind:
-        case "integer" if _INTEGER.fullmatch(words) and abs(int(words)) <= LARGEST:
-            return int(words), None
-        case "integer":
-            digits = _DIGITS.search(words)
-            return None, f"must be a whole number. Write it as {int(float(_pointed(digits))) if digits else 12}."
-        case "number" if _NUMBER.fullmatch(words):
-            is_whole = _INTEGER.fullmatch(words) and abs(int(words)) <= LARGEST
-            return (int(words) if is_whole else float(words)), None
-        case "number":
-            digits = _DIGITS.search(words)
-            return None, f"must be a number. Write it as {_pointed(digits) if digits else '12.5'}."
+def _plain(kind: FieldKind, words: str) -> FieldValue:
+    """The value of a field that is no text; the words themselves where they say none of its kind."""
+    is_whole = _INTEGER.fullmatch(words) and abs(int(words)) <= LARGEST
+    match kind:
         case "boolean":
-            found = _BOOLEANS.get(words.casefold())
-            return found, 'must be "yes" or "no". Write one of the two.' if found is None else None
-    try:
-        return date.fromisoformat(words), None
-    except ValueError:
-        return None, "must be a day. Write it as 2026-05-31."
-
-
-def _pointed(digits: re.Match[str]) -> str:
-    return digits.group().replace(",", ".")
+            return _BOOLEANS.get(words.casefold(), words)
+        case "integer" | "number" if is_whole:
+            return int(words)
+        case "number" if _NUMBER.fullmatch(words):
+            return float(words)
+        case "date":
+            with suppress(ValueError):
+                return date.fromisoformat(words)
+    return words
 
 
 def _lines_of(value: FieldValue) -> list[str]:

@@ -15,15 +15,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.memory.edit_plan import GONE, StoredEdits, merged_text, store_plan, version_notes
 from ricordo.memory.proposals import propose_edits
-from ricordo.memory.rotation import may_rotate, rotate
-from ricordo.memory.working_memory import (
-    EditContext,
-    MemoryEdit,
-    PassageDraft,
-    WorkingMemory,
-    by_block,
-    require_writable,
-)
+from ricordo.memory.rotation import may_rotate, new_passage, rotate
+from ricordo.memory.working_memory import EditContext, MemoryEdit, WorkingMemory, by_block, require_writable
 from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions
 from ricordo.storage.engine.store import Transaction
@@ -60,7 +53,8 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
     beside = {call_id: f"{text} {_BESIDE}" if call_id in done.results else text for call_id, text in proposed.items()}
     filled = {edit.base.id for edit in direct if edit.call_id not in done.failed}
     kept, rotated = _rotate_filled(tx, state, done.blocks, filled, context)
-    passages = [*_passages(tx, state, memory.passages, scope, context), *rotated]
+    drafts = [new_passage(tx, state, context, draft.text, draft.tags, draft.id) for draft in memory.passages]
+    passages = [*drafts, *rotated]
     held = file_passages(tx, state, passages) if passages else state.archives
     return Committed(kept, held, {**done.results, **beside}, {**done.failed, **dropped, **refused})
 
@@ -160,28 +154,6 @@ def _reread(tx: Transaction, scope: Scope, block_id: str) -> Block | None:
         return blocks.get(tx, scope, block_id)
     except NotFound:
         return None
-
-
-def _passages(
-    tx: Transaction, state: AgentState, drafts: Sequence[PassageDraft], scope: Scope, context: EditContext
-) -> list[Passage]:
-    now = tx.clock.now()
-    return [
-        Passage(
-            id=draft.id,
-            organization_id=scope.organization_id,
-            archive_id="",
-            text=draft.text,
-            tags=draft.tags,
-            user_id=state.conversation.user_id,
-            created_by=state.agent.id,
-            step_id=context.step_id,
-            is_untrusted=context.is_untrusted,
-            created_at=now,
-            updated_at=now,
-        )
-        for draft in drafts
-    ]
 
 
 def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) -> tuple[Archive, ...]:

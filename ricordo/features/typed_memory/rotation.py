@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
 from ricordo.errors import Invalid
-from ricordo.memory.rotation import STRATEGIES
+from ricordo.memory.rotation import STRATEGIES, compress
 
 T = TypeVar("T")
 MAX_CHARS = "CORE_MEMORY_MAX_CHARS"
@@ -64,7 +64,7 @@ class _FixedRotation:
         return metrics.human_usage > self.threshold
 
     def compress(self, content: str, target_chars: int) -> str:
-        return STRATEGIES[self.name][0](content, target_chars)
+        return compress(self.name, content, target_chars)
 
 
 class AggressiveRotation(_FixedRotation):
