@@ -39,10 +39,12 @@ class LazyRouter:
     """The `router` of a module that is imported when one of its paths is first requested.
 
     `paths` are what its paths begin with, where * is one component: `/users/*/remotes`. They may match more than the routes do.
+    A module that `is_heavy` imports a large library: it is left out of the imports after the start.
     """
 
     module: str
     paths: tuple[str, ...]
+    is_heavy: bool = False
 
     def pattern(self) -> re.Pattern[str]:
         ways = "|".join(re.escape(path).replace(r"\*", "[^/]+") for path in self.paths)
@@ -182,6 +184,8 @@ class LazyRoutes:
 
     def _pieces(self) -> Iterator[None]:
         for router in self.table:
+            if router.is_heavy:
+                continue
             if router.module in self._waiting:
                 self._load(router.module)
                 yield
