@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from ricordo.background.handlers import Handlers
 from ricordo.background.worker import Worker
 from ricordo.domain.job import JobHandler
 from ricordo.errors import Unavailable
@@ -33,8 +32,7 @@ async def background_work(
 
     `address` is PostgreSQL's, as libpq reads it; None: this is the only server on its SQLite file.
     """
-    handlers = Handlers([*built_in, *runtime.plugins.jobs()])
-    worker = Worker(runtime, handlers, is_alone=address is None)
+    worker = Worker(runtime, [*built_in, *runtime.plugins.jobs()], is_alone=address is None)
     served = worker if address is None else PostgresWorker(worker, runtime.store, address)
     await served.start()
     try:

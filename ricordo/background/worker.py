@@ -4,19 +4,22 @@ On SQLite it claims by itself; on PostgreSQL procrastinate hands it jobs (`postg
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import random
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from ricordo.background.handlers import Handlers, Schedule, describe, is_final, retry_after
+from ricordo.domain.backoff import Backoff
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler
-from ricordo.errors import Collision, NotFound, RicordoError
+from ricordo.domain.redaction import redact
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.errors import Collision, Invalid, NotFound, RicordoError
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
@@ -26,6 +29,9 @@ log = logging.getLogger(__name__)
 _UNKNOWN_WAITS = 24 * 3600 * SECOND
 _UNKNOWN_AGAIN = 60 * SECOND
 _STOP_LIMIT = 10.0
+_BACKOFF = Backoff(2, 4, 600, spread=(1, 1.2))
+_PERIODIC_ATTEMPTS = 3
+_LONGEST_MESSAGE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,11 @@ class _RunningJob:
     progress: dict[str, int] = field(default_factory=dict)
     is_lost: bool = False
 
-    def report(self, done: int, total: int) -> None:
-        self.progress = {"done": done, "total": total}
+    async def run(self, handler: JobHandler, runtime: Runtime) -> None:
+        def report(done: int, total: int) -> None:
+            self.progress = {"done": done, "total": total}
+
+        await handler.run(runtime, self.job, report)
 
     def cancel(self) -> None:
         if self.work:
@@ -71,7 +80,7 @@ class Worker:
     def __init__(
         self,
         runtime: Runtime,
-        handlers: Handlers,
+        handlers: Iterable[JobHandler],
         *,
         is_alone: bool,
         pace: Pace | None = None,
@@ -81,8 +90,8 @@ class Worker:
         self.pace = pace or Pace()
         self._runtime = runtime
         self._store = runtime.store
-        self._handlers = handlers
-        self._schedule = Schedule(handlers.periodic())
+        self._handlers = by_kind(handlers)
+        self._schedule = Schedule(self._handlers.values())
         self._is_alone = is_alone
         self._chance = chance or random.Random()  # noqa: S311 - only spreads retries
         self._wake_up = asyncio.Event()
@@ -103,10 +112,7 @@ class Worker:
             with suppress(RuntimeError):  # the loop has ended: the next server will find the job
                 loop.call_soon_threadsafe(self._wake_up.set)
 
-        freed = await self._store.write(
-            lambda tx: jobs.take_over(tx, silent_for=None if self._is_alone else round(self.pace.silence * SECOND))
-        )
-        _log_freed(freed)
+        await self._free(None if self._is_alone else self.pace.silence)
         await self._store.read(lambda tx: jobs.on_wake_up(tx, notify))
         self._tasks.append(asyncio.create_task(self._maintain(), name="jobs: maintain"))
 
@@ -176,7 +182,7 @@ class Worker:
     def _spawn(self, job: Job) -> asyncio.Task[None]:
         this = self._running[job.id] = _RunningJob(job)
         if handler := self._handlers.get(job.kind):
-            this.work = asyncio.ensure_future(_begin(handler, self._runtime, this))
+            this.work = asyncio.create_task(this.run(handler, self._runtime))
         this.end = asyncio.create_task(self._finish(this), name=f"job {job.kind}")
 
         def ended(_: object) -> None:
@@ -197,13 +203,11 @@ class Worker:
             await self._save(lambda tx: _leave_unknown(tx, job), job)
             return
         await asyncio.wait([work])
-        error = None if work.cancelled() else work.exception()
         if this.is_lost:
             await self._release(job)
-            return
-        if work.cancelled():
+        elif work.cancelled():
             await self._save(lambda tx: jobs.put_back(tx, this.current()), job)
-        elif error:
+        elif error := work.exception():
             await self._fail(this, error)
         else:
             await self._save(lambda tx: jobs.finish(tx, this.current()), job)
@@ -269,17 +273,17 @@ class Worker:
             self._schedule.added(wanted)
 
     async def _sweep(self) -> None:
-        silence = round(self.pace.silence * SECOND)
-        _log_freed(await self._store.write(lambda tx: jobs.take_over(tx, silent_for=silence)))
+        await self._free(self.pace.silence)
+
+    async def _free(self, silence: float | None) -> None:
+        silent_for = None if silence is None else round(silence * SECOND)
+        if freed := await self._store.write(lambda tx: jobs.take_over(tx, silent_for=silent_for)):
+            log.warning("freed jobs that a stopped server left running", extra={"jobs": len(freed)})
 
     async def _prune(self) -> None:
         count = 1
         while count and not self._stopped.is_set():
             count = await self._store.write(jobs.prune)
-
-
-async def _begin(handler: JobHandler, runtime: Runtime, this: _RunningJob) -> None:
-    await handler.run(runtime, this.job, this.report)
 
 
 def _leave_unknown(tx: Transaction, job: Job) -> bool:
@@ -289,6 +293,59 @@ def _leave_unknown(tx: Transaction, job: Job) -> bool:
     return jobs.fail(tx, job, describe(NotFound(reason)))
 
 
-def _log_freed(freed: list[Job]) -> None:
-    if freed:
-        log.warning("freed jobs that a stopped server left running", extra={"jobs": len(freed)})
+def by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
+    """Return the handlers of a server by kind. Raises Invalid where two are of one kind, or one comes too often."""
+    known: dict[str, JobHandler] = {}
+    for handler in handlers:
+        if handler.kind in known:
+            raise Invalid(f'Jobs of kind "{handler.kind}" have two handlers. Remove the plugin that brings the second.')
+        if handler.every_seconds is not None and handler.every_seconds < 1:
+            raise Invalid(
+                f'Jobs of kind "{handler.kind}" would come more than once a second. Let them come more seldom.'
+            )
+        known[handler.kind] = handler
+    return known
+
+
+def is_final(error: BaseException) -> bool:
+    return isinstance(error, Invalid | NotFound)
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """The error as it is kept with the job: its type, and its message without secrets."""
+    message = " ".join(str(error).split())
+    if not isinstance(error, RicordoError):
+        message = redact(message, is_strict=True).text
+    return {"type": type(error).__name__, "message": message[:_LONGEST_MESSAGE]}
+
+
+def retry_after(attempt: int, chance: random.Random) -> int:
+    """Return the microseconds to wait after this attempt: 2, 8, 32 … seconds, at most ten minutes, up to a fifth more."""
+    return round(_BACKOFF.seconds(attempt, chance.random) * SECOND)
+
+
+class Schedule:
+    """Adds the job of each period at its start; a period that passed while no server ran is left out."""
+
+    def __init__(self, handlers: Iterable[JobHandler]) -> None:
+        self._periods = {
+            one.kind: round(one.every_seconds * SECOND) for one in handlers if one.every_seconds is not None
+        }
+        self._last: dict[str, int] = {}
+
+    def due(self, now: int) -> list[Job]:
+        slots = {kind: now // period for kind, period in self._periods.items()}
+        return [_job(kind, slot) for kind, slot in slots.items() if self._last.get(kind) != slot]
+
+    def added(self, wanted: Iterable[Job]) -> None:
+        self._last |= {job.kind: job.payload["slot"] for job in wanted}
+
+
+def _job(kind: str, slot: int) -> Job:
+    # The id is made of the period, so that all servers mean the same row, even if their clocks differ.
+    digits = hashlib.sha256(f"{kind}/{slot}".encode()).hexdigest()
+    id = f"job-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}"
+    key = f"{jobs.PERIODIC}{kind}"
+    return Job(
+        kind, LOCAL_ORGANIZATION, {"slot": slot}, key=key, is_single=True, most_attempts=_PERIODIC_ATTEMPTS, id=id
+    )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from ricordo.domain.block import Block
 from ricordo.domain.clock import DAY
+from ricordo.domain.git_objects import blob_id
 from ricordo.domain.ids import new_id
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, NotFound
@@ -109,7 +110,7 @@ def propose(
     )
     file = chain.files.get(draft.label)
     # Only a text that the chain holds can be what the new one is a difference from, and the block may have moved on.
-    is_current = file is not None and block is not None and versions.is_text_of(block.value, file)
+    is_current = file is not None and block is not None and blob_id(block.value) == file[0]
     proposals.insert_one(tx, proposal, (*file, block.value) if file and block and is_current else None)
     for one in older:
         proposals.settle(tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id))

@@ -208,7 +208,7 @@ def _make(tx: Transaction) -> None:
     from ricordo.storage.engine.postgres import SCHEMA_LOCK
 
     tx.connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
-    migrations.create_pgvector(tx.connection)
+    migrations.run_file(tx.connection, "pgvector")
 
 
 def _search(tx: Transaction, group: VectorGroup, values: dict[str, Any]) -> tuple[Sequence[Any], bool]:

@@ -68,15 +68,11 @@ def read_all(tx: Transaction, chain_id: str, ids: Iterable[bytes]) -> dict[bytes
             if one not in texts:
                 row = rows[one]
                 texts[one] = deltas.unpack(row.data, texts.get(row.base))
-    return {id: _require_sound(id, texts[id].decode()) for id in wanted}
+    if damaged := next((id for id in wanted if blob_id(texts[id].decode()) != id), None):
+        raise Conflict(f"The stored text {damaged.hex()} is damaged. Restore a backup.")
+    return {id: texts[id].decode() for id in wanted}
 
 
 def read(tx: Transaction, chain_id: str, id: bytes) -> str:
     """Return a text of the chain. Raises NotFound, Conflict where the stored text is damaged."""
     return read_all(tx, chain_id, [id])[id]
-
-
-def _require_sound(id: bytes, text: str) -> str:
-    if blob_id(text) != id:
-        raise Conflict(f"The stored text {id.hex()} is damaged. Restore a backup.")
-    return text

@@ -4,7 +4,7 @@ A block keeps its history when it is renamed, so a label is followed back throug
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,28 +82,15 @@ class DeletedBlock:
     settings: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """The versions between two numbers, neither included, in which a block had one label."""
-
-    label: str
-    after: int
-    before: int
-
-
 def page(
     tx: Transaction, chain_id: str, *, label: str | None = None, limit: int = 50, before: int | None = None
 ) -> list[BlockVersion]:
     """Return versions of a chain, newest first, before the number `before`; with `label`, of the block that last had it."""
     end = _NEWEST if before is None else before
-    if label is None:
-        rows = tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})
-        return [_version(row, chain_id) for row in rows]
-    found: list[BlockVersion] = []
-    for stretch in _followed(tx.all(_RENAMES, {"chain_id": chain_id}), label, _NEWEST):
-        if len(found) < limit and stretch.after + 1 < end:
-            found += _labelled(tx, chain_id, stretch, limit - len(found), end)
-    return found
+    if label is not None:
+        return _of_label(tx, chain_id, label, _NEWEST, end - 1, limit)
+    rows = tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})
+    return [_version(row, chain_id) for row in rows]
 
 
 def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
@@ -138,19 +125,13 @@ def block_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) 
     """Return the newest version of such a block (see `text_at`) at a version of its chain; None where it was not made yet."""
     # Versions of one commit share its id and its tree.
     end = tx.first(_END, {"chain_id": chain_id, "id": version.id}).number or version.number
-    renames = tx.all(_RENAMES, {"chain_id": chain_id})
-    for upper in (_NEWEST, end + 1):
-        if found := _newest(tx, chain_id, _followed(renames, label, upper), end):
-            return found
-    return None
+    return _newest(tx, chain_id, label, _NEWEST, end) or _newest(tx, chain_id, label, end + 1, end)
 
 
 def before(tx: Transaction, version: BlockVersion) -> BlockVersion | None:
     """Return the same block's version before this one, under whatever label; None where this one made it."""
-    renames = tx.all(_RENAMES, {"chain_id": version.chain_id})
-    stretches = _followed(renames, version.old_label or version.label, version.number)
-    found = (_labelled(tx, version.chain_id, stretch, 1, version.number) for stretch in stretches)
-    return next((rows[0] for rows in found if rows), None)
+    label, number = version.old_label or version.label, version.number
+    return _newest(tx, version.chain_id, label, number, number - 1)
 
 
 def label_now(tx: Transaction, version: BlockVersion) -> str:
@@ -185,18 +166,14 @@ def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str
         rows = tx.all(_OF_COMMIT, {"chain_id": chain_id, "id": bytes.fromhex(ids[block_id])})
         if len(rows) == 1:
             found[block_id] = _version(rows[0], chain_id)
-        elif rows and (own := _of_label(tx, chain_id, label, deleted_at, rows[0].number)):
-            found[block_id] = own
+        elif rows:
+            upper = _NEWEST
+            if deleted_at is not None:
+                values = {"chain_id": chain_id, "label": label, "deleted_at": deleted_at}
+                upper = (tx.first(_DELETION, values).number or _NEWEST - 1) + 1
+            if own := _newest(tx, chain_id, label, upper, rows[0].number):
+                found[block_id] = own
     return found
-
-
-def _of_label(tx: Transaction, chain_id: str, label: str, deleted_at: int | None, end: int) -> BlockVersion | None:
-    """Up to this number the newest version of the block that has this label now, or had it when it was deleted (microseconds)."""
-    upper = _NEWEST
-    if deleted_at is not None:
-        values = {"chain_id": chain_id, "label": label, "deleted_at": deleted_at}
-        upper = (tx.first(_DELETION, values).number or upper - 1) + 1
-    return _newest(tx, chain_id, _followed(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper), end)
 
 
 def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | None:
@@ -208,32 +185,33 @@ def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | N
     return DeletedBlock(row.block_id, {name: settings[name] for name in SETTINGS if name in settings})
 
 
-def _labelled(tx: Transaction, chain_id: str, stretch: _Stretch, limit: int, end: int) -> list[BlockVersion]:
-    values = {"label": stretch.label, "after": stretch.after, "before": min(stretch.before, end), "limit": limit}
-    return [_version(row, chain_id) for row in tx.all(_LABELLED, {"chain_id": chain_id, **values})]
+def _newest(tx: Transaction, chain_id: str, label: str, upper: int, end: int) -> BlockVersion | None:
+    return next(iter(_of_label(tx, chain_id, label, upper, end, 1)), None)
 
 
-def _newest(tx: Transaction, chain_id: str, stretches: Sequence[_Stretch], end: int) -> BlockVersion | None:
-    """The newest version in these stretches up to this number."""
-    for stretch in stretches:
-        if stretch.after < end and (rows := _labelled(tx, chain_id, stretch, 1, end + 1)):
-            return rows[0]
-    return None
+def _of_label(tx: Transaction, chain_id: str, label: str, upper: int, end: int, limit: int) -> list[BlockVersion]:
+    """Return versions up to the number `end` of the block that had this label last before the number `upper`, newest first."""
+    found: list[BlockVersion] = []
+    for name, after, before in _stretches(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper):
+        if len(found) < limit and after < end:
+            values = {"label": name, "after": after, "before": min(before, end + 1), "limit": limit - len(found)}
+            found += [_version(row, chain_id) for row in tx.all(_LABELLED, {"chain_id": chain_id, **values})]
+    return found
 
 
-def _followed(renames: Sequence[Any], label: str, before: int) -> list[_Stretch]:
-    """Return the stretches of the block that had this label last before a version, newest first."""
-    stretches: list[_Stretch] = []
+def _stretches(renames: Sequence[Any], label: str, before: int) -> Iterator[tuple[str, int, int]]:
+    """Yield the labels of such a block, newest first, each with the numbers between which it had it, neither included."""
     for rename in renames:
         if rename.number >= before:
             continue
         if rename.old_label == label:
             # Another block went away with this label: ours was made after that.
-            return [*stretches, _Stretch(label, rename.number, before)]
+            yield label, rename.number, before
+            return
         if rename.label == label:
-            stretches.append(_Stretch(label, rename.number - 1, before))
+            yield label, rename.number - 1, before
             label, before = rename.old_label, rename.number
-    return [*stretches, _Stretch(label, 0, before)]
+    yield label, 0, before
 
 
 def _version(row: Row[Any], chain_id: str) -> BlockVersion:

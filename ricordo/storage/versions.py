@@ -182,10 +182,6 @@ def begin(
     return planned.ids
 
 
-def is_text_of(text: str, file: tuple[bytes, int]) -> bool:
-    return blob_id(text) == file[0]
-
-
 def record(
     tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata
 ) -> tuple[Chain, tuple[bytes | None, ...]]:

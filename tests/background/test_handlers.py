@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ricordo.background.handlers import Handlers, Schedule, describe, is_final, retry_after
+from ricordo.background.worker import Schedule, by_kind, describe, is_final, retry_after
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import is_id
 from ricordo.domain.job import Job, JobHandler, Report
@@ -53,15 +53,7 @@ def test_an_error_is_kept_short_and_without_its_secrets() -> None:
 
 def test_a_period_of_less_than_a_second_is_refused() -> None:
     with pytest.raises(Invalid, match="more than once a second"):
-        Handlers([JobHandler("a", nothing, every_seconds=0.5)])
-
-
-def test_handlers_are_found_by_kind() -> None:
-    once, often = JobHandler("a", nothing), JobHandler("b", nothing, every_seconds=5)
-    handlers = Handlers([once, often])
-    assert handlers.get("a") is once
-    assert handlers.get("c") is None
-    assert handlers.periodic() == [often]
+        by_kind([JobHandler("a", nothing, every_seconds=0.5)])
 
 
 SWEEP = JobHandler("sweep", nothing, every_seconds=10)

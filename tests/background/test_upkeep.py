@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from ricordo.background.handlers import Handlers
 from ricordo.background.upkeep import HANDLERS
+from ricordo.background.worker import by_kind
 from ricordo.domain.job import Job
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
@@ -84,8 +84,7 @@ class Two:
 
     async def run(self, job: Job, store: Any = None) -> None:
         """Do the job as its server does."""
-        handler = Handlers(HANDLERS).get(job.kind)
-        assert handler
+        handler = by_kind(HANDLERS)[job.kind]
         await handler.run(self.server(store), job, lambda _done, _total: None)
 
     def server(self, store: Any = None) -> Runtime:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from ricordo.background.handlers import Handlers
 from ricordo.background.postgres_worker import PostgresWorker
 from ricordo.background.worker import Pace, Worker
 from ricordo.domain.job import Job, JobHandler, Report
@@ -40,7 +39,7 @@ async def working(
 ) -> AsyncIterator[Worker]:
     """A worker that runs, fed in the way of its database, and is stopped on leaving."""
     chance = random.Random(1)  # noqa: S311 - it only spreads retries
-    worker = Worker(runtime_on(store, folder), Handlers(handlers), is_alone=is_alone, pace=pace, chance=chance)
+    worker = Worker(runtime_on(store, folder), handlers, is_alone=is_alone, pace=pace, chance=chance)
     served = PostgresWorker(worker, store, address_of(store)) if isinstance(store, PostgresStore) else worker
     await served.start()
     try:

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Table
 
 from ricordo.storage.engine.sqlite import open_sqlite
-from ricordo.storage.schema.columns import erasure_of, metadata, seq, string
+from ricordo.storage.schema.columns import erasure_of, metadata, seq, strings
 from tests.seams.server import MODEL, serving
 
 SCHEMA_1 = Path(__file__).parents[1] / "fixtures" / "schema-1.sql"
@@ -84,7 +84,7 @@ def test_each_column_of_each_table_says_what_erasure_does_with_it() -> None:
     ]
     assert silent == [], 'give the table or the column info={"erasure": "delete"}, "blank" or "keep"'
     try:
-        table = Table("of_a_plugin", metadata, seq(), string("said"), string("kind", erasure="keep"))
+        table = Table("of_a_plugin", metadata, seq(), *strings("said"), *strings("kind", erasure="keep"))
         assert [erasure_of(column) for column in table.columns] == ["keep", None, "keep"]
     finally:
         metadata.remove(metadata.tables["of_a_plugin"])

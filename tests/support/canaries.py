@@ -10,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import inspect, text
 
-from ricordo.features.move.queries import all_tables, portions
+from ricordo.features.move.service import portions
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import metadata
 from tests.support import postgres
 
 CANARY = "vuqkzoq"
@@ -25,7 +26,8 @@ def canary(kind: str) -> str:
 def rows(tx: Transaction) -> dict[str, set[str]]:
     """Every row of every table, as text."""
     return {
-        table.name: {shown(row) for some in portions(tx.connection, table) for row in some} for table in all_tables()
+        table.name: {shown(row) for some in portions(tx.connection, table) for row in some}
+        for table in metadata.sorted_tables
     }
 
 
@@ -37,7 +39,7 @@ def shown(row: Mapping[str, Any]) -> str:
 def in_tables(tx: Transaction, needle: str = CANARY) -> list[str]:
     """The rows that hold it, also of tables that are not ours, each after the name of its table."""
     names = inspect(tx.connection).get_table_names()
-    foreign = [name for name in names if name not in {table.name for table in all_tables()}]
+    foreign = [name for name in names if name not in {table.name for table in metadata.sorted_tables}]
     found = rows(tx) | {name: {repr(row) for row in tx.all(text(f'SELECT * FROM "{name}"'))} for name in foreign}  # noqa: S608
     return [f"{name}: {row[:400]}" for name, some in found.items() for row in some if needle in row.lower()]
 

@@ -4,34 +4,47 @@ The old database is only read. From before its first row until all of it has bee
 and every server refuses it. What procrastinate and pgvector keep is not moved: both are rebuilt.
 """
 
+import hashlib
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Column, Connection, String, Table, func, insert, inspect, select, text
+import orjson
+from sqlalchemy import (
+    Column,
+    Connection,
+    LargeBinary,
+    String,
+    Table,
+    UniqueConstraint,
+    bindparam,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+    tuple_,
+)
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.errors import Conflict, Invalid, Unavailable
-from ricordo.features.move.queries import Row, TableHash, all_tables, count, key_of, portions
 from ricordo.settings import Settings
 from ricordo.storage import migrations
-from ricordo.storage.engine.database import (
-    address,
-    exclusive_access,
-    read_transaction,
-    require_current,
-    schema_of,
-    write_transaction,
-)
+from ricordo.storage.engine.database import address, exclusive_access, read_transaction, require_current
 from ricordo.storage.engine.store import plain_errors, reason_of
-from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS
+from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, schema_of, write_transaction
+from ricordo.storage.schema.columns import metadata
 
+Row = dict[str, Any]
 # Called again and again: the phase, the table, rows done, rows in all.
 Report = Callable[[Literal["copied", "compared"], str, int, int], None]
 # Each has one row in every new database.
 _SEEDED = ("organizations", "users")
+_PORTION = 500
+# A row of vectors may have a megabyte and more.
+_VECTORS_PORTION = 16
 _NUL_SIGN = "\u2400"
 _MOST_NAMED = 20
 _MARK = text("INSERT INTO schema_versions (version, name) VALUES (:version, 'copying')")
@@ -57,6 +70,30 @@ class MoveReport:
     leaves_vectors: bool = False
 
 
+class TableHash:
+    """A hash over the rows of one table, in whatever order. Equal content makes it equal on every database."""
+
+    def __init__(self, table: Table) -> None:
+        self.rows = 0
+        # The sum of the rows' hashes: rows have keys, so none is there twice.
+        self._sum = 0
+        self._columns = [(column.name, isinstance(column.type, LargeBinary)) for column in table.columns]
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add the next rows."""
+        for row in rows:
+            self.rows += 1
+            values = [
+                hashlib.sha256(row[name]).hexdigest() if is_bytes and row[name] is not None else row[name]
+                for name, is_bytes in self._columns
+            ]
+            row_hash = hashlib.sha256(orjson.dumps(values))
+            self._sum = (self._sum + int.from_bytes(row_hash.digest())) % 2**256
+
+    def hexadecimal(self) -> str:
+        return f"{self._sum:064x}"
+
+
 def move(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
     """Copy the source's database into the target's, which must be empty, and compare.
 
@@ -80,7 +117,7 @@ def _copy_all(old: Connection, new: Connection, options: MoveOptions, report: Re
     hashes = {}
     with read_transaction(old):
         counters = _counters(old)
-        for table in all_tables():
+        for table in metadata.sorted_tables:
             hashes[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
         has_pgvector = old.dialect.name == "postgresql" and inspect(old).has_table("search_pgvector")
         leaves_vectors = bool(has_pgvector and old.exec_driver_sql("SELECT 1 FROM search_pgvector LIMIT 1").first())
@@ -88,7 +125,7 @@ def _copy_all(old: Connection, new: Connection, options: MoveOptions, report: Re
         _set_counters(new, counters)
     differing = []
     with read_transaction(new):
-        for table in all_tables():
+        for table in metadata.sorted_tables:
             copied, read = hashes[table.name], TableHash(table)
             for rows in portions(new, table):
                 read.add(rows)
@@ -105,15 +142,35 @@ def _copy_all(old: Connection, new: Connection, options: MoveOptions, report: Re
             new.exec_driver_sql(f"ANALYZE {_names()}")
     with write_transaction(new):
         new.execute(_UNMARK, {"version": HALF_COPIED})
-    return MoveReport(
-        {name: copied.rows for name, copied in hashes.items()},
-        {name: copied.hexadecimal() for name, copied in hashes.items()},
-        leaves_vectors,
-    )
+    counts = {name: copied.rows for name, copied in hashes.items()}
+    return MoveReport(counts, {name: copied.hexadecimal() for name, copied in hashes.items()}, leaves_vectors)
+
+
+def _key_of(table: Table) -> tuple[Column[Any], ...]:
+    if table.primary_key.columns:
+        return tuple(table.primary_key.columns)
+    unique = next(one for one in table.constraints if isinstance(one, UniqueConstraint))
+    return tuple(unique.columns)
+
+
+def _count(connection: Connection, table: Table) -> int:
+    return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def portions(connection: Connection, table: Table) -> Iterator[list[Row]]:
+    """Yield all rows in the order of the key, some hundred at a time. They are one state only within one snapshot."""
+    key = _key_of(table)
+    start = select(table).order_by(*key).limit(_VECTORS_PORTION if table.name == "search_vectors" else _PORTION)
+    after = start.where(tuple_(*key) > tuple_(*(bindparam(f"after_{c.name}", type_=c.type) for c in key)))
+    rows = connection.execute(start).mappings().all()
+    while rows:
+        yield [dict(row) for row in rows]
+        last = rows[-1]
+        rows = connection.execute(after, {f"after_{c.name}": last[c.name] for c in key}).mappings().all()
 
 
 def _copy_table(old: Connection, new: Connection, table: Table, *, cleans: bool, report: Report) -> TableHash:
-    copied, total = TableHash(table), count(old, table)
+    copied, total = TableHash(table), _count(old, table)
     statement = insert(table)
     for found in portions(old, table):
         rows = _without_nul(table, found) if cleans else found
@@ -147,7 +204,7 @@ def _prepare(new: Connection, where: str, options: MoveOptions) -> None:
     else:
         migrations.migrate(new, back_up=lambda _version: None)  # nothing is in it that could be lost
     with write_transaction(new):
-        migrations.create_missing(new, all_tables())
+        migrations.create_missing(new, metadata.sorted_tables)
         if version != HALF_COPIED:
             new.execute(_MARK, {"version": HALF_COPIED})
         _delete_all(new)
@@ -155,7 +212,11 @@ def _prepare(new: Connection, where: str, options: MoveOptions) -> None:
 
 def _content(new: Connection, names: set[str]) -> dict[str, int]:
     """Return how many rows each table has that is not empty, without those of every new database."""
-    counts = {table.name: count(new, table) - (table.name in _SEEDED) for table in all_tables() if table.name in names}
+    counts = {
+        table.name: _count(new, table) - (table.name in _SEEDED)
+        for table in metadata.sorted_tables
+        if table.name in names
+    }
     return {name: rows for name, rows in counts.items() if rows > 0}
 
 
@@ -164,13 +225,13 @@ def _delete_all(new: Connection) -> None:
         # One statement: a table that others refer to cannot go alone, and rows one by one take long.
         new.exec_driver_sql(f"TRUNCATE {_names()} RESTART IDENTITY")
         return
-    for table in reversed(all_tables()):
+    for table in reversed(metadata.sorted_tables):
         new.execute(table.delete())
     new.exec_driver_sql("DELETE FROM sqlite_sequence")
 
 
 def _names() -> str:
-    return ", ".join(table.name for table in all_tables())
+    return ", ".join(table.name for table in metadata.sorted_tables)
 
 
 def _counters(connection: Connection) -> dict[str, int]:
@@ -178,7 +239,7 @@ def _counters(connection: Connection) -> dict[str, int]:
     if connection.dialect.name == "sqlite":
         return {row.name: row.seq for row in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")}
     counters = {}
-    for table in all_tables():
+    for table in metadata.sorted_tables:
         if "seq" in table.c:
             row = connection.exec_driver_sql(f"SELECT last_value, is_called FROM {_sequence(connection, table)}").one()  # noqa: S608
             counters[table.name] = row.last_value if row.is_called else 0
@@ -187,7 +248,7 @@ def _counters(connection: Connection) -> dict[str, int]:
 
 def _set_counters(new: Connection, counters: Mapping[str, int]) -> None:
     """Let the next row of each table get a number that none has had."""
-    for table in all_tables():
+    for table in metadata.sorted_tables:
         if "seq" not in table.c:
             continue
         highest = new.execute(select(func.coalesce(func.max(table.c.seq), 0))).scalar_one()
@@ -207,7 +268,7 @@ def _sequence(connection: Connection, table: Table) -> str:
 
 def _require_no_nul(old: Connection) -> None:
     """Raise Invalid with the rows that PostgreSQL cannot take."""
-    if found := [place for table in all_tables() for place in _with_nul(old, table)]:
+    if found := [place for table in metadata.sorted_tables for place in _with_nul(old, table)]:
         named = "\n".join(f"  {place}" for place in found[:_MOST_NAMED])
         more = f"\n  and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
         raise Invalid(
@@ -219,7 +280,7 @@ def _require_no_nul(old: Connection) -> None:
 def _with_nul(old: Connection, table: Table) -> Iterator[str]:
     if old.dialect.name != "sqlite":
         return
-    names = [table.c.id] if "id" in table.c else list(key_of(table))
+    names = [table.c.id] if "id" in table.c else list(_key_of(table))
     for column in _texts(table):
         statement = select(*names).where(func.instr(column, func.char(0)) > 0)
         for name in old.execute(statement):

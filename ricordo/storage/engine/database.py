@@ -1,13 +1,13 @@
 """The database that the settings name: opened for a server, read beside one, used exclusively, or checked by `ricordo doctor`."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, inspect, make_url, text
+from sqlalchemy import Connection, make_url, text
 
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, NotFound, Unavailable
@@ -16,7 +16,7 @@ from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.statements import Statements
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED
+from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
 _OTHERS = text(
@@ -69,7 +69,6 @@ def open_for_reading(settings: Settings, clock: Clock | None = None) -> Store:
 
 
 def _postgres() -> Any:
-    """Import what brings psycopg. Raises Unavailable where that is not installed."""
     try:
         from ricordo.storage.engine import postgres
     except ImportError as error:
@@ -99,17 +98,20 @@ def address(settings: Settings) -> str:
     return make_url(settings.postgres_url).render_as_string(hide_password=True).partition("?")[0]
 
 
-@contextmanager
-def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = False) -> Iterator[Connection]:
+def exclusive_access(
+    settings: Settings, *, is_new: bool = False, force: bool = False
+) -> AbstractContextManager[Connection]:
     """Connect while no server uses the database, and none can begin to.
 
     `is_new` makes the file; `force` tolerates servers on PostgreSQL. Raises Conflict where a server uses it, NotFound, Unavailable.
     """
     if settings.postgres_url is not None:
-        with _exclusive_postgres(settings, settings.postgres_url, force=force) as connection:
-            yield connection
-        return
-    path = settings.database_path
+        return _exclusive_postgres(settings, settings.postgres_url, force=force)
+    return _exclusive_file(settings.database_path, is_new=is_new)
+
+
+@contextmanager
+def _exclusive_file(path: Path, *, is_new: bool) -> Iterator[Connection]:
     if is_new:
         sqlite.make_private_file(path)
     elif not path.exists() or not path.stat().st_size:
@@ -169,26 +171,11 @@ def read_transaction(connection: Connection) -> Iterator[None]:
 
 
 @contextmanager
-def write_transaction(connection: Connection) -> Iterator[None]:
-    """Commit what happens inside of the `with`, or none of it."""
-    with connection.begin():
-        connection.exec_driver_sql("BEGIN" if connection.dialect.name == "postgresql" else "BEGIN IMMEDIATE")
-        yield
-
-
-@contextmanager
 def read_at_rest(settings: Settings) -> Iterator[Transaction]:
     """Open one consistent, read-only view of a database that no server opens now. Raises Conflict, NotFound, Unavailable."""
     with exclusive_access(settings, force=True) as connection, read_transaction(connection):
         require_current(connection, "The database")
         yield Transaction(connection, SystemClock(), Statements(connection.dialect), {})
-
-
-def schema_of(connection: Connection) -> int:
-    """Return the version of the schema, without making anything; 0 where there is none."""
-    if not inspect(connection).has_table("schema_versions"):
-        return 0
-    return int(connection.execute(text("SELECT coalesce(max(version), 0) FROM schema_versions")).scalar_one())
 
 
 def require_current(connection: Connection, where: str) -> None:
@@ -204,7 +191,7 @@ def require_current(connection: Connection, where: str) -> None:
 def check(settings: Settings) -> DatabaseStatus:
     """Check the database, without changing or locking it."""
     if settings.postgres_url is None:
-        return check_database(settings.database_path)
+        return _check_file(settings.database_path)
     try:
         postgres = _postgres()
         with postgres.read_only(settings.postgres_url) as connection:
@@ -217,25 +204,23 @@ def check(settings: Settings) -> DatabaseStatus:
     return DatabaseStatus("shared", "", schema, size, version, name, vectors, servers)
 
 
-def check_database(path: Path) -> DatabaseStatus:
-    """Check a database file, as `check` does."""
+def _check_file(path: Path) -> DatabaseStatus:
     if not path.exists() or path.stat().st_size == 0:
         return DatabaseStatus("absent")
+    engine = sqlite.make_engine(path, "normal")
     try:
         # Taken for a moment only: a server that starts meanwhile waits for it.
         with FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600):
             pass
-    except Timeout:
-        return DatabaseStatus("in use")
-    except OSError as error:
-        return DatabaseStatus("broken", f"{path} cannot be locked: {error.strerror}.")
-    engine = sqlite.make_engine(path, "normal")
-    try:
         with sqlite.first_connection(engine, path) as connection:
             result = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
             if result != "ok":
                 return DatabaseStatus("broken", f"{path} is damaged: {result}. Restore it from a backup.")
             schema = connection.exec_driver_sql("SELECT coalesce(max(version), 0) FROM schema_versions").scalar_one()
+    except Timeout:
+        return DatabaseStatus("in use")
+    except OSError as error:
+        return DatabaseStatus("broken", f"{path} cannot be locked: {error.strerror}.")
     except Exception as error:
         # Whatever the driver meets in a file that is no database any more.
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip(".")

@@ -4,7 +4,8 @@ A backup is made and verified before the first migration changes an existing dat
 where they are missing; a plugin changes them later by itself.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 
 from sqlalchemy import Connection, Table, inspect, text
@@ -33,12 +34,7 @@ def create_schema(connection: Connection) -> None:
     connection.execute(users.insert(), local)
     if connection.dialect.name == "postgresql":
         run_file(connection, "procrastinate")
-        create_pgvector(connection)
-
-
-def create_pgvector(connection: Connection) -> None:
-    """A table for archives that chose pgvector, where PostgreSQL has that extension; else nothing, and it is made later."""
-    run_file(connection, "pgvector")
+        run_file(connection, "pgvector")
 
 
 # The first makes today's schema, so it runs on empty databases alone, and is all that these need.
@@ -53,7 +49,11 @@ def migrate(
     `back_up` gets the version found and is called once, before the first change to a database that is not empty.
     Raises Unavailable where the schema is newer, or only half of a copy.
     """
-    version, newest = _current_version(connection), len(migrations)
+    with connection.begin():
+        connection.exec_driver_sql(
+            "CREATE TABLE IF NOT EXISTS schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
+        )
+        version, newest = schema_of(connection), len(migrations)
     if version == HALF_COPIED:
         raise Unavailable(UNFINISHED)
     if version > newest:
@@ -79,26 +79,28 @@ def create_missing(connection: Connection, tables: Iterable[Table]) -> None:
             table.create(connection)
 
 
-def _apply(connection: Connection, migration: Migration, number: int) -> None:
+@contextmanager
+def write_transaction(connection: Connection) -> Iterator[None]:
+    """Commit what happens inside of the `with`, or none of it."""
     with connection.begin():
-        _begin(connection)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN")
+        yield
+
+
+def schema_of(connection: Connection) -> int:
+    """Return the version of the schema, without making anything; 0 where there is none."""
+    if not inspect(connection).has_table("schema_versions"):
+        return 0
+    return int(connection.execute(text("SELECT coalesce(max(version), 0) FROM schema_versions")).scalar_one())
+
+
+def _apply(connection: Connection, migration: Migration, number: int) -> None:
+    with write_transaction(connection):
         migration(connection)
         connection.execute(
             text("INSERT INTO schema_versions (version, name) VALUES (:version, :name)"),
             {"version": number, "name": migration.__name__},
         )
-
-
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN")
-
-
-def _current_version(connection: Connection) -> int:
-    with connection.begin():
-        connection.exec_driver_sql(
-            "CREATE TABLE IF NOT EXISTS schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
-        )
-        return int(connection.execute(text("SELECT coalesce(max(version), 0) FROM schema_versions")).scalar_one())
 
 
 def run_file(connection: Connection, name: str) -> None:

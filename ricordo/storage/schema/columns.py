@@ -105,31 +105,20 @@ def public_id() -> Column[str]:
 
 
 def root() -> list[Column[Any]]:
-    return [seq(), public_id(), organization()]
-
-
-def organization() -> Column[str]:
-    return reference("organization_id", "organizations")
+    return [seq(), public_id(), reference("organization_id", "organizations")]
 
 
 def reference(name: str, target: str) -> Column[str]:
     return Column(name, String, ForeignKey(f"{target}.id", ondelete="CASCADE"), nullable=False, info=KEEP)
 
 
-def packed_id(name: str, kind: str) -> Column[str]:
-    return Column(name, PackedId(kind), nullable=True, info=KEEP)
-
-
 def timestamps(*names: str, null: bool = False) -> list[Column[int]]:
     return [Column(name, BigInteger, nullable=null, info=KEEP) for name in names]
 
 
-def number(name: str, *, null: bool = False) -> Column[int]:
-    return Column(name, BigInteger, nullable=null, server_default=None if null else text("0"), info=KEEP)
-
-
 def numbers(*names: str, null: bool = False) -> list[Column[int]]:
-    return [number(name, null=null) for name in names]
+    default = None if null else text("0")
+    return [Column(name, BigInteger, nullable=null, server_default=default, info=KEEP) for name in names]
 
 
 def usage() -> list[Column[int]]:
@@ -141,16 +130,8 @@ def flag(name: str) -> Column[bool]:
     return Column(name, Boolean(create_constraint=False), nullable=False, server_default=false(), info=KEEP)
 
 
-def string(name: str, *, null: bool = True, erasure: Erasure | None = None) -> Column[str]:
-    return Column(name, Text, nullable=null, info=_info(erasure))
-
-
 def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[Column[str]]:
-    return [string(name, null=null, erasure=erasure) for name in names]
-
-
-def created_and_updated_by() -> list[Column[str]]:
-    return strings("created_by", "updated_by", erasure="blank")
+    return [Column(name, Text, nullable=null, info=_info(erasure)) for name in names]
 
 
 def json_value(name: str, default: str = "'{}'", *, erasure: Erasure | None = None) -> Column[object]:

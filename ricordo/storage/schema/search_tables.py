@@ -5,71 +5,47 @@ buffer, which is searched too, until a flush packs them: then each has a dense p
 are addressed.
 """
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, String, Table, Text
 
-from ricordo.storage.schema.columns import metadata, number, seq, string
+from ricordo.storage.schema.columns import numbers, seq, strings, table
 
-search_partitions = Table(
+
+def _data() -> Column[bytes]:
+    return Column("data", LargeBinary, nullable=False)
+
+
+def _blobs(name: str, *keys: str, more: tuple[Column[Any], ...] = ()) -> Table:
+    """Return a table of a partition's blobs, of which each has a key: a term or an embedding is text, a chunk a number."""
+    kinds = {"partition": BigInteger, "chunk": BigInteger}
+    columns = [Column(key, kinds.get(key, Text), primary_key=True, autoincrement=False) for key in ("partition", *keys)]
+    return table(name, *columns, *more, erasure="delete", sqlite_with_rowid=False)
+
+
+search_partitions = table(
     "search_partitions",
-    metadata,
     seq(),
     Column("owner_id", String, nullable=False, unique=True),
-    string("kind", null=False),
-    number("documents"),
-    number("deleted"),
-    number("generation"),
-    string("embedding"),
-    number("vectors"),
+    *strings("kind", null=False),
+    *numbers("documents", "deleted", "generation"),
+    *strings("embedding"),
+    *numbers("vectors"),
     # A number is never used again: what a process caches of a partition goes by it.
     sqlite_autoincrement=True,
-    info={"erasure": "keep"},
+    erasure="keep",
 )
-search_buffer = Table(
+search_buffer = table(
     "search_buffer",
-    metadata,
     seq(),
     Column("owner_id", String, nullable=False),
     Column("document", BigInteger, nullable=False),
-    Column("data", LargeBinary, nullable=False),
+    _data(),
     Index("search_buffer_by_owner", "owner_id", "seq"),
     sqlite_autoincrement=True,
-    info={"erasure": "delete"},
+    erasure="delete",
 )
-search_postings = Table(
-    "search_postings",
-    metadata,
-    Column("partition", BigInteger, primary_key=True, autoincrement=False),
-    Column("term", Text, primary_key=True),
-    Column("chunk", BigInteger, primary_key=True, autoincrement=False),
-    Column("data", LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
-    info={"erasure": "delete"},
-)
-search_documents = Table(
-    "search_documents",
-    metadata,
-    Column("partition", BigInteger, primary_key=True, autoincrement=False),
-    Column("chunk", BigInteger, primary_key=True, autoincrement=False),
-    Column("data", LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
-    info={"erasure": "delete"},
-)
-search_vectors = Table(
-    "search_vectors",
-    metadata,
-    Column("partition", BigInteger, primary_key=True, autoincrement=False),
-    Column("embedding", Text, primary_key=True),
-    Column("chunk", BigInteger, primary_key=True, autoincrement=False),
-    number("dimensions"),
-    Column("data", LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
-    info={"erasure": "delete"},
-)
-search_terms = Table(
-    "search_terms",
-    metadata,
-    Column("partition", BigInteger, primary_key=True, autoincrement=False),
-    Column("term", Text, primary_key=True),
-    sqlite_with_rowid=False,
-    info={"erasure": "delete"},
-)
+search_postings = _blobs("search_postings", "term", "chunk", more=(_data(),))
+search_documents = _blobs("search_documents", "chunk", more=(_data(),))
+search_vectors = _blobs("search_vectors", "embedding", "chunk", more=(*numbers("dimensions"), _data()))
+search_terms = _blobs("search_terms", "term")

@@ -25,7 +25,7 @@ from ricordo.storage import archives, blocks, conversations, history, jobs, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.migrations import create_missing
-from ricordo.storage.schema.columns import metadata, seq, string
+from ricordo.storage.schema.columns import metadata, seq, strings
 from ricordo.storage.schema.memory_tables import blobs, is_in_chain
 from tests.conftest import BOTH
 from tests.seams import make
@@ -369,9 +369,9 @@ async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embe
 
 
 async def test_a_table_of_another_feature_is_erased_by_what_its_columns_say(stage: Stage) -> None:
-    theirs = Table("of_a_plugin", metadata, seq(), string("user_id"), string("said"), info={"erasure": "delete"})
+    theirs = Table("of_a_plugin", metadata, seq(), *strings("user_id"), *strings("said"), info={"erasure": "delete"})
     others = Table(
-        "of_another", metadata, seq(), string("seen_by", erasure="blank"), string("said"), info={"erasure": "keep"}
+        "of_another", metadata, seq(), *strings("seen_by", erasure="blank"), *strings("said"), info={"erasure": "keep"}
     )
     tables = [theirs, others]
     try:

@@ -18,8 +18,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.move import service
-from ricordo.features.move.queries import TableHash, all_tables, portions
-from ricordo.features.move.service import MoveOptions, MoveReport
+from ricordo.features.move.service import MoveOptions, MoveReport, TableHash, portions
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry.models import Models
 from ricordo.memory.proposals import ProposalDraft, propose
@@ -30,8 +29,9 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import jobs, messages, runs
 from ricordo.storage.engine import database
-from ricordo.storage.engine.database import check, check_database, exclusive_access, open_store, read_transaction
+from ricordo.storage.engine.database import check, exclusive_access, open_store, read_transaction
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import agents, archives, expenses, providers, run_events, traces
 from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.storage.schema.memory_tables import blocks, git_objects, memory_remotes, number_of_chain
@@ -116,7 +116,7 @@ async def hash_in(settings: Settings) -> str:
     def read() -> str:
         with exclusive_access(settings) as connection, read_transaction(connection):
             hashes = []
-            for table in all_tables():
+            for table in metadata.sorted_tables:
                 whole = TableHash(table)
                 for rows in portions(connection, table):
                     whole.add(rows)
@@ -196,7 +196,7 @@ async def test_the_hash_tells_one_changed_value_of_any_column(first: Settings) -
 
     def look() -> None:
         with exclusive_access(first) as connection, read_transaction(connection):
-            for table in all_tables():
+            for table in metadata.sorted_tables:
                 rows = next(portions(connection, table))
                 for column in table.columns:
                     whole, changed = TableHash(table), TableHash(table)
@@ -272,7 +272,7 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
     assert killed.returncode == 9
     with pytest.raises(Unavailable, match="half-finished copy"):
         open_store(last)
-    looked = check_database(last.database_path)
+    looked = check(last)
     assert looked.state == "broken"
     assert "half-finished copy" in looked.reason
     with pytest.raises(Unavailable, match="half-finished copy"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.background.handlers import Handlers
+from ricordo.background.worker import by_kind
 from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access
 from ricordo.domain.scope import Scope
@@ -67,8 +67,7 @@ class World(SyncedMemory):
         return claimed
 
     async def run(self, job: Job) -> None:
-        handler = Handlers(HANDLERS).get(job.kind)
-        assert handler
+        handler = by_kind(HANDLERS)[job.kind]
         await handler.run(self.server(), job, lambda _done, _total: None)
         await self.store.write(lambda tx: jobs.finish(tx, job))
 
@@ -154,8 +153,7 @@ async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) ->
     job = await world.claim("a server")
     runtime = world.server()
     runtime.remotes = {}
-    handler = Handlers(HANDLERS).get(job.kind)
-    assert handler
+    handler = by_kind(HANDLERS)[job.kind]
     with pytest.raises(Invalid, match=r"kind \"notebook\" here\. Install its plugin"):
         await handler.run(runtime, job, lambda _done, _total: None)
     noted = await world.noted()  # who lists it sees that, and who waits for it waits no more
