@@ -4,6 +4,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeGuard
 from urllib.parse import urlsplit
@@ -22,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], Awaitable[tuple[bytes, str]]]
 """Gets what lies at an address, with its media type; must refuse private addresses itself."""
-_OTHER_NAMES = {"image/jpg": "image/jpeg"}
 
 
 def readable_picture(picture: ImagePart) -> ImagePart | None:
@@ -31,28 +31,16 @@ def readable_picture(picture: ImagePart) -> ImagePart | None:
         kind, _, data = picture.url.removeprefix(_INLINE).partition(";base64,")
         return readable_picture(replace(picture, media_type=kind, data=data, url=None))
     if picture.url is not None:
-        return picture if _is_address(picture.url) else None
-    media_type = (picture.media_type or "").partition(";")[0].strip().lower()
-    media_type = _OTHER_NAMES.get(media_type, media_type)
-    data = "".join((picture.data or "").split())
-    if media_type not in _MEDIA_TYPES or not _is_base64(data):
+        with suppress(ValueError):
+            parts = urlsplit(picture.url)
+            return picture if parts.scheme in {"http", "https"} and parts.hostname else None
         return None
-    return replace(picture, media_type=media_type, data=data)
-
-
-def _is_base64(data: str) -> bool:
-    try:
-        return bool(base64.b64decode(data, validate=True))
-    except ValueError:
-        return False
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname)
+    media_type = (picture.media_type or "").partition(";")[0].strip().lower().replace("image/jpg", "image/jpeg")
+    data = "".join((picture.data or "").split())
+    with suppress(ValueError):
+        if media_type in _MEDIA_TYPES and base64.b64decode(data, validate=True):
+            return replace(picture, media_type=media_type, data=data)
+    return None
 
 
 class PictureCache:
@@ -72,12 +60,12 @@ class PictureCache:
         if not wanted:
             return tuple(messages)
         found = dict(zip(wanted, await asyncio.gather(*(self._get(str(url)) for url in wanted)), strict=True))
-        return tuple(
-            replace(message, parts=tuple(found[part.url] if _lies_elsewhere(part) else part for part in message.parts))
-            if any(_lies_elsewhere(part) for part in message.parts)
-            else message
-            for message in messages
-        )
+
+        def inlined(message: Message) -> Message:
+            parts = tuple(found[part.url] if _lies_elsewhere(part) else part for part in message.parts)
+            return message if parts == message.parts else replace(message, parts=parts)
+
+        return tuple(map(inlined, messages))
 
     async def _get(self, url: str) -> Part:
         if (kept := self._kept.get(url)) is not None:

@@ -16,13 +16,11 @@ import orjson
 
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
-from ricordo.llm.written_calls import looks_like_a_call, new_call_id, offered_name, read_json, written_calls
+from ricordo.llm.written_calls import looks_like_a_call, offered_name, read_json, written_calls
 
-__all__ = ["fault_in", "is_empty", "mended_arguments", "new_call_id", "repair"]
-
-_THINK = re.compile(r"^\s*<(think|thinking)>(.*?)(?:</\1>|$)", re.DOTALL)
+_THINK = re.compile(r"^\s*<(think|thinking)>(?P<thought>.*?)(?:</\1>|$)", re.DOTALL)
 # Some chat templates open the thought themselves, so that the answer holds only its end.
-_THINK_END = re.compile(r"^((?:(?!<think).)*?)</(?:think|thinking)>", re.DOTALL)
+_THINK_END = re.compile(r"^(?P<thought>(?:(?!<think).)*?)</(?:think|thinking)>", re.DOTALL)
 # What templates leave behind the arguments of a call.
 _LEFT_OVER = re.compile(r"^(?:\s*(?:</\w+>|<\|[^|>]*\|>|<｜[^｜>]*｜>|```))*\s*$")
 _SCHEMA_KEYS = {"type", "properties", "required", "title", "description", "additionalProperties", "$schema", "$defs"}
@@ -54,19 +52,12 @@ def repair(reply: ModelReply, tools: Sequence[ToolSchema]) -> ModelReply:
 
 
 def _with_thoughts_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    place = next((n for n, part in enumerate(parts) if isinstance(part, TextPart)), None)
-    if place is None:
+    place, text = next(((n, part) for n, part in enumerate(parts) if isinstance(part, TextPart)), (0, TextPart("")))
+    found = _THINK.match(text.text) or ("</think" in text.text and _THINK_END.match(text.text))
+    if not found:
         return parts
-    text = parts[place]
-    assert isinstance(text, TextPart)  # noqa: S101 - tells the type checker what `next` found
-    if found := _THINK.match(text.text):
-        thought = found.group(2)
-    elif "</think" in text.text and (found := _THINK_END.match(text.text)):
-        thought = found.group(1)
-    else:
-        return parts
-    rest = text.text[found.end() :].lstrip()
-    split: list[Part] = [ReasoningPart(thought.strip(), native=False)] if thought.strip() else []
+    thought, rest = found["thought"].strip(), text.text[found.end() :].lstrip()
+    split: list[Part] = [ReasoningPart(thought, native=False)] if thought else []
     if rest:
         split.append(replace(text, text=rest))
     return (*parts[:place], *split, *parts[place + 1 :])
@@ -150,13 +141,10 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> str | None:
         return None
     if any(isinstance(part, TextPart) and looks_like_a_call(part.text) for part in reply.parts):
         return "The call in your answer cannot be read. Make it a real tool call, of one of your tools, with JSON arguments."
-    if request.forced_tool is not None:
-        return f"You have to call the tool {request.forced_tool} now; your answer called none."
-    return (
-        "You have to call one of your tools now; your answer called none."
-        if request.tool_choice == "required"
-        else None
-    )
+    if request.forced_tool is None and request.tool_choice != "required":
+        return None
+    wanted = f"the tool {request.forced_tool}" if request.forced_tool else "one of your tools"
+    return f"You have to call {wanted} now; your answer called none."
 
 
 def _fault_of(call: ToolCallPart, tool: ToolSchema | None) -> str | None:

@@ -13,8 +13,8 @@ from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, Chunk, ModelInfo, Model
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import chunks_of
-from ricordo.llm.repair import new_call_id
 from ricordo.llm.tokens import estimated_usage
+from ricordo.llm.written_calls import new_call_id
 
 Line = str | ToolCallPart | Sequence[Part] | ModelReply | Exception
 """One reply: a text, a call, several parts (parallel calls), a whole reply, or an error to raise."""
@@ -34,14 +34,10 @@ class ScriptedModel:
         self, script: Script, *, name: str = "model", delay: float = 0, context_window: int = DEFAULT_CONTEXT_WINDOW
     ) -> None:
         self.requests: list[ModelRequest] = []
-        self._info = ModelInfo(f"scripted/{name}", "scripted", name, "openai", context_window)
+        self.info = ModelInfo(f"scripted/{name}", "scripted", name, "openai", context_window)
         self._answer = script if callable(script) else None
         self._lines: Iterator[Line] = iter(()) if callable(script) else iter(script)
         self._delay = delay
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield the next reply of the script, word by word first where `request.stream` asks for it."""
@@ -66,7 +62,7 @@ class ScriptedModel:
         except StopIteration:
             asked = len(self.requests)
             raise ModelError(
-                "llm_error", f"The script of {self._info.handle} has no line for call {asked}. Give it more replies."
+                "llm_error", f"The script of {self.info.handle} has no line for call {asked}. Give it more replies."
             ) from None
 
     def _reply(self, line: str | ToolCallPart | Sequence[Part] | ModelReply, request: ModelRequest) -> ModelReply:
@@ -78,7 +74,7 @@ class ScriptedModel:
             reply = ModelReply(parts, finish="tool_calls" if has_calls else "stop")
         if reply.usage == Usage():
             reply = replace(reply, usage=estimated_usage(request, reply))
-        return reply if reply.model else replace(reply, model=self._info.name)
+        return reply if reply.model else replace(reply, model=self.info.name)
 
 
 def _parts(line: str | ToolCallPart | Sequence[Part]) -> tuple[Part, ...]:

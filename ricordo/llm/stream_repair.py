@@ -5,7 +5,6 @@ In the end the chunks say what the mended reply says; where too much was shown b
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, Restarted, TextChunk, ToolCallChunk, ToolSchema
@@ -19,14 +18,6 @@ _HOLD = re.compile("|".join([*map(re.escape, MARKS), _FENCE]))
 _HALF_FENCE = re.compile(r"(?:`{1,2}|```[a-z_]*[ \t]*(?:\n\s*)?)$")
 _CLOSING = re.compile(r"[ \t]*```")
 _LINE_START = 100
-
-
-@dataclass(slots=True)
-class _Shown:
-    """A call as readers have seen it."""
-
-    name: str = ""
-    arguments: str = ""
 
 
 class StreamRepair:
@@ -43,7 +34,8 @@ class StreamRepair:
         self._line, self._is_closed = "", False
         self._text: list[str] = []
         self._thought: list[str] = []
-        self._calls: dict[int, _Shown] = {}
+        # By index, the name and the arguments that readers have seen.
+        self._calls: dict[int, tuple[str, str]] = {}
 
     def feed(self, chunk: Chunk) -> Iterator[Chunk]:
         for shown in self._read(chunk):
@@ -55,7 +47,11 @@ class StreamRepair:
         calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
         thought = _missing(self._thought, [part.text for part in reply.parts if isinstance(part, ReasoningPart)])
         text = _missing(self._text, [part.text for part in reply.parts if isinstance(part, TextPart)])
-        if thought is None or text is None or not self._agrees(calls):
+        agrees = all(
+            index < len(calls) and calls[index].name == name and calls[index].arguments.startswith(arguments)
+            for index, (name, arguments) in self._calls.items()
+        )
+        if thought is None or text is None or not agrees:
             yield Restarted()
             yield from chunks_of(reply)
             return
@@ -64,10 +60,9 @@ class StreamRepair:
         if text:
             yield TextChunk(text)
         for index, call in enumerate(calls):
-            seen = self._calls.get(index)
-            if seen is None:
+            if index not in self._calls:
                 yield ToolCallChunk(index, call.arguments, call.call_id, call.name)
-            elif rest := call.arguments[len(seen.arguments) :]:
+            elif rest := call.arguments[len(self._calls[index][1]) :]:
                 yield ToolCallChunk(index, rest)
 
     def _read(self, chunk: Chunk) -> Iterator[Chunk]:
@@ -109,19 +104,10 @@ class StreamRepair:
             case ReasoningChunk():
                 self._thought.append(shown.text)
             case ToolCallChunk():
-                call = self._calls.setdefault(shown.index, _Shown())
-                call.name += shown.name or ""
-                call.arguments += shown.arguments
+                name, arguments = self._calls.get(shown.index, ("", ""))
+                self._calls[shown.index] = name + (shown.name or ""), arguments + shown.arguments
             case _:
                 pass
-
-    def _agrees(self, calls: Sequence[ToolCallPart]) -> bool:
-        if set(self._calls) - set(range(len(calls))):
-            return False
-        return all(
-            calls[index].name == seen.name and calls[index].arguments.startswith(seen.arguments)
-            for index, seen in self._calls.items()
-        )
 
     def _open(self) -> None:
         start = self._held.lstrip()

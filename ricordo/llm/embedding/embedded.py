@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import mmap
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +32,6 @@ TOKENIZER = (
     "tokenizers/l2_supercat_tokenizer_config.json",
     "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
 )
-TENSOR = "embedding.weight"
-HEAD_BYTES = 4_096
 # Beyond some pages a mean of all words says nothing more, and costs more.
 MOST_CHARACTERS = 8_000
 # What takes less than a millisecond is not worth the way to another thread and back.
@@ -44,29 +41,14 @@ INLINE_CHARACTERS = 2_000
 class EmbeddedModel:
     """WordLlama's vectors; loaded at the first question, once, in a worker thread. `folder` holds the two files."""
 
+    info = EmbeddingInfo(HANDLE, "ricordo", "wordllama-256", "openai", 256)
+    handle = HANDLE
+
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._loaded: tuple[Any, NDArray[np.float16]] | None = None
         self._loading = asyncio.Lock()
         self._related: RelatedWords | None = None
-
-    @property
-    def info(self) -> EmbeddingInfo:
-        provider, _, name = HANDLE.partition("/")
-        return EmbeddingInfo(HANDLE, provider, name, "openai", self._dimensions)
-
-    @cached_property
-    def _dimensions(self) -> int | None:
-        try:
-            with ((self._folder or package_folder() or Path()) / TABLE[0]).open("rb") as file:
-                _, tensor = _head(file.read(HEAD_BYTES))
-        except (OSError, ValueError, LookupError):
-            return None
-        return int(tensor["shape"][1])
-
-    @property
-    def handle(self) -> str:
-        return HANDLE
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:  # noqa: ARG002
         """One vector of length 1 for each text, in order; zeros for a text without words. Raises Unavailable.
@@ -133,14 +115,10 @@ def _table(folder: Path) -> "NDArray[np.float16]":
     except ImportError as error:
         raise Unavailable(f"The embedding model {HANDLE} needs the package numpy. {INSTALL}") from error
     mapped = _checked(folder, *TABLE)
-    after, tensor = _head(mapped[:HEAD_BYTES])
+    after = 8 + int.from_bytes(mapped[:8], "little")
+    tensor = orjson.loads(mapped[8:after])["embedding.weight"]
     start, end = tensor["data_offsets"]
     return np.frombuffer(mapped, "<f2", (end - start) // 2, after + start).reshape(tensor["shape"])
-
-
-def _head(data: bytes) -> tuple[int, dict[str, Any]]:
-    after = 8 + int.from_bytes(data[:8], "little")
-    return after, orjson.loads(data[8:after])[TENSOR]
 
 
 def _checked(folder: Path, name: str, expected: str) -> "mmap.mmap":

@@ -2,10 +2,7 @@
 
 import asyncio
 import math
-import sys
 import time
-from array import array
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -138,20 +135,15 @@ class RemoteEmbedder:
         if len(answered) != len(texts):
             raise ModelError("llm_error", f"{provider} gave {len(answered)} vectors for {len(texts)} texts.")
         vectors = [unit(vector, provider) for vector in answered]
-        for vector in vectors:
-            self._require_same_length(len(vector))
-        return vectors
-
-    def _require_same_length(self, count: int) -> None:
-        known = self._info.dimensions
-        if known is None:
-            self._info = replace(self._info, dimensions=count)
-        elif known != count:
+        known = self._info.dimensions or len(vectors[0])
+        if other := next((vector for vector in vectors if len(vector) != known), None):
             raise ModelError(
                 "llm_bad_request",
-                f"{self.handle} gave a vector of {count} numbers, and {known} before: another model answers to that "
+                f"{self.handle} gave a vector of {len(other)} numbers, and {known} before: another model answers to that "
                 "name now. Give it a name of its own, or restart Ricordo, which then builds the vectors again.",
             )
+        self._info = replace(self._info, dimensions=known)
+        return vectors
 
 
 @contextmanager
@@ -173,22 +165,14 @@ def count(handle: str, reported: Any) -> None:
 
 
 def unit(vector: Any, provider: str) -> list[float]:
-    """The vector at length 1; one of zeros stays. `vector` may be numbers or OpenAI's base64. Raises ModelError."""
+    """The vector at length 1; one of zeros stays. Raises ModelError where it is none."""
     try:
-        numbers: Sequence[float] = _decoded(vector) if isinstance(vector, str) else vector
-        length = math.hypot(*numbers)
+        length = math.hypot(*vector)
     except (TypeError, ValueError):
         raise ModelError("llm_error", f"{provider} gave something that is no vector of numbers.") from None
-    if not numbers or not math.isfinite(length):
-        fault = "vector with a number in it that is none (NaN or infinite)" if numbers else "vector without numbers"
+    if not vector or not math.isfinite(length):
+        fault = "vector with a number in it that is none (NaN or infinite)" if vector else "vector without numbers"
         raise ModelError("llm_error", f"{provider} gave a {fault}. Use another embedding model.")
     if length == 0 or abs(length - 1) < 1e-6:
-        return list(numbers)
-    return [number / length for number in numbers]
-
-
-def _decoded(text: str) -> "array[float]":
-    numbers = array("f", b64decode(text, validate=True))
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+        return list(vector)
+    return [number / length for number in vector]

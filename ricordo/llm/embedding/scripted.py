@@ -21,17 +21,10 @@ class ScriptedEmbedder:
     def __init__(self, *, name: str = "embedder", dimensions: int = 64, delay: float = 0) -> None:
         self.asked: list[list[str]] = []
         self.delay = delay
-        self._info = EmbeddingInfo(f"scripted/{name}", "scripted", name, "openai", dimensions)
+        self.info = EmbeddingInfo(f"scripted/{name}", "scripted", name, "openai", dimensions)
+        self.handle = self.info.handle
         self._dimensions = dimensions
         self._failures: deque[Exception] = deque()
-
-    @property
-    def info(self) -> EmbeddingInfo:
-        return self._info
-
-    @property
-    def handle(self) -> str:
-        return self._info.handle
 
     def fails(self, *errors: Exception) -> None:
         self._failures.extend(errors)

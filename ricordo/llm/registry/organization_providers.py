@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Protocol
 
 import httpx2
 import orjson
@@ -25,22 +24,13 @@ from ricordo.llm.model_lists import ModelList, info_of, list_models
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import Keys, brought_provider, require_usable
 from ricordo.llm.registry.models import Models, build_model
+from ricordo.secret import Secret
 
 FRESH_SECONDS = 5.0
 RESERVED = frozenset({"ricordo", "none"})
 
 Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
 """Reads the providers of an organization from where they are kept."""
-
-
-class Cipher(Protocol):
-    """What encrypts the keys, with this server's own secret."""
-
-    def encrypt(self, text: str) -> str:
-        """Return the text, unreadable for whoever lacks the secret."""
-
-    def decrypt(self, text: str) -> str:
-        """Return what was encrypted. Raises an error where it was encrypted with another secret."""
 
 
 @dataclass(slots=True)
@@ -81,7 +71,7 @@ class OrganizationProviders:
         models: Models,
         policy: CallPolicy,
         load: Load,
-        cipher: Cipher,
+        cipher: Secret,
         *,
         fresh_for: float | None = None,
         allow_private: bool = False,
@@ -172,9 +162,8 @@ class OrganizationProviders:
         self._organizations.clear()
 
     def _is_fresh(self, organization: _Organization) -> bool:
-        if organization.read_at is None:
-            return False
-        return self._fresh_for is None or self._now() - organization.read_at < self._fresh_for
+        age = float("inf") if organization.read_at is None else self._now() - organization.read_at
+        return age < (float("inf") if self._fresh_for is None else self._fresh_for)
 
     async def _read(self, organization_id: str, organization: _Organization) -> None:
         read_at, changes, before = self._now(), organization.changes, organization.providers

@@ -148,7 +148,6 @@ async def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.M
     assert is_installed()
     monkeypatch.setattr(embedded, "PACKAGE", "no_such_package")
     assert not is_installed()
-    assert EmbeddedModel().info.dimensions is None
     with pytest.raises(Unavailable, match=r'pip install "ricordo\[embeddings\]"'):
         await EmbeddedModel().embed(["tea"])
 

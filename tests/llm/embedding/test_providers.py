@@ -1,8 +1,6 @@
 """Embeddings through the thin adapter, over real HTTP."""
 
 import asyncio
-import base64
-import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -51,12 +49,6 @@ async def test_vectors_come_in_the_order_of_the_texts(embedder: RemoteEmbedder, 
 async def test_vectors_without_a_number_stand_in_order(embedder: RemoteEmbedder, server: ModelServer) -> None:
     server.push(Answer({"data": [{"embedding": [1, 0]}, {"embedding": [0, 1]}]}))
     assert await embedder.embed(["a", "b"]) == [[1, 0], [0, 1]]
-
-
-async def test_base64_is_accepted(embedder: RemoteEmbedder, server: ModelServer) -> None:
-    server.push(embeddings(base64.b64encode(struct.pack("<2f", 3, 4)).decode()))
-    (vector,) = await embedder.embed(["a"])
-    assert vector == pytest.approx([0.6, 0.8])
 
 
 async def test_the_purpose_reaches_the_models_that_want_to_be_told(

@@ -1,9 +1,7 @@
 """Batches, order and long texts, against a provider of every temper."""
 
 import asyncio
-import base64
 import math
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -190,11 +188,6 @@ def test_a_vector_is_brought_to_length_one() -> None:
 
 def test_zeros_stay_zeros() -> None:
     assert unit([0.0, 0.0, 0.0], "p") == [0.0, 0.0, 0.0]
-
-
-def test_base64_is_read_as_floats_of_four_bytes() -> None:
-    text = base64.b64encode(struct.pack("<3f", 0.0, 3.0, -4.0)).decode()
-    assert unit(text, "p") == pytest.approx([0.0, 0.6, -0.8])
 
 
 @pytest.mark.parametrize(
