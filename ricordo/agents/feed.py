@@ -44,10 +44,12 @@ class Deltas:
         self, run_id: str, step_id: str, message_id: str, *, thoughts: str | None = None, held: Container[str] = ()
     ) -> None:
         self.message_id = message_id
-        self._run_id = run_id
-        self._step_id = step_id
+        self._ids = run_id, step_id
         self._thoughts = thoughts
         self._held = held
+        self._begin()
+
+    def _begin(self) -> None:
         self._silent: set[int] = set()
         self._parts: dict[object, int] = {}
         self._call_ids: dict[int, str] = {}
@@ -86,15 +88,14 @@ class Deltas:
 
     def _restart(self) -> tuple[MessageRestarted, ...]:
         has_told = bool(self._parts)
-        for kept in (self._parts, self._call_ids, self._names, self._arguments, self._silent):
-            kept.clear()
+        self._begin()
         if not has_told:
             return ()
         void, self.message_id = self.message_id, new_id("message")
-        return (MessageRestarted(self._run_id, self._step_id, void, self.message_id),)
+        return (MessageRestarted(*self._ids, void, self.message_id),)
 
     def _place(self, key: object) -> tuple[str, str, str, int]:
-        return self._run_id, self._step_id, self.message_id, self._parts.setdefault(key, len(self._parts))
+        return *self._ids, self.message_id, self._parts.setdefault(key, len(self._parts))
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +175,9 @@ class Reader:
                         if fresh := self._unseen(event.messages):
                             yield replace(event, messages=fresh)
                     elif not (isinstance(event, Delta) and event.message_id in self._seen):
-                        self._seen.update(_message_in(event))
+                        # One that falls behind after this need not read it again.
+                        if isinstance(event, ApprovalAsked | Compacted):
+                            self._seen.add((event.message if isinstance(event, ApprovalAsked) else event.summary).id)
                         yield event
                 elif end:
                     yield end
@@ -208,23 +211,11 @@ class Reader:
         return fresh
 
 
-def _message_in(event: Event) -> tuple[str, ...]:
-    """The id of the saved message that the event brings; a reader that falls behind after it need not read it again."""
-    if isinstance(event, ApprovalAsked):
-        return (event.message.id,)
-    return (event.summary.id,) if isinstance(event, Compacted) else ()
-
-
 def _joined(one: Event, other: Event) -> Event | None:
     """Two deltas of one part as one; None for any other events."""
-    if not (isinstance(one, Delta) and isinstance(other, Delta)):
+    if not (isinstance(one, Delta) and isinstance(other, Delta) and type(one) is type(other)):
         return None
     if (one.message_id, one.part) != (other.message_id, other.part):
         return None
-    if isinstance(one, ToolCallDelta) and isinstance(other, ToolCallDelta):
-        return replace(one, arguments=one.arguments + other.arguments)
-    if isinstance(one, TextDelta) and isinstance(other, TextDelta):
-        return replace(one, text=one.text + other.text)
-    if isinstance(one, ReasoningDelta) and isinstance(other, ReasoningDelta):
-        return replace(one, text=one.text + other.text)
-    return None
+    name = "arguments" if isinstance(one, ToolCallDelta) else "text"
+    return replace(one, **{name: getattr(one, name) + getattr(other, name)})

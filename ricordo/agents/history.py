@@ -60,19 +60,18 @@ async def import_messages(
         if conversation is None or conversation.agent_id != agent_id:
             raise NotFound(f"Conversation with ID {id} not found")
         known = _stored(tx, id, past[portion])
+        user_id = scope.subject_id or conversation.user_id
         new: list[Message] = []
         ids: list[str] = []
         for item, created_at in zip(past[portion], times[portion], strict=True):
-            if item.otid and item.otid in known:
-                ids.append(known[item.otid])
-                continue
-            message = conversation.new_message(item.role, map(TextPart, item.texts), created_at)
-            user_id = scope.subject_id or conversation.user_id
-            new.append(replace(message, user_id=user_id, otid=item.otid, name=item.name))
-            ids.append(message.id)
+            if not (message_id := known.get(item.otid or "")):
+                message = conversation.new_message(item.role, map(TextPart, item.texts), created_at)
+                new.append(replace(message, user_id=user_id, otid=item.otid, name=item.name))
+                message_id = message.id
+            ids.append(message_id)
         if new:
             insert_messages(tx, new)
-            conversations.add_past(tx, id, len(new), max(message.created_at for message in new))
+            conversations.add_past(tx, conversation.id, len(new), max(message.created_at for message in new))
         return ids
 
     times = _times(past, zone(await store.read(check)), store.clock.now())
@@ -98,18 +97,14 @@ def _stored(tx: Transaction, conversation_id: str, past: Sequence[PastMessage]) 
     known: dict[str, str] = {}
     for message in messages.by_otids(tx, conversation_id, list(sent)) if sent else ():
         otid = message.otid or ""
-        if not _is_same(message, sent[otid]):
+        item = sent[otid]
+        if (message.role, message.parts, message.name) != (item.role, tuple(map(TextPart, item.texts)), item.name):
             raise Conflict(
                 f"The otid {otid} stands for another message of this conversation, {message.id}. "
                 "Give yours an otid of its own, or send what was sent with this one before."
             )
         known[otid] = message.id
     return known
-
-
-def _is_same(message: Message, item: PastMessage) -> bool:
-    texts = tuple(TextPart(text) for text in item.texts)
-    return (message.role, message.parts, message.name) == (item.role, texts, item.name)
 
 
 def _times(past: Sequence[PastMessage], where: tzinfo, now: int) -> list[int]:

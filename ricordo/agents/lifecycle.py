@@ -12,7 +12,7 @@ from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, require_label
 from ricordo.domain.clock import zone
-from ricordo.domain.ids import new_id
+from ricordo.domain.ids import new_id, unique
 from ricordo.domain.message import Message
 from ricordo.domain.model import ModelInfo, ModelSettings
 from ricordo.domain.scope import Scope
@@ -126,19 +126,12 @@ async def cancel_runs(
 def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain_id: str) -> Block:
     """A block from its spec, not yet stored. Raises Invalid for a label or a value that cannot be."""
     now = tx.clock.now()
+    given = {name: getattr(spec, name) for name in BlockSpec.__slots__}
     block = Block(
+        **given | {"label": require_label(spec.label), "tags": tuple(unique(spec.tags))},
         id=new_id("block"),
         organization_id=scope.organization_id,
         chain_id=chain_id,
-        label=require_label(spec.label),
-        value=spec.value,
-        description=spec.description,
-        limit=spec.limit,
-        read_only=spec.read_only,
-        policy=spec.policy,
-        hidden=spec.hidden,
-        metadata=spec.metadata,
-        tags=tuple(dict.fromkeys(spec.tags)),
         created_by=scope.user_id,
         updated_by=scope.user_id,
         created_at=now,
@@ -212,23 +205,14 @@ def _with_users(
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:
     now = tx.clock.now()
-    traits = traits_of(spec.agent_type)
+    given = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in Agent.__slots__}
+    given |= {"model": info.handle, "context_window": spec.context_window or info.context_window}
+    if spec.clears_buffer is None:
+        given["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
     return Agent(
+        **given | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""},
         id=new_id("agent"),
         organization_id=scope.organization_id,
-        name=spec.name or f"agent-{secrets.token_hex(3)}",
-        agent_type=spec.agent_type,
-        system=spec.system or "",
-        clears_buffer=traits.clears_buffer if spec.clears_buffer is None else spec.clears_buffer,
-        model=info.handle,
-        embedding=spec.embedding,
-        model_settings=spec.model_settings,
-        context_window=spec.context_window or info.context_window,
-        description=spec.description,
-        metadata=spec.metadata,
-        timezone=spec.timezone,
-        hidden=spec.hidden,
-        settings=spec.settings,
         created_by=scope.user_id,
         updated_by=scope.user_id,
         created_at=now,
