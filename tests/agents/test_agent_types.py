@@ -22,7 +22,7 @@ from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
 from ricordo.domain.tool import ToolRule
-from ricordo.errors import Invalid, NotFound, Unavailable, Unsupported
+from ricordo.errors import Invalid, NotFound, Unsupported
 from ricordo.prompt.texts import BUILT_IN, text
 from ricordo.tools.builtin import plugin
 from tests.seams import make
@@ -115,11 +115,6 @@ def test_an_agent_that_speaks_by_calls_begins_with_one_and_a_login(agent_type: A
     }
 
 
-def test_an_agent_that_cannot_speak_by_calls_begins_with_the_login(clock: ManualClock) -> None:
-    (login,) = initial_messages(beginning("react_agent", "roll_dice"), clock, "openai")
-    assert login.is_event
-
-
 def test_a_keeper_of_memory_begins_with_the_login(clock: ManualClock) -> None:
     (login,) = initial_messages(beginning("sleeptime_agent", "send_message"), clock, "openai")
     assert login.is_event
@@ -195,12 +190,6 @@ def test_a_key_is_a_plain_name(tmp_path: Path, key: str) -> None:
 def test_a_file_that_holds_no_prompt_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
     (tmp_path / "pirate.txt").write_bytes(content)
     with pytest.raises(Invalid, match=told):
-        system_text("pirate", tmp_path)
-
-
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    (tmp_path / "pirate.txt").mkdir()
-    with pytest.raises(Unavailable, match=r"pirate\.txt cannot be read"):
         system_text("pirate", tmp_path)
 
 

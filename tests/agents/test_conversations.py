@@ -15,7 +15,6 @@ from ricordo.agents.conversations import (
     effective,
     fork_conversation,
     recompile_system,
-    resolve_conversation,
     stop_and_delete,
 )
 from ricordo.agents.deletion import delete_conversation
@@ -25,17 +24,14 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
-from ricordo.domain.tool import ToolRule
 from ricordo.errors import Busy, Conflict, Invalid, NotFound
-from ricordo.llm.scripted import ScriptedModel, call
+from ricordo.llm.scripted import ScriptedModel
 from ricordo.memory.recall import FoundMessage
 from ricordo.search.index import MessageFilter, insert_messages
 from ricordo.storage import conversations, deletion, messages
 from ricordo.storage.engine.repository import Page
-from ricordo.tools.toolbox import ServerTool, ToolContext
-from tests.agents.conftest import OpenStage
 from tests.agents.test_deletion import run_jobs
-from tests.seams.stage import Gate, Stage, faults_of, soon
+from tests.seams.stage import Stage, faults_of, soon
 from tests.seams.stores import killed_after
 
 EVERYTHING = Page(limit=1000, order="asc")
@@ -128,15 +124,6 @@ async def test_a_new_thread_has_a_prompt_a_window_and_a_lease_of_its_own_and_the
     await stage.require_sound(agent)
 
 
-async def test_a_prompt_made_with_the_thread_is_the_one_its_first_turn_uses(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Her name is Ada."), tool_rules=(ToolRule("memory_insert", "exit_loop"),))
-    id = await thread(stage, agent)
-    (made,) = await in_view(stage, id)
-    assert "<tool_usage_rules>" in made.text
-    await tell(stage, agent, id, "Hello.")
-    assert stage.model.requests[-1].messages[0].text == made.text
-
-
 async def test_a_threads_own_model_settings_and_window_take_the_place_of_the_agents(stage: Stage) -> None:
     stage.runtime.models.add(ScriptedModel(["small"], name="small", context_window=16_000))
     own = ModelSettings(temperature=0.5, max_output_tokens=100, extra={"seed": 1})
@@ -175,22 +162,6 @@ async def test_a_changed_thread_follows_its_model_and_goes_back_to_the_agents(st
     assert await changed(model=None) == (None, None)
     with pytest.raises(NotFound):
         await changed(model="scripted/nothing")
-
-
-async def test_a_thread_is_named_by_its_id_as_default_or_by_its_agent(stage: Stage) -> None:
-    agent, other = await stage.agent(), await stage.agent()
-    id = await thread(stage, agent)
-
-    async def named(name: str, agent_id: str | None = None) -> str:
-        return (await stage.store.read(lambda tx: resolve_conversation(tx, Scope(), name, agent_id))).id
-
-    assert await named(id) == await named(id, agent) == id
-    assert await named("default", agent) == await named(agent) == conversations.default_id(agent)
-    with pytest.raises(Invalid, match="agent_id"):
-        await named("default")
-    for name, owner in ((id, other), ("default", new_id("agent")), (new_id("agent"), None), (new_id("conv"), None)):
-        with pytest.raises(NotFound):
-            await named(name, owner)
 
 
 async def test_a_fork_sees_the_very_messages_its_source_sees_and_then_each_goes_its_own_way(stage: Stage) -> None:
@@ -336,32 +307,6 @@ async def test_a_fork_of_a_thread_in_which_a_turn_runs_takes_what_was_saved_befo
     assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["one", "ONE", "three"]
 
 
-async def test_a_fork_taken_between_a_call_and_its_result_is_valid(open_stage: OpenStage) -> None:
-    gate = Gate()
-
-    async def roll_dice(_context: ToolContext) -> str:
-        """Roll."""
-        await gate.pass_through()
-        return "6"
-
-    stage = await open_stage(ServerTool(roll_dice, "custom", acts_outside=True))
-    agent = await stage.agent(tool_names=("roll_dice",))
-    source = await thread(stage, agent)
-    stage.lines += [call("roll_dice"), "A six."]
-    turn = await stage.begin(agent, "Roll.", conversation_id=source)
-    await gate.reached()
-    assert len((await kept(stage, source)).window) == 3  # the call is saved before it acts
-
-    made = await fork(stage, source)
-
-    gate.open()
-    await soon(turn.wait())
-    assert await said_in(stage, made) == ["Roll."]
-    assert made.window[1:] == (await kept(stage, source)).window[1:2]
-    await tell(stage, agent, made.id, "Well?")
-    assert faults_of(stage.model.requests[-1].messages) == []
-
-
 async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_it(stage: Stage, agent: str) -> None:
     id = await thread(stage, agent)
     await tell(stage, agent, id, "tea")
@@ -390,18 +335,6 @@ async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(stage
     gate.open()
     await soon(turn.wait())
     assert [run.status for run in await stage.runs(agent)] == ["completed"]
-
-
-async def test_deleting_a_thread_stops_its_turn_first(stage: Stage, agent: str) -> None:
-    id = await thread(stage, agent)
-    turn, _gate = await stage.asked(agent, conversation_id=id, line="Never.")
-
-    await soon(stop_and_delete(stage.runtime, Scope(), id))
-
-    await soon(turn.wait())
-    assert stage.runtime.live == {}
-    assert await stage.runs(agent) == []
-    await stage.require_sound(agent)
 
 
 async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(stage: Stage, agent: str) -> None:
@@ -454,17 +387,6 @@ async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them
     await stage.require_sound(agent)
 
 
-async def test_a_thread_whose_forks_are_deleted_first_is_whole(stage: Stage, agent: str) -> None:
-    root = await thread(stage, agent)
-    await tell(stage, agent, root, "one")
-    made = await fork(stage, root)
-    await tell(stage, agent, made.id, "two")
-    await stop_and_delete(stage.runtime, Scope(), made.id)
-    await run_jobs(stage)
-    assert await said_in(stage, await kept(stage, root)) == ["one", "ONE"]
-    assert await found(stage, agent, "one two") == ["ONE", "one"]
-
-
 @pytest.mark.parametrize("writes", [1, 2, 3, 4, 5, 6])
 async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, agent: str, writes: int) -> None:
     id = await thread(stage, agent)
@@ -504,59 +426,6 @@ async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(
     await stop_and_delete(stage.runtime, Scope(), made.id)
     await reset_messages(stage.runtime, Scope(), agent)
     await stage.require_sound(agent)
-
-
-async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage, agent: str) -> None:
-    ids = [await thread(stage, agent) for _ in range(2)]
-    gates = [Gate(), Gate()]
-    turns = []
-    for id, gate in zip(ids, gates, strict=True):
-        stage.lines.append(gate.line("Done."))
-        turns.append(await stage.begin(agent, conversation_id=id))
-        await gate.reached()
-
-    outcome = await cancel_conversation(stage.runtime, Scope(), ids[0])
-
-    gates[1].open()
-    await soon(turns[1].wait())
-    ended = {run.conversation_id: run for run in await stage.runs(agent)}
-    assert outcome == {ended[ids[0]].id: True}
-    assert [ended[id].status for id in ids] == ["cancelled", "completed"]
-    assert await cancel_conversation(stage.runtime, Scope(), ids[0]) == {}
-
-
-async def test_cancelling_a_thread_denies_what_waits_in_it(stage: Stage, agent: str) -> None:
-    id = await thread(stage, agent)
-    said = await put(stage, agent, id, ("user", (TextPart("Roll."),)), ("approval", (WAITING,)))
-
-    await cancel_conversation(stage.runtime, Scope(), id)
-
-    *_, request, results = await in_view(stage, id)
-    assert request.id == said[1].id
-    assert [(part.call_id, part.status) for part in results.tool_returns] == [("call-1", "error")]
-    assert (await fork(stage, id)).window[1:] == (await kept(stage, id)).window[1:]
-    await tell(stage, agent, id, "Well?")
-    assert faults_of(stage.model.requests[-1].messages) == []
-
-
-async def test_a_prompt_made_anew_says_what_memory_says_now(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Her name is Ada."))
-    id = await thread(stage, agent)
-    await stage.store.write(lambda tx: tx.run(text("UPDATE blocks SET value = 'Her name is Bea.'")))
-    (before,) = await in_view(stage, id)
-
-    dry = await recompile_system(stage.runtime, Scope(), id, is_dry=True)
-
-    assert "Her name is Bea." in dry
-    assert f"- CONVERSATION_ID: {id}" in dry
-    assert await in_view(stage, id) == [before]
-    saved = await recompile_system(stage.runtime, Scope(), id)
-    (after,) = await in_view(stage, id)
-    assert after.text == saved
-    assert (after.id, after.seq, after.created_at) == (before.id, before.seq, before.created_at)
-    # The next turn finds it right as it is.
-    await tell(stage, agent, id, "Hello.")
-    assert stage.model.requests[-1].messages[0].text == saved
 
 
 async def test_a_prompt_is_not_made_anew_under_a_running_turn(stage: Stage, agent: str) -> None:

@@ -420,23 +420,6 @@ async def test_an_agent_does_not_file_its_own_instructions(stage: Stage) -> None
     assert status == "success"
 
 
-async def test_a_line_that_stands_elsewhere_is_kept_and_told_of(stage: Stage) -> None:
-    line = "Likes green tea in the morning, no sugar."
-    agent = await stage.agent(("human", f"Ada\n{line}"), ("notes", ""))
-    stage.lines += [
-        (call("memory_insert", label="notes", new_string=line), call("memory_insert", label="human", new_string=line)),
-        "Done.",
-    ]
-    kept, refused = returns(await stage.say(agent))
-    assert kept == (
-        "success",
-        f'{line}\n\n[What you wrote is already in memory block "human", line 2: "{line}". Keep it in one place.]',
-    )
-    assert refused[0] == "error"
-    assert 'is already in memory block "human", line 2' in refused[1]
-    assert (await stage.block(agent, "notes"), await stage.block(agent, "human")) == (line, f"Ada\n{line}")
-
-
 def test_a_turn_of_which_a_compaction_left_nothing_quotes_nobody() -> None:
     agent = make.agent()
     window = [make.message(agent, "Be kind.", "system"), make.message(agent, "They talked.", "summary")]
@@ -486,23 +469,6 @@ async def test_a_fact_of_hers_is_kept_once_however_often_it_is_looked_up(stage: 
     ]
     *_, (status, told) = returns(await stage.say(agent, "Go on."))
     assert (status, "a search of your memory" in told) == ("error", True)
-
-
-async def test_a_fact_that_is_still_in_view_is_hers_too(stage: Stage) -> None:
-    agent = await stage.agent(blocks=human("direct"))
-    stage.lines += ["How lovely."]
-    await stage.say(agent, FACT)
-    stage.lines += [call("archival_memory_insert", content="Tea grows in Darjeeling."), "Kept."]
-    await stage.say(agent, "Go on.")
-    (archive,) = (await stage.state(agent)).archives
-    await stage.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, FACT)]))
-    stage.lines += [
-        call("archival_memory_search", query="grandmother chestnut bread"),
-        call("memory_insert", label="human", new_string=FACT),
-        "Done.",
-    ]
-    await stage.say(agent, "Go on.")
-    assert FACT in await stage.block(agent, "human")
 
 
 async def test_what_the_agent_or_somebody_else_said_is_no_fact_of_hers(stage: Stage) -> None:

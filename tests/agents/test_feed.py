@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from ricordo.agents.feed import Deltas, Feed, Reader
 from ricordo.domain.event import (
     Event,
-    Failed,
     MessageRestarted,
     ReasoningDelta,
     RunEnded,
@@ -69,16 +68,6 @@ async def test_a_reader_gets_events_as_they_come_and_then_the_end() -> None:
         feed.publish(event)
     assert await told(reader) == events
     assert stored.reads == 0
-
-
-async def test_a_reader_that_waits_is_woken() -> None:
-    feed = Feed(RUN, Stored().read)
-    reading = asyncio.create_task(told(feed.subscribe()))
-    await asyncio.sleep(0.01)
-    feed.publish(step(whole("m1")))
-    await asyncio.sleep(0)
-    feed.publish(Failed(RUN, "llm_error", "Down."))
-    assert [type(event) for event in await reading] == [StepSaved, Failed]
 
 
 async def test_a_full_queue_merges_neighbouring_deltas_of_one_part() -> None:
@@ -198,10 +187,6 @@ def test_a_call_without_an_id_has_the_same_one_in_all_its_pieces() -> None:
     assert {event.call_id for event in told if isinstance(event, ToolCallDelta)} == {"call_3"}
 
 
-def test_empty_chunks_are_no_events_and_count_no_part() -> None:
-    assert deltas_of(Deltas(*IDS), TextChunk(""), ReasoningChunk(""), TextChunk("Hi")) == [TextDelta(*IDS, 0, "Hi")]
-
-
 def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None:
     deltas = Deltas(*IDS)
     *_, restarted, again = deltas_of(
@@ -215,11 +200,6 @@ def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None
     assert restarted.message_id == "message-1"
     assert restarted.new_message_id == deltas.message_id != "message-1"
     assert again == ToolCallDelta("run-1", "step-1", deltas.message_id, 0, "call-b", "roll", "{")
-
-
-def test_a_restart_before_anything_was_told_is_no_event() -> None:
-    deltas = Deltas(*IDS)
-    assert deltas_of(deltas, Restarted(), TextChunk("Hi")) == [TextDelta(*IDS, 0, "Hi")]
 
 
 def test_thoughts_among_the_arguments_are_reasoning_before_their_call() -> None:
@@ -239,19 +219,6 @@ def test_thoughts_among_the_arguments_are_reasoning_before_their_call() -> None:
         ToolCallDelta(*IDS, 3, "call-b", "toss", "{}"),
         ToolCallDelta(*IDS, 1, "call-a", None, '"}'),
     ]
-
-
-def test_after_a_restart_the_thoughts_are_read_anew() -> None:
-    deltas = Deltas(*IDS, thoughts="thinking")
-    void, restarted, again = deltas_of(
-        deltas,
-        ToolCallChunk(0, '{"thinking": "I', "call-a", "roll"),
-        Restarted(),
-        ToolCallChunk(0, '{"thinking": "We"', "call-b", "roll"),
-    )
-    assert void == ReasoningDelta(*IDS, 0, "I")
-    assert isinstance(restarted, MessageRestarted)
-    assert again == ReasoningDelta("run-1", "step-1", deltas.message_id, 0, "We")
 
 
 def test_a_call_that_has_to_wait_is_not_told_in_pieces_and_others_beside_it_are() -> None:

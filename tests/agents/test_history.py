@@ -77,16 +77,6 @@ async def test_an_agent_recalls_what_was_imported_and_answers_as_before(stage: S
     assert "The cat is called Minka." in answer.messages[1].tool_returns[0].content
 
 
-async def test_messages_without_a_date_come_right_before_now(stage: Stage, agent: str) -> None:
-    before = stage.store.clock.now()
-    ids = await imported(stage, agent, past(*"abcde"))
-    stored = await stage.store.read(lambda tx: messages.by_ids(tx, ids))
-    times = [message.created_at for message in stored]
-    assert times == list(range(times[0], times[0] + 5))
-    assert times[-1] < stage.store.clock.now()
-    assert times[0] > before - 10
-
-
 async def test_a_date_without_a_zone_is_read_in_the_agents_own(stage: Stage) -> None:
     agent = await stage.agent(timezone="Asia/Tokyo")
     (id,) = await imported(stage, agent, past("a", created_at="2024-05-06T09:00"))
@@ -134,23 +124,6 @@ async def a_second_thread(stage: Stage, agent: str) -> str:
     second = make.conversation((await stage.state(agent)).agent, id="conv-2")
     await stage.store.write(lambda tx: conversations.insert_one(tx, second))
     return second.id
-
-
-async def test_an_otid_that_is_taken_by_another_message_meanwhile_is_a_conflict(stage: Stage, agent: str) -> None:
-    new = numbered(2 * PORTION)
-
-    class Meddling(DyingStore):
-        """A store in which somebody else imports between the portions."""
-
-        async def write(self, work: Any) -> Any:
-            result = await super().write(work)
-            if self._left == 1:
-                await imported(stage, agent, past("coffee", otid=new[-1].otid))
-            return result
-
-    with pytest.raises(Conflict, match=str(new[-1].otid)):
-        await import_messages(Meddling(stage.store, 2), Scope(), agent, new)  # type: ignore[arg-type]
-    assert (await stage.thread(agent)).message_count == 1 + PORTION + 1
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])

@@ -6,38 +6,19 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.agent_types import traits_of
 from ricordo.agents.deletion import delete_agent as remove_agent
-from ricordo.agents.lifecycle import BlockSpec, attach_block, cancel_runs, change_model, delete_agent, reset_messages
+from ricordo.agents.lifecycle import BlockSpec, attach_block, cancel_runs, delete_agent, reset_messages
 from ricordo.agents.turn import collect
 from ricordo.domain.event import Failed, RunEnded
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound, RicordoError, Unsupported
-from ricordo.llm.scripted import ScriptedModel, call
+from ricordo.llm.scripted import call
 from ricordo.storage import agents, archives, blocks, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from tests.seams import make
 from tests.seams.stage import Gate, Stage, all_events, roles, soon, text_of
-from tests.seams.stores import ManualClock, count_statements
-
-
-async def test_a_new_agent_has_its_blocks_base_tools_and_a_prompt_that_shows_them(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Her name is Ada."), ("persona", "Kind."), tags=("b", "a", "b"), name="Nina")
-    state = await stage.store.read(lambda tx: agents.load_whole(tx, Scope(), agent))
-    assert [(block.label, block.value) for block in state.blocks] == [
-        ("human", "Her name is Ada."),
-        ("persona", "Kind."),
-    ]
-    assert tuple(tool.name for tool in state.tools) == traits_of("letta_v1_agent").base_tools
-    assert (state.agent.name, state.tags, state.agent.context_window) == ("Nina", ("a", "b"), 128_000)
-    (system,) = await stage.history(agent)
-    assert state.conversation.window == (system.id,)
-    assert "Her name is Ada." in system.text
-    assert state.conversation.is_default
-    stage.lines += ["Hello."]
-    await stage.say(agent)
-    assert stage.model.requests[0].messages[0].text == system.text
+from tests.seams.stores import count_statements
 
 
 async def test_creating_an_agent_costs_at_most_twelve_statements(stage: Stage) -> None:
@@ -70,21 +51,6 @@ async def test_an_agent_that_cannot_be_made_leaves_nothing_behind(
     assert await stage.store.read(lambda tx: (agents.count(tx, Scope()), blocks.count(tx, Scope()))) == (0, 0)
 
 
-async def test_a_tool_named_twice_is_attached_once(stage: Stage) -> None:
-    agent = await stage.agent(tool_names=("memory_rethink", "memory_rethink", "memory_insert"))
-    names = [tool.name for tool in (await stage.state(agent)).tools]
-    assert names == [*traits_of("letta_v1_agent").base_tools, "memory_rethink"]
-    bare = await stage.agent(has_base_tools=False)
-    assert (await stage.state(bare)).tools == ()
-
-
-async def test_an_agent_without_tools_is_asked_without_them(stage: Stage) -> None:
-    agent = await stage.agent(has_base_tools=False)
-    stage.lines += ["Hello."]
-    await stage.say(agent)
-    assert (stage.model.requests[0].tools, stage.model.requests[0].tool_choice) == ((), "none")
-
-
 async def test_attaching_a_block_twice_is_once_and_a_label_stands_once(stage: Stage) -> None:
     one, other = await stage.agent(("team", "Tea.")), await stage.agent(("human", "Ada."))
     team = (await stage.state(one)).blocks[0]
@@ -100,38 +66,6 @@ async def test_attaching_a_block_twice_is_once_and_a_label_stands_once(stage: St
     stage.lines += ["Yes."]
     await stage.say(other)
     assert "Tea." in stage.model.requests[0].messages[0].text
-
-
-async def test_another_model_brings_its_own_window_and_must_be_known(stage: Stage) -> None:
-    stage.runtime.models.add(ScriptedModel([], name="small", context_window=4_000))
-    agent = (await stage.state(await stage.agent())).agent
-    changed = await change_model(stage.runtime, agent, "scripted/small")
-    assert (changed.model, changed.context_window) == ("scripted/small", 4_000)
-    with pytest.raises(NotFound):
-        await change_model(stage.runtime, agent, "nobody/model")
-
-
-async def test_a_reset_begins_the_thread_anew_and_keeps_memory(stage: Stage, clock: ManualClock) -> None:
-    agent = await stage.agent(("human", "Ada."))
-    stage.lines += [
-        (
-            call("memory_insert", label="human", new_string="Tea."),
-            call("archival_memory_insert", content="She likes tea."),
-        ),
-        "Noted.",
-    ]
-    await stage.say(agent, "A secret.", otids=["a"])
-    state = await reset_messages(stage.runtime, Scope(), agent)
-    (system,) = await stage.history(agent)
-    assert state.conversation.window == (await stage.thread(agent)).window == (system.id,)
-    assert "Tea." in system.text
-    held = [archive.id for archive in (await stage.state(agent)).archives]
-    assert len(held) == 1
-    stage.lines += [call("conversation_search", query="secret"), "Nothing."]
-    answer = await stage.say(agent, "What did I say?", otids=["a"])
-    assert text_of(answer) == "Nothing."
-    assert "No results" in str(answer.messages[1].tool_returns[0].content)
-    await stage.require_sound(agent)
 
 
 async def test_a_thread_is_not_reset_under_a_running_turn(stage: Stage, agent: str) -> None:

@@ -1,6 +1,5 @@
 """The loop: steps, tools one after the other and side by side, and what ends a turn."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -81,19 +80,6 @@ async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(st
     assert run.duration_ns
 
 
-async def test_a_failing_and_an_unknown_tool_give_results_the_agent_sees(stage: Stage, agent: str) -> None:
-    stage.lines += [
-        call("memory_insert", label="nowhere", new_string="x"),
-        call("launch_rocket"),
-        ToolCallPart("call-broken", "memory_insert", "{not json"),
-        "I am sorry.",
-    ]
-    answer = await stage.say(agent)
-    assert [status for status, _ in returns(answer)] == ["error", "error", "error"]
-    assert text_of(answer) == "I am sorry."
-    await stage.require_sound(agent)
-
-
 async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(stage: Stage, agent: str) -> None:
     stage.lines += [call("conversation_search", query=str(number)) for number in range(9)]
     answer = await stage.say(agent, max_steps=3)
@@ -152,17 +138,6 @@ async def test_tools_that_allow_it_run_side_by_side_and_their_results_keep_the_c
     assert returns(answer) == [("success", "reap"), ("success", "sow")]
     assert roles(answer.messages) == "assistant tool assistant"
     await stage.require_sound(agent)
-
-
-async def test_other_tools_run_one_after_the_other(open_stage: OpenStage) -> None:
-    table = Table()
-    table.gate.open()
-    stage = await open_stage(table.tool("sow"), table.tool("reap", runs_in_parallel=True))
-    agent = await stage.agent(tool_names=("sow", "reap"))
-    stage.lines += [(call("reap"), call("sow"), call("sow"), call("reap")), "Done."]
-    await stage.say(agent)
-    names = ["reap", "sow", "sow", "reap"]
-    assert table.notes == [f"{name} {what}" for name in names for what in ("begins", "ends")]
 
 
 async def garden(open_stage: OpenStage, *rules: ToolRule) -> tuple[Stage, str, list[str]]:
@@ -279,20 +254,6 @@ async def test_a_step_that_archives_adds_at_most_eleven_statements_and_a_transac
         most = 11 + reads + (lock if stage.store.engine.dialect.name == "postgresql" else 0)
         assert len(counted.statements) - len(plain.statements) <= most, counted.statements
         assert counted.transactions - plain.transactions == 1 + bool(reads)
-
-
-async def test_turns_of_different_agents_run_at_the_same_time(stage: Stage) -> None:
-    agents = [await stage.agent() for _ in range(3)]
-    gate = Gate()
-    stage.lines += [gate.line("Hello.") for _ in agents]
-    turns = [await stage.begin(agent) for agent in agents]
-    await gate.reached()
-    await asyncio.sleep(0.01)
-    assert len(stage.model.requests) == len(agents)
-    gate.open()
-    for turn, agent in zip(turns, agents, strict=True):
-        await turn.wait()
-        await stage.require_whole_window(agent)
 
 
 @pytest.mark.parametrize("kind", ["llm_bad_request", "llm_error"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.run_end import CALLBACK, HANDLER, callback_job, close_all, close_expired_runs, close_run, heal
+from ricordo.agents.run_end import CALLBACK, HANDLER, close_all, close_expired_runs, close_run, heal
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
@@ -213,25 +213,3 @@ async def test_the_end_of_a_run_brings_one_job_however_it_ends(stage: Stage, lin
 
     assert answer.run.callback == {"url": URL}
     assert (job.payload, job.key) == ({"run_id": answer.run.id}, f"callback:{answer.run.id}")
-
-
-async def test_a_cancelled_run_brings_it_too_and_a_running_one_does_not(stage: Stage) -> None:
-    turn, _gate = await stage.asked(await stage.agent(), callback={"url": URL}, line="Too late.")
-    assert await added(stage) == []
-
-    await turn.cancel()
-
-    assert len(await added(stage)) == 1
-
-
-async def test_nobody_is_told_who_did_not_ask(stage: Stage) -> None:
-    stage.lines.append("Done.")
-    await stage.say(await stage.agent())
-    assert await added(stage) == []
-
-
-def test_there_is_a_job_for_an_ended_run_with_an_address_alone() -> None:
-    run = make.run(make.agent(), callback={"url": URL})
-    assert callback_job(run) is None
-    assert callback_job(replace(run, ended_at=7)) is not None
-    assert callback_job(replace(run, ended_at=7, callback={})) is None

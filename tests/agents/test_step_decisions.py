@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 
 from ricordo.agents.request import Answered, TurnContext, TurnRequest, WindowLimit
@@ -24,15 +23,7 @@ from ricordo.agents.step_decisions import (
     rulebook,
 )
 from ricordo.domain.agent import AgentState
-from ricordo.domain.message import (
-    ApprovalPart,
-    ReasoningPart,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-    parts_from_json,
-    parts_to_json,
-)
+from ricordo.domain.message import ApprovalPart, TextPart, ToolCallPart, ToolReturnPart, parts_from_json, parts_to_json
 from ricordo.domain.model import ModelReply, ModelSettings, ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
@@ -107,40 +98,12 @@ def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_anothe
     }
 
 
-def test_thoughts_and_a_format_are_offered_where_the_agent_is_set_to_them() -> None:
-    offered = offered_in(turn(HEARTBEAT, thinks_in_arguments=True, response_format={"type": "json_object"}))
-    assert list(offered.tools["roll"].parameters["properties"]) == ["thinking", "sides", "request_heartbeat"]
-    assert offered.tools["send_message"].parameters["properties"]["message"]["type"] == "object"
-
-
-def test_without_a_tool_no_call_is_asked_for() -> None:
-    for style in (NATIVE, HEARTBEAT):
-        offered = offered_in(turn(style, tools=()))
-        assert (dict(offered.tools), offered.choice) == ({}, "none"), style
-
-
 def test_a_rule_that_wants_a_call_makes_a_native_agent_call() -> None:
     offered = offered_in(turn(NATIVE, ToolRule("toss", "run_first")))
     assert (list(offered.tools), offered.choice) == (["toss"], "required")
 
 
 # What a reply means.
-
-
-def test_words_and_thoughts_stay_as_they_are() -> None:
-    parts = (ReasoningPart("Hm."), TextPart("Hello."))
-    assert parsed_in(turn(), *parts) == ParsedReply(parts)
-
-
-def test_thoughts_are_taken_out_of_a_call_and_the_tool_gets_neither_them_nor_the_heartbeat() -> None:
-    asked = call("roll", thinking="Let me see.", sides=6, request_heartbeat=True)
-    parsed = parsed_in(turn(HEARTBEAT, thinks_in_arguments=True), asked)
-    thought, kept = parsed.parts
-    assert thought == ReasoningPart("Let me see.", native=False)
-    assert isinstance(kept, ToolCallPart)
-    assert orjson.loads(kept.arguments) == {"sides": 6, "request_heartbeat": True}
-    assert [orjson.loads(one.arguments) for one in parsed.calls] == [{"sides": 6}]
-    assert parsed.wants_heartbeat
 
 
 def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules() -> None:
@@ -159,15 +122,6 @@ def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules(
     assert finished_calls([part for part in stored if isinstance(part, ToolReturnPart)]) == []
 
 
-def test_arguments_that_a_rule_fixes_stand_in_the_call_and_in_what_is_run() -> None:
-    parsed = parsed_in(
-        turn(NATIVE, ToolRule("roll", "run_first", None, {"args": {"sides": 20}})), call("roll", sides=6)
-    )
-    (kept,) = parsed.parts
-    assert isinstance(kept, ToolCallPart)
-    assert orjson.loads(kept.arguments) == orjson.loads(parsed.calls[0].arguments) == {"sides": 20}
-
-
 def test_arguments_that_cannot_be_fixed_end_the_turn_as_an_invalid_call() -> None:
     a_turn = turn(NATIVE, ToolRule("roll", "run_first", None, {"args": {"sides": "many"}}))
     parsed = parsed_in(a_turn, call("roll"))
@@ -175,16 +129,6 @@ def test_arguments_that_cannot_be_fixed_end_the_turn_as_an_invalid_call() -> Non
     assert "does not fit its schema" in parsed.refused[0].content
     action = next_action(a_turn, offered_in(a_turn), None, parsed, parsed.refused, NextAction())
     assert action == NextAction("invalid_tool_call")
-
-
-def test_calls_that_need_approval_and_calls_of_the_clients_tools_wait() -> None:
-    a_turn = turn(NATIVE, ToolRule("roll", "requires_approval"))
-    parsed = parsed_in(a_turn, call("roll"), call("toss"))
-    assert [one.is_gated for one in parsed.calls] == [True, False]
-    assert parsed.is_waiting
-    assert next_action(a_turn, offered_in(a_turn), None, parsed, (), NextAction()) == NextAction("requires_approval")
-    assert parsed_in(turn(client_tools=(schema_of(TOSS),)), call("toss")).is_waiting
-    assert not parsed_in(turn(), call("toss")).is_waiting
 
 
 def approved(a_turn: TurnContext, *calls: ToolCallPart) -> ParsedReply:
@@ -254,23 +198,6 @@ def test_what_comes_after_a_call(style: str, arguments: dict[str, Any], status: 
     a_turn = turn(style)
     assert after_call(a_turn, call("roll", **arguments), status) == action
     assert a_turn.finished == [FinishedCall("roll", "six", status == "success")]
-
-
-def test_a_rule_decides_before_the_style() -> None:
-    for style in (NATIVE, HEARTBEAT):
-        asked = call("roll", request_heartbeat=True)
-        assert after_call(turn(style, ToolRule("roll", "exit_loop")), asked) == NextAction("tool_rule"), style
-        assert after_call(turn(style, ToolRule("roll", "continue_loop")), asked).stop is None, style
-
-
-def test_a_turn_does_not_end_before_what_is_required_but_is_not_told_so_twice() -> None:
-    a_turn = turn(NATIVE, ToolRule("roll", "required_before_exit"))
-    told = after_words(a_turn)
-    assert (told.stop, "roll" in str(told.heartbeat)) == (None, True)
-    assert after_words(a_turn, told) == NextAction("no_tool_call")
-    assert after_words(a_turn, finish="length") == NextAction("max_tokens_exceeded")
-    assert after_call(a_turn, call("roll")) == NextAction()
-    assert after_words(a_turn) == NextAction("end_turn")
 
 
 def test_each_type_of_agent_has_its_style_and_one_without_is_refused_by_name() -> None:

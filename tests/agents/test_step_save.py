@@ -1,16 +1,12 @@
 """Saving a step: whole or not at all, and memory that others change meanwhile."""
 
-import asyncio
-import gc
 from typing import Any
 
 import pytest
 
-from ricordo.agents import step_save
 from ricordo.agents.turn import collect
 from ricordo.domain.event import Failed
 from ricordo.domain.scope import Scope
-from ricordo.errors import LeaseLost
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.storage import archives, runs
@@ -227,36 +223,3 @@ async def test_a_conflict_fails_only_the_calls_of_its_block_and_the_rest_of_the_
     assert [status for status, _ in returns(late)] == ["error", "success", "success"]
     assert await stage.block(other, "own") == "Kind.\nAnd brief."
     assert await passages(stage, other) == ["They disagree about tea."]
-
-
-async def test_a_step_that_is_being_saved_while_others_write_is_saved_once(stage: Stage) -> None:
-    agents = [await stage.agent() for _ in range(6)]
-    stage.lines += ["Hello."] * 18
-    for _ in range(3):
-        await asyncio.gather(*(stage.say(agent) for agent in agents))
-    for agent in agents:
-        assert roles(await stage.history(agent)) == "system" + " user assistant" * 3
-        await stage.require_whole_window(agent)
-
-
-async def test_a_save_that_fails_after_its_turn_was_cancelled_is_heard_of() -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-    lost: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: lost.append(told))
-
-    async def write() -> None:
-        begun.set()
-        await ended.wait()
-        raise LeaseLost("run-1 was ended by someone else.")
-
-    turn = asyncio.create_task(step_save._finish(write()))
-    await begun.wait()
-    turn.cancel()
-    await asyncio.sleep(0)
-    ended.set()
-    with pytest.raises(asyncio.CancelledError):
-        await turn
-    del turn
-    gc.collect()
-    await asyncio.sleep(0)
-    assert lost == []

@@ -1,6 +1,5 @@
 """What is kept of calls to models: a step for each that failed, and traces where the settings ask for them."""
 
-import asyncio
 from typing import Any
 
 import orjson
@@ -65,29 +64,6 @@ async def test_a_call_that_was_cancelled_leaves_a_cancelled_step(stage: Stage, a
     await soon(turn.cancel())
     (step,) = await steps(stage, agent)
     assert (step.status, step.stop_reason, step.error) == ("cancelled", "cancelled", None)
-    await stage.require_sound(agent)
-
-
-async def test_a_turn_that_fails_outside_of_a_call_leaves_no_failed_step(stage: Stage, agent: str) -> None:
-    stage.lines.append("Fine.")
-    keep(stage, "off")
-    taken = asyncio.Event()
-
-    async def stop(*_: object, **__: object) -> None:
-        taken.set()
-        raise RuntimeError("The disk is full.")
-
-    write = stage.runtime.store.write
-
-    async def failing(work: Any) -> Any:
-        return await (stop() if "save_step" in work.__qualname__ else write(work))
-
-    stage.runtime.store.write = failing  # type: ignore[method-assign]
-    turn = await stage.begin(agent)
-    await soon(turn.wait())
-    stage.runtime.store.write = write  # type: ignore[method-assign]
-    assert taken.is_set()
-    assert await steps(stage, agent) == []
     await stage.require_sound(agent)
 
 

@@ -6,37 +6,27 @@ from pathlib import Path
 import pytest
 
 from ricordo.agents import turn as turns
-from ricordo.agents.lifecycle import AgentSpec, cancel_runs, create_agent
+from ricordo.agents.lifecycle import AgentSpec, create_agent
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.run_end import close_run
 from ricordo.agents.turn import collect, run_turn
 from ricordo.agents.turn_start import LEASE
 from ricordo.app import open_runtime
 from ricordo.domain.clock import SECOND
-from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, StepSaved, TextDelta
+from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, TextDelta
 from ricordo.domain.message import TextPart
-from ricordo.domain.model import ModelReply
 from ricordo.domain.run import StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError, ModelErrorKind, Unavailable
 from ricordo.llm.scripted import ScriptedModel, call
-from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
-from tests.seams import make
-from tests.seams.stage import Gate, Stage, all_events, returns, roles, saved, soon, text_of
+from tests.seams.stage import Gate, Stage, all_events, roles, saved, soon, text_of
 from tests.seams.stores import Held, ManualClock, broken, mended
-
-
-async def test_events_tell_of_the_start_then_of_saved_steps_then_of_the_end(stage: Stage, agent: str) -> None:
-    stage.lines += [call("conversation_search", query="tea"), "Nothing."]
-    events = await all_events(await stage.begin(agent))
-    assert [type(event) for event in events] == [RunStarted, StepSaved, StepSaved, RunEnded]
-    assert saved(events) == [message.id for message in await stage.history(agent)][2:]
 
 
 async def test_a_step_is_saved_when_its_event_comes(stage: Stage, agent: str) -> None:
@@ -116,13 +106,6 @@ async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run
     assert (answer.run.status, answer.run.stop_reason) == ("failed", "error")
     assert "secret" not in f"{answer.failure} {answer.run.error}"
     await stage.require_sound(agent)
-
-
-async def test_an_ended_turn_is_forgotten_by_the_runtime(stage: Stage, agent: str) -> None:
-    stage.lines += ["One.", ModelError("llm_error", "Down.")]
-    await stage.say(agent)
-    await stage.say(agent)
-    assert stage.runtime.live == {}
 
 
 # Plugins.
@@ -238,22 +221,6 @@ async def test_a_cancel_while_the_last_step_is_saved_comes_too_late_and_readers_
     await stage.require_sound(agent)
 
 
-async def test_a_cancel_while_a_step_is_saved_ends_the_turn_after_it_and_readers_get_what_was_saved(
-    stage: Stage, agent: str
-) -> None:
-    stage.lines += [call("conversation_search", query="tea"), "Never said."]
-    with Held(stage.store, "INSERT INTO steps") as held:
-        turn = await stage.begin(agent)
-        await held.reached()
-        cancelling = asyncio.create_task(cancelled(stage, agent, turn))
-        await asyncio.sleep(0.01)
-        held.release()
-        events = await soon(cancelling)
-    assert roles(await stage.history(agent)) == "system user assistant tool"
-    assert saved(events) == [message.id for message in await stage.history(agent)][2:]
-    await stage.require_sound(agent)
-
-
 async def test_a_cancel_while_a_failed_turn_is_being_closed_does_not_leave_it_open(stage: Stage, agent: str) -> None:
     stage.lines += [ModelError("llm_rate_limit", "Too fast.")]
     with Held(stage.store, "UPDATE runs") as held:
@@ -267,66 +234,6 @@ async def test_a_cancel_while_a_failed_turn_is_being_closed_does_not_leave_it_op
     end = (await soon(reading))[-1]
     assert isinstance(end, Failed)
     assert (end.kind, end.run.status) == ("llm_rate_limit", "failed")
-    await stage.require_sound(agent)
-
-
-async def test_a_cancel_while_a_failed_turn_waits_to_be_closed_does_not_leave_it_open(stage: Stage) -> None:
-    agent, other = await stage.agent(), await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line(ModelError("llm_rate_limit", "Too fast.")), "Hello."]
-    turn = await stage.begin(agent)
-    await gate.reached()
-    with Held(stage.store, "INSERT INTO runs") as held:
-        busy = asyncio.create_task(stage.say(other))
-        await held.reached()
-        gate.open()
-        await asyncio.sleep(0.01)  # the turn's end stands in the writer's queue now
-        cancelling = asyncio.create_task(turn.cancel())
-        await asyncio.sleep(0.01)
-        held.release()
-        await soon(cancelling)
-    await soon(busy)
-    assert [run.status for run in await stage.runs(agent)] == ["failed"]
-    await stage.require_sound(agent)
-
-
-async def test_cancel_runs_tells_for_each_run_whether_it_could_be_cancelled(stage: Stage, agent: str) -> None:
-    gate = Gate()
-    stage.lines += ["Done.", gate.line("Never said.")]
-    await stage.say(agent)
-    turn = await stage.begin(agent)
-    done, running = [run.id for run in await stage.runs(agent)]
-    await gate.reached()
-    assert await cancel_runs(stage.runtime, Scope(), agent, [done, running, "run-unknown"]) == {
-        done: False,
-        running: True,
-        "run-unknown": False,
-    }
-    await soon(turn.wait())
-    assert await cancel_runs(stage.runtime, Scope(), agent) == {}
-    await stage.require_sound(agent)
-
-
-async def test_calls_that_act_outside_get_the_interrupted_result_when_they_are_cancelled(open_stage: OpenStage) -> None:
-    gate = Gate()
-
-    async def ring(context: ToolContext) -> str:
-        """Ring a bell."""
-        await gate.pass_through()
-        return "Rang."
-
-    stage = await open_stage(ServerTool(ring, "custom", acts_outside=True))
-    agent = await stage.agent(("human", "Ada."), tool_names=("ring",))
-    stage.lines += [(call("memory_insert", label="human", new_string="Tea."), call("ring"))]
-    turn = await stage.begin(agent)
-    await gate.reached()
-    assert roles(await stage.history(agent)) == "system user assistant"
-    events = await cancelled(stage, agent, turn)
-    history = await stage.history(agent)
-    assert roles(history) == "system user assistant tool"
-    assert [(part.status, part.content) for part in history[-1].tool_returns] == [("error", INTERRUPTED)] * 2
-    assert saved(events) == [message.id for message in history][2:]
-    assert await stage.block(agent, "human") == "Ada."
     await stage.require_sound(agent)
 
 
@@ -356,19 +263,6 @@ async def test_a_turn_whose_lease_is_lost_saves_nothing_more(stage: Stage) -> No
     assert events[-1].run.status == "cancelled"
     assert roles(await stage.history(agent)) == "system user"
     assert await stage.block(agent, "human") == "Ada."
-    await stage.require_sound(agent)
-
-
-async def test_a_turn_that_another_process_took_for_dead_ends_as_failed_with_that_reason(
-    stage: Stage, agent: str
-) -> None:
-    turn, gate = await stage.asked(agent, line="Never saved.")
-    await end_elsewhere(stage, agent, "error")
-    gate.open()
-    end = (await all_events(turn))[-1]
-    assert isinstance(end, Failed)
-    assert (end.kind, end.message) == ("interrupted", "Gone.")
-    assert roles(await stage.history(agent)) == "system user"
     await stage.require_sound(agent)
 
 
@@ -422,15 +316,6 @@ async def test_readers_are_told_an_end_even_where_none_can_be_saved(
     assert text_of(await stage.say(agent, "Are you there?")) == "Yes?"
     assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["Hello?", "Are you there?"]
     await stage.require_sound(agent)
-
-
-async def test_readers_are_told_an_end_when_the_agent_is_deleted_under_a_turn(stage: Stage, agent: str) -> None:
-    turn, gate = await stage.asked(agent, line="Never saved.")
-    await make.remove_agent(stage.store, agent)
-    gate.open()
-    events = await all_events(turn)
-    assert isinstance(events[-1], Failed)
-    assert saved(events) == []
 
 
 # Readers.
@@ -519,12 +404,3 @@ async def test_a_turn_that_does_not_finish_is_marked_at_shutdown_and_the_agent_a
     assert (end.run.status, end.run.stop_reason) == ("failed", "error")
     async with open_runtime(settings, ProviderSettings(), extra_models=[ScriptedModel(["Back."])]) as runtime:
         assert text_of(await soon(collect(await begin(runtime, agent)))) == "Back."
-
-
-async def test_a_silent_end_of_the_model_is_an_error_and_not_a_hanging_turn(stage: Stage, agent: str) -> None:
-    stage.lines += [ModelReply((TextPart("Hello."),)), ModelReply(())]
-    await stage.say(agent)
-    answer = await stage.say(agent)
-    assert answer.run.ended_at
-    assert returns(answer) == []
-    await stage.require_sound(agent)

@@ -10,12 +10,11 @@ from ricordo.agents.turn import PastTurn, collect, run_turn
 from ricordo.agents.turn_start import LEASE, REPEAT_WINDOW
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import Message, TextPart
-from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, Conflict, Invalid, ModelError, NotFound
-from ricordo.llm.scripted import ScriptedModel, call
+from ricordo.errors import Busy, ModelError, NotFound
+from ricordo.llm.scripted import call
 from ricordo.search.index import insert_messages
-from ricordo.storage import agents, blocks, conversations, runs
+from ricordo.storage import agents, conversations, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
@@ -116,12 +115,6 @@ async def test_an_unknown_agent_thread_or_model_is_refused_before_anything_is_st
     assert stage.model.requests == []
 
 
-async def test_a_request_without_a_message_is_refused(stage: Stage, agent: str) -> None:
-    with pytest.raises(Invalid):
-        await run_turn(stage.runtime, TurnRequest(Scope(), agent, ()))
-    assert await stage.runs(agent) == []
-
-
 async def test_a_repeat_by_otid_while_the_turn_runs_gets_the_same_answer(stage: Stage, agent: str) -> None:
     gate = Gate()
     stage.lines += [gate.line("Once.")]
@@ -132,47 +125,6 @@ async def test_a_repeat_by_otid_while_the_turn_runs_gets_the_same_answer(stage: 
     one, other = await asyncio.gather(collect(first), collect(again))
     assert (one.run, one.messages) == (other.run, other.messages)
     assert len(await stage.runs(agent)) == len(stage.model.requests) == 1
-
-
-async def test_a_repeat_by_otid_gets_the_stored_answer_of_a_turn_that_ended_or_failed(stage: Stage, agent: str) -> None:
-    stage.lines += ["Once."]
-    one = await stage.say(agent, "Say it.", "Please.", otids=["a", "b"])
-    other = await stage.say(agent, "Say it.", "Please.", otids=["a", "b"])
-    assert (other.run, as_stored(other), other.failure) == (one.run, as_stored(one), None)
-    stage.lines += [ModelError("llm_rate_limit", "Too fast.")]
-    failed = await stage.say(agent, "Again.", otids=["c"])
-    again = await stage.say(agent, "Again.", otids=["c"])
-    assert failed.failure
-    assert again.failure
-    assert (again.run, again.failure.kind) == (failed.run, "llm_rate_limit")
-    assert len(stage.model.requests) == 2
-    await stage.require_sound(agent)
-
-
-async def test_an_otid_used_before_among_others_is_a_conflict(stage: Stage, agent: str) -> None:
-    stage.lines += ["One.", "Two."]
-    await stage.say(agent, "A", "B", otids=["a", "b"])
-    for texts, otids in ((("A", "C"), ["a", "c"]), (("A", "B", "C"), ["a", "b", "c"]), (("A", "X"), ["a"])):
-        with pytest.raises(Conflict, match="otid"):
-            await stage.begin(agent, *texts, otids=otids)
-    await stage.say(agent, "D", otids=["d"])
-    with pytest.raises(Conflict, match="otid"):
-        await stage.begin(agent, "B", "D", otids=["b", "d"])
-    await stage.require_sound(agent)
-
-
-async def test_one_otid_twice_in_a_request_is_refused_at_once(stage: Stage, agent: str) -> None:
-    with pytest.raises(Invalid, match="otid"):
-        await stage.begin(agent, "A", "B", otids=["a", "a"])
-    assert await stage.runs(agent) == []
-    await stage.require_sound(agent)
-
-
-async def test_an_otid_counts_within_its_conversation_only(stage: Stage) -> None:
-    one, other = await stage.agent(), await stage.agent()
-    stage.lines += ["One.", "Other."]
-    assert text_of(await stage.say(one, "Hi.", otids=["a"])) == "One."
-    assert text_of(await stage.say(other, "Hi.", otids=["a"])) == "Other."
 
 
 async def test_a_clients_retry_with_the_same_body_within_ten_minutes_is_not_run_again(
@@ -283,16 +235,6 @@ def prompts(stage: Stage) -> list[Message]:
     return [request.messages[0] for request in stage.model.requests]
 
 
-async def test_the_system_prompt_keeps_every_byte_while_memory_stays(stage: Stage, clock: ManualClock) -> None:
-    agent = await stage.agent(("human", "Ada."))
-    stage.lines += ["One.", call("conversation_search", query="x"), "Two.", "Three."]
-    for text in ("A", "B", "C"):
-        clock.advance(3600)
-        await stage.say(agent, text)
-    assert len(prompts(stage)) == 4
-    assert {prompt.text for prompt in prompts(stage)} == {(await stage.history(agent))[0].text}
-
-
 async def test_the_system_prompt_is_rebuilt_in_place_at_the_step_after_an_edit(stage: Stage) -> None:
     agent = await stage.agent(("human", "Ada."))
     (before,) = await stage.history(agent)
@@ -307,16 +249,6 @@ async def test_the_system_prompt_is_rebuilt_in_place_at_the_step_after_an_edit(s
     await stage.say(agent, "Still?")
     assert prompts(stage)[2].text == second.text
     assert roles(await stage.history(agent)).count("system") == 1
-
-
-async def test_a_block_changed_by_its_owner_is_in_the_next_turns_prompt(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Ada."))
-    stage.lines += ["One.", "Two."]
-    await stage.say(agent)
-    block = (await stage.state(agent)).blocks[0]
-    await stage.store.write(lambda tx: blocks.write(tx, block, "Ada, mathematician.", make.change_metadata("user")))
-    await stage.say(agent)
-    assert "mathematician" in prompts(stage)[1].text
 
 
 async def test_the_system_prompt_is_rebuilt_on_a_new_day_at_a_turns_first_step_only(
@@ -336,17 +268,6 @@ async def test_the_system_prompt_is_rebuilt_on_a_new_day_at_a_turns_first_step_o
     assert first == second
     assert "January 01, 2026" in first
     assert "January 02, 2026" in third
-
-
-async def test_the_day_turns_in_the_agents_own_time_zone(stage: Stage, clock: ManualClock) -> None:
-    agent = await stage.agent(timezone="America/Los_Angeles")
-    stage.lines += ["One.", "Two."]
-    await stage.say(agent)
-    clock.advance(9 * 3600)  # midnight has passed there, not in London
-    await stage.say(agent)
-    first, second = (prompt.text for prompt in prompts(stage))
-    assert "December 31, 2025" in first
-    assert "January 01, 2026" in second
 
 
 async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(stage: Stage, agent: str) -> None:
@@ -408,12 +329,3 @@ async def test_an_agent_that_clears_its_buffer_begins_anew_after_a_turn_that_fai
     assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["Second."]
     assert roles(await stage.history(agent)) == "system user user assistant"
     assert (await stage.thread(agent)).message_count == 4
-
-
-async def test_what_only_one_provider_understands_is_not_sent_to_the_model_of_another(stage: Stage) -> None:
-    other = ScriptedModel(["Hello."], name="other")
-    other._info = replace(other.info, handle="elsewhere/other", provider="elsewhere")
-    stage.runtime.models.add(other)
-    agent = await stage.agent(model_settings=ModelSettings(temperature=0.5, extra={"top_k": 3}))
-    await stage.say(agent, model="elsewhere/other")
-    assert (other.requests[0].settings.temperature, other.requests[0].settings.extra) == (0.5, {})

@@ -40,10 +40,6 @@ def test_a_block_that_its_policy_makes_read_only_says_so_too() -> None:
     assert "<metadata>\n- read_only=true\n- chars_current=" in render_memory(section(make.block(policy="read_only")))
 
 
-def test_sizes_are_counted_in_characters_of_the_stored_value() -> None:
-    assert "- chars_current=8\n" in render_memory(section(make.block(value="</value>")))
-
-
 @pytest.mark.parametrize("agent_type", ["sleeptime_agent", "memgpt_v2_agent", "letta_v1_agent", "split_thread_agent"])
 def test_anthropic_models_see_line_numbers(agent_type: AgentType) -> None:
     plans = make.block("plans", "", description="What comes next.", read_only=True)
@@ -56,16 +52,6 @@ def test_line_numbers_need_both_the_provider_and_the_type() -> None:
     assert not is_numbered("letta_v1_agent", "openai")
     assert not is_numbered("memgpt_agent", "anthropic")
     assert "→" not in render_memory(section(PERSONA, agent_type="memgpt_agent", provider="anthropic"))
-
-
-def test_every_line_of_a_numbered_value_has_its_number_also_empty_ones() -> None:
-    rendered = render_memory(section(make.block(value="a\n\n\tb\n"), provider="anthropic"))
-    assert "<value>\n1→ a\n2→ \n3→ \tb\n4→ \n</value>" in rendered
-
-
-def test_without_blocks_the_standard_form_writes_nothing_and_the_numbered_form_an_empty_wrapper() -> None:
-    assert render_memory(section()) == ""
-    assert render_memory(section(provider="anthropic")) == golden("line_numbered_without_blocks")
 
 
 DIRECTORIES = (
@@ -230,7 +216,3 @@ def test_a_block_whose_edits_may_wait_says_so_in_one_line(policy: Policy) -> Non
     (line,) = set(told.split("\n")) - set(direct.split("\n"))
     assert line.startswith(f"- policy={policy} (your edits wait for the owner")
     assert told.replace(f"{line}\n", "") == direct
-
-
-def test_a_read_only_block_says_nothing_of_another_policy() -> None:
-    assert "policy" not in render_memory(section(make.block(policy="propose", read_only=True)))

@@ -54,10 +54,6 @@ def test_the_archive_is_mentioned_once_it_holds_something_with_every_tag_once_in
     assert prompt(state, recall_count=0).text == golden("metadata_with_archive")
 
 
-def test_an_empty_archive_is_not_mentioned() -> None:
-    assert prompt(with_archives((0, ()))).text == golden("metadata")
-
-
 def test_the_day_is_the_agents_own() -> None:
     just_past_midnight_in_rome = replace(STATE, agent=replace(AGENT, timezone="Europe/Rome"))
     now = to_micros(datetime(2026, 1, 20, 23, 30, tzinfo=UTC))
@@ -110,18 +106,6 @@ def test_a_change_of_memory_makes_it_anew_at_any_step(changed: AgentState, first
     assert not prompt(changed).is_current(prompt().key, first_step=first_step)
 
 
-@pytest.mark.parametrize("first_step", [True, False])
-def test_other_tool_rules_make_it_anew_at_any_step(first_step: bool) -> None:
-    ruled = prompt(STATE, NOW, 12, "Speak first.")
-    assert not ruled.is_current(prompt().key, first_step=first_step)
-
-
-def test_the_order_of_blocks_is_part_of_memory() -> None:
-    one, other = make.block("a"), make.block("b")
-    turned = prompt(replace(STATE, blocks=(other, one)))
-    assert not turned.is_current(prompt(replace(STATE, blocks=(one, other))).key, first_step=False)
-
-
 ARCHIVED = with_archives((3, ("city",)))
 OTHER_DAY_OR_ARCHIVE = [
     (ARCHIVED, NOW + 24 * 3600 * SECOND),
@@ -144,11 +128,6 @@ def test_counts_alone_never_make_it_anew() -> None:
     assert later.is_current(prompt(ARCHIVED).key, first_step=False)
 
 
-def test_a_block_that_was_written_back_to_what_it_was_leaves_the_stored_prompt_current() -> None:
-    rewritten = replace(STATE, blocks=(replace(STATE.blocks[0], version=9, updated_at=NOW),))
-    assert prompt(rewritten).is_current(prompt().key, first_step=True)
-
-
 MIDNIGHT = to_micros(datetime(2026, 1, 20, 8, 0, tzinfo=UTC))  # in Los Angeles
 
 
@@ -164,16 +143,6 @@ def test_the_stored_text_is_the_same_bytes_all_day_long(turns: list[tuple[int, i
         if not now.is_current(stored.key, first_step=first_step):
             stored = now
     assert stored.text == text
-
-
-def test_the_new_day_begins_at_the_agents_midnight() -> None:
-    stored = prompt(now=MIDNIGHT).key
-    assert prompt(now=MIDNIGHT + 86_400 * SECOND - 1).is_current(stored, first_step=True)
-    assert not prompt(now=MIDNIGHT + 86_400 * SECOND).is_current(stored, first_step=True)
-
-
-def test_a_prompt_without_a_stored_key_is_made() -> None:
-    assert not prompt().is_current("", first_step=False)
 
 
 def test_what_stands_before_the_metadata_is_the_same_bytes_whatever_the_time_and_the_counts() -> None:

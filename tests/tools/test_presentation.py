@@ -1,4 +1,3 @@
-import timeit
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid
-from ricordo.tools.builtin import plugin
 from ricordo.tools.presentation import (
     HEARTBEAT,
     QUOTE,
@@ -110,18 +108,6 @@ def test_what_is_said_takes_the_schema_of_the_response_format() -> None:
             schema_for(SPEECH, ToolPresentation(response_format=unknown), is_terminal=True)
 
 
-def test_presenting_all_tools_again_costs_microseconds() -> None:
-    schemas = [one.schema for one in plugin.tools()]
-
-    def present() -> None:
-        for schema in schemas:
-            schema_for(schema, BOTH, is_terminal=False)
-
-    present()
-    assert len(schemas) >= 9
-    assert min(timeit.repeat(present, number=20, repeat=10)) / 20 < 0.002
-
-
 # --- how calls are read back ---
 
 
@@ -184,17 +170,6 @@ def test_thoughts_go_back_into_the_call_they_were_about() -> None:
     assert after.parts[:2] == before.parts[:2]
     assert [loads(part) for part in after.tool_calls] == [{THINKING: "First.\nSecond.", "query": "a"}, {"query": "b"}]
     assert list(loads(after.tool_calls[0])) == [THINKING, "query"]
-
-
-def test_messages_without_thoughts_for_a_call_stay_the_same_objects() -> None:
-    messages = [
-        make.message(AGENT),
-        assistant(ReasoningPart("Hm.", native=False), TextPart("Hello.")),
-        assistant(ReasoningPart("Hm."), call("{}")),
-        assistant(ReasoningPart("Hm.", native=False), call("{broken")),
-        assistant(ReasoningPart("Hm.", native=False), call({THINKING: "own"})),
-    ]
-    assert all(one is other for one, other in zip(with_thoughts(messages), messages, strict=True))
 
 
 _value = st.recursive(

@@ -76,11 +76,6 @@ def test_a_limit_counts_the_calls_of_this_turn_whatever_they_gave() -> None:
     assert "search" not in book.allowed(called("search", "search", is_success=False)).names
 
 
-def test_a_limit_of_the_only_tool_leaves_words_alone() -> None:
-    book = Rulebook([rule("max_count_per_step", "plan", max_count_limit=1)], ["plan"])
-    assert book.allowed(called("plan")) == Allowed((), {}, must_call=False)
-
-
 def test_the_output_of_a_tool_decides_what_comes_next() -> None:
     cases = {"yes": "write", "true": "check", "1": "search", "1.0": "plan", '{"a":true,"b":[1]}': "plan"}
     book = Rulebook([rule("conditional", "plan", child_output_mapping=cases, default_child="send_message")], TOOLS)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from ricordo.tools.builtin import plugin
-from ricordo.tools.toolbox import ServerTool, ToolContext, arguments_model
+from ricordo.tools.toolbox import ServerTool, ToolContext
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "tools.json").read_text("utf-8"))
 TOOLS = {tool.name: tool for tool in plugin.tools()}
@@ -24,15 +24,6 @@ def test_a_built_in_tool_is_described_to_models_like_this(expected: dict[str, An
     assert schema.description == expected["description"]
     assert schema.parameters == expected["parameters"]
     assert list(schema.parameters["properties"]) == list(expected["parameters"]["properties"])
-
-
-def test_only_tools_that_change_nothing_run_side_by_side() -> None:
-    assert {name for name, tool in TOOLS.items() if tool.runs_in_parallel} == {
-        "conversation_search",
-        "archival_memory_search",
-        "list_memory_blocks",
-        "read_memory_block",
-    }
 
 
 async def plan_trip(
@@ -79,14 +70,6 @@ def test_types_defaults_and_choices_come_from_the_signature_and_words_from_the_d
         },
         "required": ["city", "days"],
     }
-
-
-def test_a_tool_without_parameters_or_docstring_has_an_empty_schema() -> None:
-    def wait(context: ToolContext) -> None: ...
-
-    schema = ServerTool(wait, "custom").schema
-    assert (schema.name, schema.description) == ("wait", "")
-    assert schema.parameters == {"type": "object", "properties": {}, "required": []}
 
 
 def test_parameters_may_have_the_names_of_schema_words() -> None:
@@ -136,18 +119,3 @@ async def test_parameters_may_have_any_name_that_python_allows() -> None:
     assert list(tool.schema.parameters["properties"]) == ["copy", "json", "schema", "model_config"]
     context: Any = None
     assert await tool.call(context, {"copy": "a", "json": "b", "schema": "c", "model_config": "d"}) == "abcd"
-
-
-def test_arguments_are_checked_against_the_signature() -> None:
-    model = arguments_model(plan_trip)
-    assert model.model_validate({"city": "Turin", "days": "3", "stops": None}).model_dump(by_alias=True) == {
-        "city": "Turin",
-        "days": 3,
-        "budget": None,
-        "by": "train",
-        "stops": None,
-        "with_dog": False,
-    }
-    with pytest.raises(ValidationError) as wrong:
-        model.model_validate({"city": 3, "by": "plane", "colour": "red"})
-    assert [fault["loc"] for fault in wrong.value.errors()] == [("city",), ("days",), ("by",), ("colour",)]

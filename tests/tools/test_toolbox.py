@@ -15,7 +15,7 @@ from ricordo.domain.tool import Tool
 from ricordo.errors import Unavailable
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage.engine.store import to_json
-from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, failed_result, schema_of
+from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, failed_result
 from tests.seams import make
 
 LIMIT = 5  # seconds that a handshake may take before the test fails
@@ -209,29 +209,6 @@ async def test_a_result_over_the_tools_limit_is_cut_with_a_note() -> None:
     assert result.content.startswith('{"su... [NOTE: ')
 
 
-async def test_results_come_in_the_order_of_the_calls() -> None:
-    released = {"a": asyncio.Event(), "b": asyncio.Event(), "c": asyncio.Event()}
-    ended: list[str] = []
-
-    async def wait(context: ToolContext, name: str) -> str:
-        await released[name].wait()
-        ended.append(name)
-        # The last call ends first.
-        for before in {"c": "b", "b": "a"}.get(name, ""):
-            released[before].set()
-        return name
-
-    released["c"].set()
-    bench = Bench([ServerTool(wait, "custom", runs_in_parallel=True)])
-    results = await bench.run(*(call("wait", {"name": name}, f"call-{name}") for name in "abc"))
-    assert ended == ["c", "b", "a"]
-    assert [(result.call_id, result.content) for result in results] == [
-        ("call-a", "a"),
-        ("call-b", "b"),
-        ("call-c", "c"),
-    ]
-
-
 class Meeting:
     """Tools that note when they begin and end; `meet` ends only once two of its calls are inside at the same time."""
 
@@ -276,35 +253,6 @@ async def test_parallel_calls_wait_for_the_sequential_ones_around_them() -> None
     assert [result.content for result in results] == ["a", "b", "c", "d"]
 
 
-async def test_it_is_the_agents_stored_tool_that_says_whether_calls_overlap() -> None:
-    meeting = Meeting()
-    meeting.both.set()
-    bench = Bench(meeting.tools(), runs_in_parallel=False)
-    await bench.run(call("meet", {"name": "a"}), call("meet", {"name": "b"}))
-    assert meeting.log == ["+a", "-a", "+b", "-b"]
-
-
-async def test_a_failing_call_leaves_its_neighbours_alone() -> None:
-    meeting = Meeting()
-    bench = Bench([*meeting.tools(), ServerTool(explode, "custom", runs_in_parallel=True)])
-    results = await bench.run(call("meet", {"name": "a"}), call("explode"), call("meet", {"name": "b"}))
-    assert [(result.status, result.content) for result in results] == [
-        ("success", "a"),
-        ("error", "RuntimeError: Boom"),
-        ("success", "b"),
-    ]
-
-
-async def test_each_call_gets_a_context_with_its_own_id() -> None:
-    def whoami(context: ToolContext) -> str:
-        """Tell the call's id."""
-        return context.call_id
-
-    bench = Bench([ServerTool(whoami, "custom")])
-    results = await bench.run(call("whoami", call_id="call-a"), call("whoami", call_id="call-b"))
-    assert [result.content for result in results] == ["call-a", "call-b"]
-
-
 async def test_a_cancelled_step_is_no_result() -> None:
     entered = asyncio.Event()
     left = asyncio.Event()
@@ -328,27 +276,6 @@ async def test_an_alias_of_a_parameter_is_accepted_and_not_shown() -> None:
     tool = ServerTool(echo, "custom", aliases={"words": "text"})
     assert (await Bench([tool]).one("echo", {"words": "tea"})).content == "tea"
     assert list(tool.schema.parameters["properties"]) == ["text"]
-
-
-def test_two_tools_of_one_name_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match='Two plugins offer a tool named "echo"'):
-        Toolbox([ServerTool(echo, "custom"), ServerTool(echo, "letta_core")])
-
-
-def test_a_toolbox_knows_its_tools_by_name() -> None:
-    box = Toolbox(TOOLS)
-    assert list(box) == TOOLS
-    assert box.get("echo") is TOOLS[1]
-    assert box.get("fly") is None
-
-
-def test_a_stored_tool_is_shown_to_models_by_its_schema() -> None:
-    parameters = {"type": "object", "properties": {"sides": {"type": "integer"}}, "required": ["sides"]}
-    tool = make.tool("roll", description="Old words.", json_schema={"name": "roll", "parameters": parameters})
-    shown = schema_of(tool)
-    assert (shown.name, shown.description, shown.parameters) == ("roll", "Old words.", parameters)
-    described = make.tool("roll", json_schema={"description": "New words.", "parameters": parameters})
-    assert schema_of(described).description == "New words."
 
 
 async def test_what_a_result_quotes_and_whether_it_is_untrusted_is_kept_with_it() -> None:

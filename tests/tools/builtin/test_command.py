@@ -47,14 +47,6 @@ async def test_create_makes_a_block_with_slashes_tabs_and_a_description(store: S
     assert (made.label, made.value, made.description) == ("plans/2026", "\tRest", "What is ahead")
 
 
-async def test_a_block_can_be_made_empty_and_written_in_the_same_step(store: SqliteStore) -> None:
-    one = await desk(store)
-    await one.said("memory", command="create", path="/memories/plans")
-    assert await one.said("memory", command="insert", path="/memories/plans", insert_text="Rest") == "Rest"
-    await one.save()
-    assert [(block.label, block.value) for block in one.state.blocks] == [("plans", "Rest")]
-
-
 @pytest.mark.parametrize("path", ["/memories/people/ada", "people/ada", "/people/ada"])
 async def test_a_path_names_a_block(human: Desk, path: str) -> None:
     value = await human.said("memory", command="str_replace", path=path, old_string="Ada", new_string="Eve")
@@ -166,7 +158,3 @@ async def test_a_command_that_is_not_right_is_refused_in_these_words(
 ) -> None:
     assert await human.refused("memory", **arguments) == told
     assert human.memory.block("people/ada").value == TEXT
-
-
-async def test_an_unknown_command_is_refused(human: Desk) -> None:
-    assert "'create', 'str_replace', 'insert', 'delete' or 'rename'" in await human.refused("memory", command="view")

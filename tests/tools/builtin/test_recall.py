@@ -190,19 +190,6 @@ async def test_an_unknown_role_is_refused_with_the_roles_there_are() -> None:
     )
 
 
-async def test_a_query_is_words_and_without_any_gives_the_newest(nina: Desk, store: SqliteStore) -> None:
-    other = await desk(store, name="Otto")
-    await keep(other, "jasmine of another agent")
-    await keep(nina, "jasmine", created_at=at(2026, 1, 1))
-    await keep(nina, "third", created_at=at(2026, 1, 3))
-    await keep(nina, "second", created_at=at(2026, 1, 2))
-    assert await found(nina, "…", limit=2) == ["third", "second"]
-    for query in ('jasmine"', "jasmine AND NOT", "NEAR(jasmine", "jasmine*", "text:jasmine", "-jasmine", "^jasmine ☕"):
-        assert await found(nina, query) == ["jasmine"], query
-    result = await nina.call("conversation_search", query="coffee")
-    assert (result.status, result.content, result.is_json) == ("success", NOBODY, False)
-
-
 def test_a_span_is_told_in_the_largest_unit_that_fits() -> None:
     spans = {0: "0s", 59: "59s", 60: "1m", 3_599: "59m", 3_600: "1h", 86_399: "23h", 86_400: "1d", 900 * 86_400: "900d"}
     for seconds, told in {**spans, -5: "0s"}.items():
@@ -274,14 +261,6 @@ async def test_one_of_the_tags_is_enough_unless_all_are_asked_for(archivist: Des
     assert len(await filed(archivist, "tea", top_k=2)) == 2
 
 
-async def test_the_better_match_comes_first_with_its_rank_and_score(archivist: Desk) -> None:
-    value = await archivist.read("archival_memory_search", query="where does Ada love jasmine tea")
-    assert value[0]["content"] == "Ada loves jasmine tea."
-    assert [item["relevance"]["fts_rank"] for item in value] == [1, 2, 3, 4]
-    scores = [item["relevance"]["rrf_score"] for item in value]
-    assert scores == sorted(scores, reverse=True)
-
-
 async def test_passages_are_found_by_the_agents_own_dates(nina: Desk, store: SqliteStore) -> None:
     archive = await make.stored_archive(store, nina.state.agent)
     moments = {"on the 19th": at(2026, 1, 20, 7, 30), "on the 20th": at(2026, 1, 20, 8)}
@@ -291,12 +270,6 @@ async def test_passages_are_found_by_the_agents_own_dates(nina: Desk, store: Sql
     assert await filed(nina, "tea", end_datetime="2026-01-19") == ["Tea on the 19th."]
     assert await filed(nina, "tea", start_datetime="2026-01-20", end_datetime="2026-01-20") == ["Tea on the 20th."]
     assert await filed(nina, "tea", start_datetime="2026-01-20T00:01") == []
-
-
-async def test_an_agent_without_an_archive_finds_nothing(nina: Desk, store: SqliteStore) -> None:
-    other = await desk(store, name="Otto")
-    await make.stored_archive(store, other.state.agent, "jasmine")
-    assert await nina.said("archival_memory_search", query="jasmine") == NOBODY
 
 
 # What stands there already.
