@@ -118,6 +118,19 @@ def new_shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder that is not there yet, in a machine where nothing else is set."""
+    folder = tmp_path / "data"
+    monkeypatch.chdir(tmp_path)
+    wanted = environment(folder)
+    for name in os.environ.keys() - wanted.keys():
+        monkeypatch.delenv(name)
+    for name, value in wanted.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
 def remember(shell: Shell, *names: str) -> None:
     """Lay out a database that remembers a canary of each of these users."""
 

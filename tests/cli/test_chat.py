@@ -39,27 +39,16 @@ class Page(Screen):
         self.shown.append(("question", question))
         return self.answers.pop(0)
 
-    def say(self, text: str) -> None:
-        self.shown.append(("say", text))
-
-    def think(self, text: str) -> None:
-        self.shown.append(("think", text))
-
-    def quietly(self, text: str) -> None:
-        self.shown.append(("quietly", text))
-
-    def tell(self, text: str) -> None:
-        self.shown.append(("tell", text))
-
-    def complain(self, text: str) -> None:
-        self.shown.append(("complain", text))
-
     def end_line(self) -> None:
         self.shown.append(("end", ""))
 
     def text(self, kind: str) -> str:
         """All text of one kind."""
         return "\n".join(text for shown, text in self.shown if shown == kind)
+
+
+for _kind in ("say", "think", "quietly", "tell", "complain"):
+    setattr(Page, _kind, lambda self, text, kind=_kind: self.shown.append((kind, text)))
 
 
 @pytest.fixture(scope="module")
@@ -213,10 +202,15 @@ def test_ctrl_c_stops_the_agent_too(server: ServerInThread, talk: Chat, monkeypa
         assert http.get(f"/v1/runs/{seen[0]['run_id']}").json()["status"] == "cancelled"
 
 
-def test_help_lists_every_command(talk: Chat) -> None:
+def test_commands_are_listed_and_one_that_cannot_be_is_explained(talk: Chat) -> None:
     listed = command(talk, "/help")
     for name in "help agents agent new blocks block model search reset quit".split():
         assert re.search(rf"^/{name} ", listed, re.MULTILINE)
+    for line, sentence in (("/dance", "There is no /dance"), ("/agent", "/agent NAME"), ("/search ", "/search WORDS")):
+        with pytest.raises(Invalid, match=sentence):
+            run_command(talk, line)
+    run_command(talk, "/quit")
+    assert talk.is_over
 
 
 def test_agents_are_made_listed_and_chosen_by_name_or_id(talk: Chat) -> None:
@@ -235,13 +229,10 @@ def test_agents_are_made_listed_and_chosen_by_name_or_id(talk: Chat) -> None:
         find_agent(talk.client, "agent-zoe")
 
 
-def test_blocks_are_listed_with_their_size_and_read(talk: Chat) -> None:
+def test_blocks_are_read_and_the_model_is_shown_and_changed(talk: Chat) -> None:
     assert f"persona  {len(DEFAULT_BLOCKS['persona'])} of 100000 characters" in command(talk, "/blocks")
     assert command(talk, "/block persona") == DEFAULT_BLOCKS["persona"]
     assert command(talk, "/block human") == "(empty)"
-
-
-def test_the_model_is_shown_and_changed(talk: Chat) -> None:
     assert f"* {MODEL}" in command(talk, "/model")
     assert "ricordo/librarian" in command(talk, "/model")
     command(talk, "/model ricordo/librarian")
@@ -262,40 +253,21 @@ def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(server: Serv
     assert "Nothing found" in command(talk, "/search zeppelin")
 
 
-def test_a_reset_asks_first(server: ServerInThread, talk: Chat) -> None:
+def test_a_reset_asks_first_and_a_pipe_is_not_asked_and_deletes_nothing(
+    server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.says("Hello.")
     assert chatting._take(talk, "Hello.")
+    talk.screen = Screen()
+    run_command(talk, "/reset")
+    assert "This cannot be asked here" in capsys.readouterr().err
     for answer, left in ((False, 3), (True, 1)):
         talk.screen = Page(answer)
         run_command(talk, "/reset")
         assert "Delete every message of nina?" in page(talk).text("question")
         assert len(talk.client.agent(talk.agent["id"])["message_ids"]) == left
-    talk.screen = Page()
-    run_command(talk, "/reset yes")
+    assert command(talk, "/reset yes") == "The messages of nina are deleted. Its memory is unchanged."
     assert page(talk).text("question") == ""
-
-
-def test_a_pipe_is_not_asked_and_nothing_is_deleted(
-    server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert chatting._take(talk, "Hello.")
-    talk.screen = Screen()
-    run_command(talk, "/reset")
-    assert "This cannot be asked here" in capsys.readouterr().err
-    assert len(talk.client.agent(talk.agent["id"])["message_ids"]) == 3
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"), [("/dance", "There is no /dance"), ("/agent", "/agent NAME"), ("/search ", "/search WORDS")]
-)
-def test_a_command_that_cannot_be_is_explained(talk: Chat, line: str, sentence: str) -> None:
-    with pytest.raises(Invalid, match=sentence):
-        run_command(talk, line)
-
-
-def test_quit_leaves(talk: Chat) -> None:
-    run_command(talk, "/quit")
-    assert talk.is_over
 
 
 def test_the_first_agent_is_made_once_and_takes_the_model_that_is_named(server: ServerInThread) -> None:
@@ -329,31 +301,26 @@ def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
                 client.agents()
 
 
-def test_an_address_without_a_server_is_told() -> None:
-    with closing(Client("http://127.0.0.1:9")) as client:
+def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_place(tmp_path: Path) -> None:
+    nowhere = "http://127.0.0.1:9"
+    with closing(Client(nowhere)) as client:
         assert client.version() is None
         with pytest.raises(Unavailable, match="does not answer"):
             client.agents()
     for wrong in ("127.0.0.1:8283", "http://host:port"):
         with pytest.raises(Invalid, match="is not an address of a server"):
             Client(wrong)
-
-
-def test_a_server_that_is_named_is_never_replaced_by_one_of_our_own(tmp_path: Path) -> None:
     settings, providers = Settings(data_dir=tmp_path, api_key=None), ProviderSettings.model_construct()
-    with (
-        pytest.raises(Unavailable, match=r"No server answers at http://127\.0\.0\.1:9"),
-        any_server(settings, providers, "http://127.0.0.1:9", lambda: None),
-    ):
+    silent = pytest.raises(Unavailable, match=r"No server answers at http://127\.0\.0\.1:9")
+    with silent, any_server(settings, providers, nowhere, lambda: None):
         pass
     assert not list(tmp_path.iterdir())
 
 
-def test_an_answer_cannot_steer_the_terminal() -> None:
+def test_a_terminal_writes_pieces_of_words_without_breaking_them_and_no_answer_can_steer_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert printable("a\x1b]0;title\x07\x9b31m\r\nb\tc é 🙂") == "a]0;title31m\nb\tc é 🙂"
-
-
-def test_a_terminal_writes_pieces_of_words_without_breaking_them(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     window = Terminal()

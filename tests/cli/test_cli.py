@@ -3,21 +3,12 @@
 import os
 import subprocess
 
-import pytest
-
 from ricordo import __version__
 from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import COMMAND, Shell
 
 
-def test_help_names_every_command(new_shell: Shell) -> None:
-    shown = new_shell.run("--help")
-    assert shown.returncode == 0
-    for name in ("serve", "chat", "doctor", "settings"):
-        assert f"\n  {name} " in shown.stdout
-
-
-def test_help_is_quick_and_loads_nothing_slow() -> None:
+def test_help_is_quick_names_every_command_and_loads_nothing_slow(new_shell: Shell) -> None:
     before = os.times()
     ran = subprocess.run(
         [COMMAND[0], "-X", "importtime", *COMMAND[1:], "--help"], capture_output=True, text=True, check=True
@@ -28,9 +19,8 @@ def test_help_is_quick_and_loads_nothing_slow() -> None:
     loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert "typer" in loaded
     assert not loaded & {"fastapi", "sqlalchemy", "pydantic", "rich", "httpx2", "uvicorn", "jinja2", "asyncio"}
-
-
-def test_version_is_told(new_shell: Shell) -> None:
+    for name in ("serve", "chat", "doctor", "settings"):
+        assert f"\n  {name} " in ran.stdout
     assert new_shell.run("--version").stdout == f"ricordo {__version__}\n"
 
 
@@ -62,17 +52,13 @@ def test_every_setting_is_listed_with_its_sentence_and_no_secret_is_shown(shell:
         assert f"{line}\n" in shown.stdout
 
 
-def test_settings_are_listed_even_where_one_is_wrong(shell: Shell) -> None:
+def test_a_wrong_setting_is_told_by_every_command(shell: Shell) -> None:
     shown = shell.run("settings", RICORDO_COLOUR="red")
     assert shown.returncode == 1
     assert "RICORDO_HOST = 127.0.0.1 (default)" in shown.stdout
     assert shown.stderr.startswith("ricordo: RICORDO_COLOUR is not a setting")
-
-
-@pytest.mark.parametrize("command", ["serve", "chat"])
-def test_a_wrong_setting_stops_a_command_with_one_sentence(shell: Shell, command: str) -> None:
-    ran = shell.run(command, RICORDO_PORT="many")
-    assert ran.returncode == 2
-    assert ran.stdout == ""
-    assert ran.stderr.startswith("ricordo: RICORDO_PORT: ")
-    assert len(ran.stderr.splitlines()) == 1
+    for command in ("serve", "chat"):
+        ran = shell.run(command, RICORDO_PORT="many")
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert ran.stderr.startswith("ricordo: RICORDO_PORT: ")
+        assert len(ran.stderr.splitlines()) == 1

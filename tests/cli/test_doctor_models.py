@@ -2,9 +2,8 @@
 
 import asyncio
 import json
-import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,14 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from ricordo.settings import ProviderSettings, Settings
-from tests.cli.conftest import environment
 from tests.support.model_server import Answer, ModelServer, Seen, completion, stream, tool_call
 
 
 @pytest.fixture(autouse=True)
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A data folder that is not there, and never will be, in a machine where nothing else is set."""
-    folder = tmp_path / "data"
-    monkeypatch.chdir(tmp_path)
-    wanted = environment(folder)
-    for name in [*os.environ]:
-        if name not in wanted:
-            monkeypatch.delenv(name)
-    for name, value in wanted.items():
-        monkeypatch.setenv(name, value)
-    yield folder
-    assert not folder.exists()
+def untouched(data: Path) -> Iterator[None]:
+    """The data folder is not there, and never will be."""
+    yield
+    assert not data.exists()
 
 
 def clever(seen: Seen) -> Answer:
@@ -81,21 +71,14 @@ def clumsy(seen: Seen) -> Answer:
     return clever(seen) if seen.method == "GET" or seen.body.get("stream") else completion("Done.")
 
 
-@pytest.fixture
-async def connections() -> AsyncIterator[Connections]:
-    made = Connections(timeout=5)
-    yield made
-    await made.close()
-
-
-async def report_of(
-    otherwise: Callable[[Seen], Answer], connections: Connections, *answers: Answer, limit: float = 20
-) -> ModelReport:
+async def report_of(otherwise: Callable[[Seen], Answer], *answers: Answer, limit: float = 20) -> ModelReport:
+    connections = Connections(timeout=5)
     async with ModelServer(otherwise) as server:
         server.push(*answers)
         info = ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint=server.url)
-        model = OpenAICompatibleModel(info, connections, CallPolicy(0, 5))
-        return await tried(model, limit)
+        report = await tried(OpenAICompatibleModel(info, connections, CallPolicy(0, 5)), limit)
+    await connections.close()
+    return report
 
 
 async def tried(model: ChatModel, limit: float) -> ModelReport:
@@ -106,49 +89,33 @@ async def tried(model: ChatModel, limit: float) -> ModelReport:
             return await examine_model(runtime, model, limit=limit)
 
 
-async def test_a_model_that_does_as_it_is_told_can_run_an_agent(connections: Connections) -> None:
-    report = await report_of(clever, connections)
-    assert report.result == "can run an agent"
-    assert (report.answers, report.streams, report.calls, report.right) == (True, True, 5, 5)
+def forgetful(seen: Seen) -> Answer:
+    """A model that does as it is told, but for searching."""
+    asks = seen.method == "POST" and "look it up" in str(seen.body["messages"][-1]["content"]).lower()
+    return completion("I do not know.") if asks else clever(seen)
+
+
+async def test_what_a_model_does_decides_whether_it_can_run_an_agent() -> None:
+    for model, result, streams, calls, right in (
+        (clever, "can run an agent", True, 5, 5),
+        (forgetful, "can run an agent, but does not search", True, 4, 4),
+        (dull, "no: does not note a fact, does not correct a fact, does not make two calls in a row", False, 0, 0),
+        (clumsy, "no: ", True, 5, 0),
+    ):
+        report = await report_of(model)
+        assert report.result == result if result != "no: " else report.result.startswith(result)
+        assert report.can_run_an_agent == result.startswith("can")
+        assert (report.answers, report.streams, report.calls, report.right) == (True, streams, calls, right), model
+    refused = await report_of(clever, Answer({"error": {"message": "bad key"}}, 401))
+    assert (refused.result, refused.calls) == ("no: vllm answered 401: bad key. Check its key.", 0)
+    slow = await report_of(clever, Answer({}, delay=60), limit=0.05)
+    assert slow.result.startswith("no: took longer than")
 
 
 async def test_the_librarian_can_run_an_agent() -> None:
     report = await tried(Librarian(), 20)
     assert report.result.startswith("can run an agent")
     assert report.right == report.calls > 0
-
-
-async def test_a_model_without_tools_cannot_run_an_agent(connections: Connections) -> None:
-    report = await report_of(dull, connections)
-    assert report.result == "no: does not note a fact, does not correct a fact, does not make two calls in a row"
-    assert (report.answers, report.streams, report.calls) == (True, False, 0)
-
-
-async def test_a_model_that_gets_arguments_wrong_cannot_run_an_agent(connections: Connections) -> None:
-    report = await report_of(clumsy, connections)
-    assert not report.can_run_an_agent
-    assert (report.calls, report.right) == (5, 0)
-
-
-async def test_a_model_that_only_does_not_search_can_run_an_agent_with_a_remark(connections: Connections) -> None:
-    def forgetful(seen: Seen) -> Answer:
-        asks = seen.method == "POST" and "look it up" in str(seen.body["messages"][-1]["content"]).lower()
-        return completion("I do not know.") if asks else clever(seen)
-
-    report = await report_of(forgetful, connections)
-    assert report.result == "can run an agent, but does not search"
-    assert report.can_run_an_agent
-
-
-async def test_a_refused_key_is_said_at_once(connections: Connections) -> None:
-    report = await report_of(clever, connections, Answer({"error": {"message": "bad key"}}, 401))
-    assert report.result == "no: vllm answered 401: bad key. Check its key."
-    assert report.calls == 0
-
-
-async def test_a_model_that_takes_too_long_is_given_up(connections: Connections) -> None:
-    report = await report_of(clever, connections, Answer({}, delay=60), limit=0.05)
-    assert report.result.startswith("no: took longer than")
 
 
 async def test_the_table_has_a_line_for_each_model_(monkeypatch: pytest.MonkeyPatch) -> None:

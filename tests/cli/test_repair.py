@@ -9,12 +9,12 @@ import pytest
 from ricordo.cli.doctor import LOST, DoctorFinding, examine, examine_all, repair_all, repair_database, show
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
-from ricordo.errors import Conflict, NotFound
+from ricordo.errors import Conflict
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.sqlite import lock_file, open_sqlite
 from ricordo.storage.engine.store import Store, Transaction
-from tests.cli.conftest import Shell, environment
+from tests.cli.conftest import Shell
 from tests.seams import make
 from tests.seams.stores import ManualClock
 from tests.support import postgres
@@ -102,16 +102,6 @@ async def a_broken_file(data: Path) -> None:
     await store.close()
 
 
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The data folder that the settings name."""
-    folder = tmp_path / "data"
-    monkeypatch.chdir(tmp_path)
-    for name, value in environment(folder).items():
-        monkeypatch.setenv(name, value)
-    return folder
-
-
 def threads_told() -> list[str]:
     return [finding.text for finding in examine() if finding.name.startswith("conversation")]
 
@@ -137,9 +127,9 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(data: Path, capsys: p
     assert said.endswith(": nothing to repair.\n")
 
 
-def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(data: Path) -> None:
-    with pytest.raises(NotFound, match="nothing to repair"):
-        repair_database()
+def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(data: Path, shell: Shell) -> None:
+    refused = shell.run("doctor", "--repair")
+    assert (refused.returncode, "nothing to repair" in refused.stderr) == (2, True)
     asyncio.run(a_broken_file(data))
     lock = lock_file(data / "ricordo.db")
     try:
@@ -148,12 +138,6 @@ def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(data
             repair_database()
     finally:
         lock.release()
-
-
-def test_repair_is_an_option_of_doctor(shell: Shell) -> None:
-    refused = shell.run("doctor", "--repair")
-    assert refused.returncode == 2
-    assert "nothing to repair" in refused.stderr
 
 
 async def test_an_agent_without_a_thread_is_told_of_and_gets_one(shared: Store) -> None:
