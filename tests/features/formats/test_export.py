@@ -68,8 +68,13 @@ def test_the_archive_comes_in_pieces(http: httpx2.Client, monkeypatch: pytest.Mo
     assert "content-length" not in answer.headers
 
 
-def test_no_name_in_the_archive_leads_out_of_it(http: httpx2.Client) -> None:
+def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archive_too(http: httpx2.Client) -> None:
     ada = new_id("ada")
+    ok(http.post("/v1/agents/", json={"model": "scripted/model", "user_id": ada}))
+    empty = archive_of(http, ada)
+    assert {name: empty.read(name) for name in empty.namelist()} == dict.fromkeys(
+        ("blocks.jsonl", "history.jsonl", "proposals.jsonl"), b""
+    )
     for label in ("a/...", "C:/x", "~/x"):
         assert http.put(f"/users/{ada}/blocks/{label}", json={"body": "x"}).status_code == 200
 
@@ -77,17 +82,3 @@ def test_no_name_in_the_archive_leads_out_of_it(http: httpx2.Client) -> None:
         for path in (PurePosixPath(name), PureWindowsPath(name)):
             assert ".." not in path.parts
             assert not path.anchor
-
-
-def test_a_user_who_wrote_nothing_that_is_left_takes_an_empty_memory(http: httpx2.Client) -> None:
-    ada = new_id("ada")
-    made = ok(http.post("/v1/agents/", json={"model": "scripted/model", "user_id": ada}))
-    assert made["id"]
-
-    archive = archive_of(http, ada)
-
-    assert {name: archive.read(name) for name in archive.namelist()} == {
-        "blocks.jsonl": b"",
-        "history.jsonl": b"",
-        "proposals.jsonl": b"",
-    }
