@@ -16,6 +16,13 @@ __all__ = ["memory", "place"]  # fixtures
 _SET = "UPDATE memory_blocks SET body = ? WHERE label = ?"
 
 
+def change(memory: Memory, message: str, sql: str, *values: object) -> None:
+    """Commit a change there."""
+    with at(memory.place) as engine:
+        engine.run(sql, *values)
+        commit(engine, message)
+
+
 async def versions_of(memory: Memory) -> list[tuple[str, str, str]]:
     """Label, kind of author and reason of each version, the oldest first."""
     return [(one.label, one.author.kind, one.reason) for one in await memory.versions()]
@@ -24,11 +31,12 @@ async def versions_of(memory: Memory) -> list[tuple[str, str, str]]:
 async def test_a_commit_of_the_owner_becomes_her_version_once(memory: Memory) -> None:
     await memory.put("human", "Name: Ada\nLikes: tea", title="About you")
     await memory.sync()
-    with at(memory.place) as engine:
-        engine.run(_SET, "Name: Ada\nLikes: coffee", "human")
-        commit(engine, "Coffee, please")
-        engine.run("INSERT INTO memory_blocks (user_id, label, title, body) VALUES ('ada', 'goals', 'Goals', 'Rest.')")
-        commit(engine, "Add goals")
+    change(memory, "Coffee, please", _SET, "Name: Ada\nLikes: coffee", "human")
+    change(
+        memory,
+        "Add goals",
+        "INSERT INTO memory_blocks (user_id, label, title, body) VALUES ('ada', 'goals', 'Goals', 'Rest.')",
+    )
     for _ in range(2):
         assert (await memory.sync()).last_error is None
     assert (await versions_of(memory))[1:] == [("human", "user", "Coffee, please"), ("goals", "user", "Add goals")]
@@ -39,9 +47,7 @@ async def test_a_commit_of_the_owner_becomes_her_version_once(memory: Memory) ->
 async def test_changes_of_both_sides_in_different_lines_both_stay(memory: Memory) -> None:
     await memory.put("human", "a\nb\nc\nd\ne")
     await memory.sync()
-    with at(memory.place) as engine:
-        engine.run(_SET, "A\nb\nc\nd\ne", "human")
-        commit(engine, "Above")
+    change(memory, "Above", _SET, "A\nb\nc\nd\ne", "human")
     await memory.put("human", "a\nb\nc\nd\nE")
     assert (await memory.sync()).last_error is None
     assert await memory.text("human") == "A\nb\nc\nd\nE"
@@ -51,9 +57,7 @@ async def test_changes_of_both_sides_in_different_lines_both_stay(memory: Memory
 async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(memory: Memory) -> None:
     await memory.put("human", "Likes tea")
     await memory.sync()
-    with at(memory.place) as engine:
-        engine.run(_SET, "Likes coffee", "human")
-        commit(engine, "Coffee")
+    change(memory, "Coffee", _SET, "Likes coffee", "human")
     await memory.put("human", "Likes cocoa")
     told = (await memory.sync()).last_error
     (waiting,) = await memory.waiting()
@@ -102,11 +106,8 @@ async def test_a_rename_and_a_deletion_there_keep_the_history(memory: Memory) ->
     await memory.put("human", "Ada")
     await memory.put("goals", "Rest")
     await memory.sync()
-    with at(memory.place) as engine:
-        engine.run("UPDATE memory_blocks SET label = 'person' WHERE label = 'human'")
-        commit(engine, "Rename")
-        engine.run("DELETE FROM memory_blocks WHERE label = 'goals'")
-        commit(engine, "No goals")
+    change(memory, "Rename", "UPDATE memory_blocks SET label = 'person' WHERE label = 'human'")
+    change(memory, "No goals", "DELETE FROM memory_blocks WHERE label = 'goals'")
     await memory.sync()
     assert [await memory.text(label) for label in ("human", "person", "goals")] == [None, "Ada", None]
     found = await memory.do(lambda tx, owned: history.page(tx, owned.chain.id, label="person"))
@@ -120,9 +121,7 @@ async def test_a_title_is_brought_over_both_ways(memory: Memory) -> None:
     await memory.put("human", "Ada", title="Two")
     await memory.sync()
     await require_same(memory, is_pulled=True)
-    with at(memory.place) as engine:
-        engine.run("UPDATE memory_blocks SET title = 'Three'")
-        commit(engine, "Retitle")
+    change(memory, "Retitle", "UPDATE memory_blocks SET title = 'Three'")
     await memory.sync()
     assert await memory.do(lambda tx, owned: [block.title for block in user_memory.listed(tx, owned)]) == ["Three"]
 
@@ -130,9 +129,7 @@ async def test_a_title_is_brought_over_both_ways(memory: Memory) -> None:
 async def test_a_row_that_cannot_be_a_block_stops_the_remote_until_it_is_mended_there(memory: Memory) -> None:
     await memory.put("human", "Ada")
     await memory.sync()
-    with at(memory.place) as engine:
-        engine.run("INSERT INTO memory_blocks (user_id, label, body) VALUES ('ada', 'a/history', 'x')")
-        commit(engine, "Add")
+    change(memory, "Add", "INSERT INTO memory_blocks (user_id, label, body) VALUES ('ada', 'a/history', 'x')")
     with pytest.raises(Invalid, match="history"):
         await memory.sync()
     assert "history" in ((await memory.noted()).last_error or "")
@@ -173,9 +170,7 @@ async def test_a_database_that_was_made_anew_is_filled_again_and_takes_nothing_a
 async def test_rows_of_others_in_the_same_database_are_left_alone(memory: Memory) -> None:
     await memory.put("human", "Ada")
     await memory.sync()
-    with at(memory.place) as engine:
-        engine.run("INSERT INTO memory_blocks (user_id, label, body) VALUES ('bob', 'human', 'Bob')")
-        commit(engine, "Bob is here")
+    change(memory, "Bob is here", "INSERT INTO memory_blocks (user_id, label, body) VALUES ('bob', 'human', 'Bob')")
     await memory.put("human", "Ada L.")
     await memory.sync()
     with at(memory.place) as engine:

@@ -177,23 +177,22 @@ async def test_a_key_that_is_no_persons_is_bound_by_the_policies(store: SqliteSt
         await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
 
 
-async def test_a_write_of_the_product_comes_before_or_after_a_push(store: SqliteStore, chain: Chain) -> None:
+async def test_a_write_of_the_product_comes_before_or_after_a_push_and_a_limit_holds_for_every_version(
+    store: SqliteStore, chain: Chain
+) -> None:
     adoption = await planned(store, chain, *commit_of({**FILES, "human": "Pushed"}, chain.head or b""))
-    block = (await now(store))["goals"]
-    await store.write(lambda tx: blocks.write(tx, block, "Written", make.change_metadata("user-2")))
-    with pytest.raises(Stale, match="Fetch and merge first"):
-        await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
-    assert (await now(store))["human"].value == "Name: Ada"
-
-
-async def test_a_limit_holds_for_every_version(store: SqliteStore, chain: Chain) -> None:
-    block, rows = (await now(store))["human"], await counted(store)
-    await store.write(lambda tx: blocks.update(tx, block, replace(block, limit=10), make.change_metadata()))
+    there, rows = await now(store), await counted(store)
+    limited = replace(there["human"], limit=10)
+    await store.write(lambda tx: blocks.update(tx, there["human"], limited, make.change_metadata()))
     long, first = commit_of({**FILES, "human": "x" * 11}, chain.head or b"")
     short, second = commit_of({**FILES, "human": "x"}, long)
     with pytest.raises(TooLong, match="its limit is 10"):
         await adopted(store, chain, short, first | second)
     assert await counted(store) == rows
+    await store.write(lambda tx: blocks.write(tx, there["goals"], "Written", make.change_metadata("user-2")))
+    with pytest.raises(Stale, match="Fetch and merge first"):
+        await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
+    assert (await now(store))["human"].value == "Name: Ada"
 
 
 async def test_only_a_users_memory_can_be_pushed_to(store: SqliteStore) -> None:

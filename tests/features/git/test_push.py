@@ -5,11 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from ricordo.domain.git_objects import object_id
-from ricordo.errors import Stale
 from ricordo.features.git import push as pushing
 from ricordo.features.git.objects import GitObject, Lacking, git_object
 from ricordo.features.git.push import Push, Refused
-from ricordo.storage.versions import Change
 from tests.support.objects import WHO, commit_of
 
 BASE, HERE = commit_of({"human": "Name: Ada", "goals": "Rest"})
@@ -34,56 +32,17 @@ def tree(*entries: tuple[str, str, bytes]) -> GitObject:
     return git_object("tree", b"".join(f"{mode} {name}".encode() + b"\0" + id for mode, name, id in entries))
 
 
-def test_changes_are_told_block_by_block() -> None:
-    tip, new = commit_of({"me": "Name: Ada", "garden": "Roses"}, BASE, message="Why\n")
-    adoption = push(new).adoption(BASE, tip)
-    (one,) = adoption.main
-    assert (one.commit.id, one.commit.message, one.commit.parents) == (tip, "Why\n", (BASE,))
-    assert one.changes == (
-        Change("goals", None, None),
-        Change("me", "Name: Ada", "Name: Ada", old_label="human"),
-        Change("garden", "Roses", None),
-    )
-    assert (adoption.merged, adoption.texts) == ((), ())
-
-
-def test_the_main_line_leads_to_the_tip_also_by_a_second_parent() -> None:
-    ours, new_ours = commit_of({"human": "Name: Ada Lovelace", "goals": "Rest"}, BASE)
-    side, new_side = commit_of({"human": "Name: Ada", "goals": "Run"}, BASE)
-    merge, new_merge = commit_of({"human": "Name: Ada Lovelace", "goals": "Run"}, side, ours)
-    here = HERE | new_ours
-    adoption = Push(new_side | new_merge, here.get).adoption(ours, merge)
-    assert [one.commit.id for one in adoption.main] == [merge]
-    assert adoption.main[0].changes == (Change("goals", "Run", "Rest"),)
-    assert {one.kind for one in adoption.merged} == {"commit", "tree"}
-    assert (side in {one.id for one in adoption.merged}, sorted(adoption.texts)) == (True, ["Name: Ada", "Run"])
-
-
-def test_what_does_not_come_after_the_tip_is_stale() -> None:
-    other, new = commit_of({"human": "x"})
-    for tip in (other, BASE):
-        with pytest.raises(Stale, match="a forced push is refused"):
-            push(new).adoption(BASE, tip)
-
-
-@pytest.mark.parametrize(
-    ("label", "text", "words"),
-    [
+def test_a_file_that_is_no_block_is_told_and_a_text_that_no_block_can_hold_with_its_line() -> None:
+    for name, text, words in (
         ("a", b"x\n\xff", "a.md, line 2: this is not UTF-8"),
         ("a", b"\n\n\0", "a.md, line 3: memory cannot hold NUL"),
         ("human", b"x" * 101, "human.md: 101 characters, but the block's limit is 100"),
         ("a", b"x\npassword: hunter22", "a.md, line 2: this looks like a password or key"),
-    ],
-)
-def test_a_text_that_no_block_can_hold_is_told_with_its_line(label: str, text: bytes, words: str) -> None:
-    blob = git_object("blob", text)
-    root = tree(("100644", f"{label}.md", blob.id))
-    assert words in faults(blob, root, tree=root.id)
-
-
-@pytest.mark.parametrize(
-    ("mode", "name", "words"),
-    [
+    ):
+        blob = git_object("blob", text)
+        root = tree(("100644", f"{name}.md", blob.id))
+        assert words in faults(blob, root, tree=root.id)
+    for mode, name, words in (
         ("100755", "a.md", "a.md: only plain files can be memory (mode 100644); this is an executable file"),
         ("120000", "a.md", "this is a link"),
         ("160000", "a", "this is a submodule"),
@@ -94,12 +53,9 @@ def test_a_text_that_no_block_can_hold_is_told_with_its_line(label: str, text: b
         ("100644", "a/b.md", "with a slash in it"),
         ("0100644", "a.md", "mode 0100644"),
         ("100644", "x" * 300 + ".md", "a label has 255 characters at most"),
-    ],
-)
-def test_a_file_that_is_no_block_is_told(mode: str, name: str, words: str) -> None:
-    blob = git_object("blob", b"x")
-    root = tree((mode, name, blob.id))
-    assert words in faults(blob, root, tree=root.id)
+    ):
+        root = tree((mode, name, blob.id))
+        assert words in faults(blob, root, tree=root.id)
 
 
 def test_trees_that_git_would_not_make_are_refused() -> None:

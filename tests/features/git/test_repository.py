@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from ricordo.domain.block import Chain
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.scope import Scope
-from ricordo.errors import NotFound
 from ricordo.features.git import history, repository
 from ricordo.features.git.objects import git_object
 from ricordo.features.git.receiver import PushCommand, Pusher, receive
@@ -22,7 +21,7 @@ from ricordo.storage import blocks, versions
 from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.memory_tables import chains, commits, is_in_chain
+from ricordo.storage.schema.memory_tables import commits, is_in_chain
 from tests.features.git.test_packs import entry, pack
 from tests.seams import make
 from tests.support.git import fsck, git, ids
@@ -120,17 +119,6 @@ async def test_portions_of_any_size_give_the_same_objects(store: SqliteStore) ->
     assert (one, many >= 7, more > 7) == (1, True, True)
 
 
-async def test_a_repository_that_is_damaged_or_gone_is_made_anew(store: SqliteStore, tmp_path: Path) -> None:
-    chain = await a_chain(store)
-    await edited(store, chain, 10, chance_of(9))
-    path = await refreshed(store, tmp_path, chain.id)
-    for broken in ("HEAD", "objects/pack"):
-        place = path / broken
-        place.unlink() if place.is_file() else [each.unlink() for each in place.iterdir()]
-        assert fsck(await refreshed(store, tmp_path, chain.id)) == ""
-        assert ids(path) == await stored_ids(store, chain)
-
-
 async def test_a_kill_while_it_is_made_leaves_nothing_that_the_next_stumbles_over(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,18 +162,6 @@ async def test_many_small_packs_become_few(store: SqliteStore, tmp_path: Path, m
         path = await refreshed(store, tmp_path, chain.id)
         assert len(list(path.glob("objects/pack/*.pack"))) <= 4
     assert ids(path) == await stored_ids(store, chain)
-
-
-async def test_an_erased_memory_leaves_no_repository(store: SqliteStore, tmp_path: Path) -> None:
-    chain = await a_chain(store)
-    await edited(store, chain, 10, chance_of(12))
-    await refreshed(store, tmp_path, chain.id)
-    await store.write(lambda tx: tx.run(delete(chains).where(chains.c.id == chain.id)))
-    delete_chain_files(tmp_path, chain.id)
-    delete_chain_files(tmp_path, chain.id)
-    assert list((tmp_path / "repositories").iterdir()) == []
-    with pytest.raises(NotFound, match="erased"):
-        await refreshed(store, tmp_path, chain.id)
 
 
 async def test_a_memory_without_versions_is_an_empty_repository(store: SqliteStore, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ricordo.features.git import sync as following
 from ricordo.features.git import transport
 from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import queries as remotes
-from ricordo.memory.user_memory import delete, open_memory, rename
+from ricordo.memory.user_memory import delete, open_memory
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -67,17 +67,6 @@ async def world(store: SqliteStore, tmp_path: Path) -> World:
     made = World(store, tmp_path)
     await made.start()
     return made
-
-
-async def test_a_remote_has_the_same_ids_and_is_noted(world: World) -> None:
-    await world.do(lambda tx, owned: rename(tx, owned, "goals", "plans/this year", ADA))
-
-    noted = await world.sync()
-
-    assert ids(world.bare) == await world.ids()
-    assert (fsck(world.bare), git(world.bare, "symbolic-ref", "HEAD")) == ("", "refs/heads/main")
-    assert (noted.followed, noted.seen, noted.last_error) == (3, ids(world.bare)[-1], None)
-    assert (await world.store.read(lambda tx: remotes.of_chain(tx, noted.chain_id)))[0] == noted
 
 
 async def test_what_the_owner_commits_there_becomes_her_versions(world: World) -> None:

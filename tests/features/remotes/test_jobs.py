@@ -82,10 +82,17 @@ def world(store: Store, tmp_path: Path, clock: ManualClock) -> World:
     return World(store, tmp_path, clock)
 
 
-async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world: World) -> None:
+async def noted_in_a_notebook(world: World) -> Path:
+    """A memory with one block that a notebook has too; the notebook."""
     await world.put("human", "Likes tea")
-    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
+    file = world.folder / "remotes" / "ada.json"
+    await world.add_of("notebook", str(file))
     await world.work()
+    return file
+
+
+async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world: World) -> None:
+    file = await noted_in_a_notebook(world)
     await world.put("human", "Likes tea", "eve")
     assert await world.jobs() == []
 
@@ -108,13 +115,11 @@ async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world
         assert job.not_before > job.created_at  # what comes a moment later goes with it
         await world.work()
         assert await world.jobs() == []
-    assert (world.folder / "remotes" / "ada.json").read_text() == '{"blocks": {}}'
+    assert file.read_text() == '{"blocks": {}}'
 
 
 async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
-    await world.put("human", "Likes tea")
-    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
-    await world.work()
+    await noted_in_a_notebook(world)
 
     def fail(tx: Transaction, owned: UserMemory) -> None:
         user_memory.put(tx, owned, "human", "Likes coffee", ADA)
@@ -126,14 +131,10 @@ async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
     for number in range(3):
         await world.put("human", f"{number}")
     assert len(await world.jobs()) == 1
-
-
-async def test_to_hold_a_memory_without_remotes_costs_one_statement(world: World) -> None:
-    await world.put("human", "Likes tea")
-    chain_id = (await world.do(lambda _, owned: owned)).chain.id
+    other = (await world.do(lambda _, owned: owned, "eve")).chain.id
     with count_statements(world.store) as counted:  # type: ignore[arg-type]
-        await world.store.write(lambda tx: versions.lock(tx, chain_id))
-    assert len(counted.statements) == 1
+        await world.store.write(lambda tx: versions.lock(tx, other))
+    assert len(counted.statements) == 1  # a memory without remotes costs nothing more
 
 
 async def test_a_worker_does_them(store: Store, tmp_path: Path, clock: ManualClock) -> None:
@@ -169,9 +170,7 @@ async def test_a_remote_that_was_taken_away_is_followed_no_more(world: World) ->
 
 
 async def test_the_sweep_finds_what_nobody_woke(world: World) -> None:
-    await world.put("human", "Likes tea")
-    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
-    await world.work()
+    await noted_in_a_notebook(world)
     sweep = Job(SWEEP, Scope().organization_id)
     for seconds, found in ((60, 0), (600, 1)):
         world.clock.advance(seconds)
@@ -241,6 +240,12 @@ def there(request: pytest.FixtureRequest, tmp_path: Path) -> Git | Dolt:
     return made
 
 
+async def followed_there(world: World, there: Git | Dolt) -> None:
+    await world.put("human", "one")
+    await world.add_of(there.name, there.address)
+    await world.work()
+
+
 async def overtaken(
     world: World, there: Git | Dolt, patch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[Any]]
 ) -> None:
@@ -261,9 +266,7 @@ async def overtaken(
 async def test_a_frozen_server_that_wakes_up_puts_no_older_text_over_a_newer_one(
     world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.put("human", "one")
-    await world.add_of(there.name, there.address)
-    await world.work()
+    await followed_there(world, there)
     await world.put("human", "two")
 
     await overtaken(world, there, monkeypatch, lambda: world.put("human", "three"))
@@ -279,9 +282,7 @@ async def test_a_frozen_server_that_wakes_up_puts_no_older_text_over_a_newer_one
 async def test_a_frozen_server_that_wakes_up_opens_no_branch_for_what_was_decided(
     world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.put("human", "one")
-    await world.add_of(there.name, there.address)
-    await world.work()
+    await followed_there(world, there)
     made = await world.propose("human", "one", "two")
 
     await overtaken(world, there, monkeypatch, lambda: world.reject(made.id))
@@ -291,9 +292,7 @@ async def test_a_frozen_server_that_wakes_up_opens_no_branch_for_what_was_decide
 
 
 async def test_a_server_that_lost_its_job_does_not_write_there_at_all(world: World, there: Git | Dolt) -> None:
-    await world.put("human", "one")
-    await world.add_of(there.name, there.address)
-    await world.work()
+    await followed_there(world, there)
     await world.put("human", "two")
     job = await world.claim("frozen")
     world.clock.advance(60)
