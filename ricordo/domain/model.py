@@ -1,5 +1,6 @@
 """What goes into a model and what comes out, in our own words; providers' formats stay in `llm/`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ from ricordo.domain.message import Message, Part
 from ricordo.domain.usage import Usage
 
 DEFAULT_CONTEXT_WINDOW = 128_000
+_PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format", "thinks_in_arguments")
 
 ToolChoice = Literal["auto", "required", "none"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
@@ -29,6 +31,20 @@ class ModelSettings:
     response_format: dict[str, Any] | None = None
     thinks_in_arguments: bool | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+def settings_changes(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """What model settings as on the wire change, by the names of ModelSettings; null takes a setting back."""
+    given = {name: value for name, value in wire.items() if name != "provider_type"}
+    changes = {name: given.pop(name) for name in _PLAIN_SETTINGS if name in given}
+    if "reasoning" in given:
+        changes["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
+    if "thinking" in given:
+        thinking = given.pop("thinking") or {}
+        changes["max_reasoning_tokens"] = None if thinking.get("type") == "disabled" else thinking.get("budget_tokens")
+    if given:
+        changes["extra"] = {name: value for name, value in given.items() if value is not None}
+    return changes
 
 
 @dataclass(frozen=True, slots=True)

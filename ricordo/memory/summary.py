@@ -1,4 +1,4 @@
-"""Summaries of messages that left a window, by a model where one answers, else without one: this never fails.
+"""Summaries of messages that left a window, by a model where one answers, else an outline without one: this never fails.
 
 The material is cut into pieces that the writer's window holds, each summarized together with the summary so far, so any length
 works. A writer gets it as plain text between tags, as data; an agent that sums up for itself gets its own messages as they are,
@@ -7,18 +7,18 @@ behind the same system message and tools as ever, so that its provider's cache h
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ricordo.domain.agent import CompactionMode, CompactionSettings
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Role, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
+from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema, settings_changes
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
-from ricordo.memory.outline import clipped, outline
 from ricordo.prompt.memory import disarm
 from ricordo.prompt.packaging import local_time
 from ricordo.prompt.texts import text
@@ -36,6 +36,12 @@ _LEAST_PIECE = 128
 _SO_FAR_SHARE = 3
 _RESULT_CHARACTERS = 4_000
 _WORDS_PER_TOKEN = 0.6
+# Longer than this, in characters, it would tell a reader nothing more.
+_LONGEST_OUTLINE = 8_000
+_OUTLINE_NOTE = "(No model wrote this summary. It lists what was said; the messages themselves can still be searched.)"
+_FIRST_WORDS = 160
+_EARLIER_SHARE = 0.6
+_MOST_TOOLS = 20
 _PROMPTS: dict[CompactionMode, tuple[str, int]] = {
     "all": ("summary_all", 500),
     "sliding_window": ("summary_sliding", 300),
@@ -86,14 +92,6 @@ class _SummaryDraft:
     usage: Usage = field(default_factory=Usage)
 
 
-@dataclass(frozen=True, slots=True)
-class _SummaryPiece:
-    """The fewest messages that are summarized together: their size in tokens, and the number of messages up to their end."""
-
-    tokens: int
-    end: int
-
-
 async def summarize(
     evicted: Sequence[Message],
     settings: CompactionSettings,
@@ -116,12 +114,16 @@ async def summarize(
         handle = writer.model.info.handle
         try:
             async with asyncio.timeout(timeout):
-                await _write(draft, evicted, _Task(mode, settings, writer, room, timezone))
+                task = _Task(mode, settings, writer, room, timezone)
+                if isinstance(writer, AgentWriter):
+                    await _write_as_itself(draft, evicted, task, writer)
+                else:
+                    await _write_from_outside(draft, evicted, task)
             return Summary(clipped(draft.text, settings.clip_chars, room), mode, handle, draft.usage)
         except Exception as error:  # whatever an adapter raises, the agent goes on
-            is_expected = isinstance(error, ModelError | TimeoutError)
-            what = {"mode": mode, "model": handle, "reason": _reason(error)}
-            log.warning("no summary", extra=what, exc_info=not is_expected)
+            reason = error.kind if isinstance(error, ModelError) else type(error).__name__
+            what = {"mode": mode, "model": handle, "reason": reason}
+            log.warning("no summary", extra=what, exc_info=not isinstance(error, ModelError | TimeoutError))
     done, before = (draft.covered, draft.text) if draft.covered else (0, earlier)
     longest = {} if settings.clip_chars is None else {"longest": settings.clip_chars}
     plain = outline(evicted[done:], earlier=before, timezone=timezone, **longest)
@@ -149,13 +151,6 @@ class _Task:
         return text(name).replace("{words}", str(words))
 
 
-async def _write(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task) -> None:
-    if isinstance(task.writer, AgentWriter):
-        await _write_as_itself(draft, evicted, task, task.writer)
-    else:
-        await _write_from_outside(draft, evicted, task)
-
-
 async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task) -> None:
     """Ask a writer who sees the messages as data."""
     entries = [(_entry(message, task.timezone), index + 1) for index, message in enumerate(evicted)]
@@ -175,7 +170,7 @@ async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], 
         return await _reply(task, ModelRequest(messages))
 
     budget = int(task.writer.window * _WRITER_SHARE * 100 / max(1, task.writer.percent)) - fixed
-    await _fold(draft, [_SummaryPiece(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
+    await _fold(draft, [(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
 
 
 async def _write_as_itself(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task, own: AgentWriter) -> None:
@@ -196,25 +191,27 @@ async def _write_as_itself(draft: _SummaryDraft, evicted: Sequence[Message], tas
         shown.append(_message(own.system, "user", task.instructions))
         return await _reply(task, ModelRequest(tuple(shown), own.tools, tool_choice="none"))
 
-    sizes = [sum(map(message_tokens, evicted[begin:end])) for begin, end in pieces]
-    ends = [_SummaryPiece(size, end) for size, (_, end) in zip(sizes, pieces, strict=True)]
-    await _fold(draft, ends, budget - message_tokens(own.system), ask)
+    sizes = [(sum(map(message_tokens, evicted[begin:end])), end) for begin, end in pieces]
+    await _fold(draft, sizes, budget - message_tokens(own.system), ask)
 
 
 async def _fold(
     draft: _SummaryDraft,
-    pieces: Sequence[_SummaryPiece],
+    pieces: Sequence[tuple[int, int]],
     budget: int,
     ask: Callable[[int, int, int], Awaitable[ModelReply]],
 ) -> None:
-    """Sum up as many pieces at a time as `budget` tokens hold, each time together with the summary of those before."""
+    """Sum up as many pieces at a time as `budget` tokens hold, each time together with the summary of those before.
+
+    A piece is the fewest messages that are summarized together: their size in tokens, and the number of messages up to their end.
+    """
     begin = 0
     while begin < len(pieces):
         draft.text = clipped(draft.text, None, max(_LEAST_PIECE, budget // _SO_FAR_SHARE))
         tokens = max(_LEAST_PIECE, budget - text_tokens(draft.text))
-        end, used = begin + 1, pieces[begin].tokens
-        while end < len(pieces) and used + pieces[end].tokens <= tokens:
-            used += pieces[end].tokens
+        end, used = begin + 1, pieces[begin][0]
+        while end < len(pieces) and used + pieces[end][0] <= tokens:
+            used += pieces[end][0]
             end += 1
         try:
             reply = await ask(begin, end, tokens)
@@ -227,7 +224,7 @@ async def _fold(
         written = "\n".join(part.text for part in reply.parts if isinstance(part, TextPart)).strip()
         if not written:
             raise ModelError("llm_empty_response", "The model gave no text for a summary.")
-        draft.text, draft.covered = written, pieces[end - 1].end
+        draft.text, draft.covered = written, pieces[end - 1][1]
         begin = end
     if not draft.covered:
         raise ModelError("llm_empty_response", "There is nothing among these messages that a model could sum up.")
@@ -240,27 +237,10 @@ async def _reply(task: _Task, request: ModelRequest) -> ModelReply:
 
 def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
     """How to ask: the writer's own settings with those of the compaction, given as on the wire, over them. It writes plain text."""
-    given = {
-        name: value for name, value in wire.items() if value is not None and name not in ("provider_type", "strict")
-    }
-    plain = {
-        name: given.pop(name) for name in ("temperature", "max_output_tokens", "parallel_tool_calls") if name in given
-    }
-    given.pop("response_format", None)
-    effort = (given.pop("reasoning", None) or {}).get("reasoning_effort", base.reasoning_effort)
-    thinking = given.pop("thinking", None)
-    tokens = base.max_reasoning_tokens
-    if thinking is not None:
-        tokens = None if thinking.get("type") == "disabled" else thinking.get("budget_tokens", tokens)
-    return replace(
-        base,
-        **plain,
-        reasoning_effort=effort,
-        max_reasoning_tokens=tokens,
-        response_format=None,
-        thinks_in_arguments=None,
-        extra=base.extra | given,
-    )
+    given = {name: value for name, value in wire.items() if value is not None and name != "strict"}
+    changes = settings_changes(given)
+    plain = {"response_format": None, "thinks_in_arguments": None, "extra": base.extra | changes.get("extra", {})}
+    return replace(base, **changes | plain)
 
 
 def _entry(message: Message, timezone: str) -> str:
@@ -308,5 +288,60 @@ def _message(like: Message, role: Role, words: str) -> Message:
     return replace(like, id="", role=role, parts=(TextPart(words),), otid=None, name=None, model=None)
 
 
-def _reason(error: Exception) -> str:
-    return error.kind if isinstance(error, ModelError) else type(error).__name__
+def outline(
+    messages: Sequence[Message], *, earlier: str = "", timezone: str = "UTC", longest: int = _LONGEST_OUTLINE
+) -> str:
+    """Outline the messages in at most `longest` characters; `earlier` was said of those before."""
+    longest = min(longest, _LONGEST_OUTLINE)
+    parts = [_OUTLINE_NOTE]
+    if before := earlier.removeprefix(_OUTLINE_NOTE).strip():
+        parts.append("Earlier summary:\n" + shorten(before, int(longest * _EARLIER_SHARE)))
+    if said := [message for message in messages if message.role != "summary" and not message.is_event]:
+        times = [local_time(time, timezone) for time in (said[0].created_at, said[-1].created_at)]
+        parts.append(f"{len(said)} messages from {times[0]} to {times[1]}.{_tools(said)}")
+    head = "\n\n".join(parts)
+    return head + _said(said, timezone, longest - len(head)) if len(head) < longest else clipped(head, longest)
+
+
+def clipped(text: str, clip_chars: int | None, room: int | None = None) -> str:
+    """The summary, cut to `clip_chars` characters and `room` tokens, with dots at its end where it was longer."""
+    whole = text
+    if clip_chars is not None and len(text) > clip_chars:
+        text = _with_dots(whole, clip_chars)
+    while room is not None and text and (tokens := text_tokens(text)) > room:
+        text = _with_dots(whole, min(len(text) - 1, len(text) * room // tokens))
+    return text
+
+
+def _tools(said: Sequence[Message]) -> str:
+    calls = Counter(call.name for message in said for call in message.tool_calls)
+    failed = Counter(part.name for message in said for part in message.tool_returns if part.status == "error")
+    listed = [
+        f"{name} ({count}{f', {failed[name]} failed' if failed[name] else ''})"
+        for name, count in calls.most_common(_MOST_TOOLS)
+    ]
+    more = f" and {len(calls) - _MOST_TOOLS} others" if len(calls) > _MOST_TOOLS else ""
+    return f" Tools called: {', '.join(listed)}{more}." if listed else ""
+
+
+def _said(said: Sequence[Message], timezone: str, room: int) -> str:
+    """How the messages of the user and the agent begin; where there is no room for all, the newest ones."""
+    title = "\n\nHow the messages begin, oldest first:"
+    spoken = [message for message in said if message.role in ("user", "assistant") and message.spoken]
+    room -= len(title) + len("\n(1000000 older ones are left out)")
+    lines: list[str] = []
+    for message in reversed(spoken):
+        speaker = "user" if message.role == "user" else "agent"
+        words = clipped(" ".join(message.spoken.split()), _FIRST_WORDS)
+        line = f"\n- {local_time(message.created_at, timezone)}, {speaker}: {words}"
+        room -= len(line)
+        if room < 0:
+            break
+        lines.append(line)
+    left_out = len(spoken) - len(lines)
+    older = f"\n({left_out} older ones are left out)" if left_out else ""
+    return title + older + "".join(reversed(lines)) if lines else ""
+
+
+def _with_dots(text: str, length: int) -> str:
+    return text[: max(0, length - 3)] + "..."[: max(0, length)]

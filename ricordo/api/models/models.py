@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from ricordo.api.models.base import MAX_COUNT, From, Json, RequestPart, ResponseModel
-from ricordo.domain.model import ModelInfo, ModelSettings
+from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
 from ricordo.errors import Unsupported
 
-_PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format", "thinks_in_arguments")
 # Ours to say: the retired Letta V1 server keeps it in `llm_config` alone.
 _THINKS = "put_inner_thoughts_in_kwargs"
 # Clients take no other kind; a provider outside this list speaks OpenAI's format.
@@ -50,19 +49,9 @@ class ModelSettingsRequest(RequestPart):
         given = self.model_dump(exclude_unset=True)
         if given.pop("effort", None):
             raise Unsupported("model_settings.effort is not supported by this version of Ricordo. Leave it out.")
-        given.pop("provider_type", None)
         if _THINKS in given:
             given["thinks_in_arguments"] = given.pop(_THINKS)
-        changes: dict[str, Any] = {name: given.pop(name) for name in _PLAIN_SETTINGS if name in given}
-        if "reasoning" in given:
-            changes["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
-        if "thinking" in given:
-            thinking = given.pop("thinking") or {}
-            is_off = thinking.get("type") == "disabled"
-            changes["max_reasoning_tokens"] = None if is_off else thinking.get("budget_tokens")
-        if given:
-            changes["extra"] = {name: value for name, value in given.items() if value is not None}
-        return changes
+        return settings_changes(given)
 
 
 class ModelConfigRequest(RequestPart):
