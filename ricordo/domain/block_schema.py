@@ -21,6 +21,7 @@ RESERVED = ("block", "body", "format", "layout")
 LARGEST = 2**63 - 1  # what TOML promises to keep of a whole number
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+_NAMING = f"Use letters, digits and _, at most 100, a letter first, and none of: {', '.join(RESERVED)}."
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST_TITLE = 200
 _MUST_BE: dict[FieldKind, str] = {
@@ -81,15 +82,13 @@ class SchemaField:
         """What is wrong with the field itself: the key, and a sentence for whoever wrote it."""
         found: list[tuple[str, str]] = []
         if not _NAME.fullmatch(self.name) or self.name in RESERVED:
-            found.append(("", f'"{self.name[:80]}" cannot be the name of a field. {_naming()}'))
+            found.append(("", f'"{self.name[:80]}" cannot be the name of a field. {_NAMING}'))
         if not self.title.strip() or self.title != self.title.strip() or _CONTROL.search(self.title):
             found.append(
                 ("title", '"title" must be one line of text without spaces around it. Write it as "Full name".')
             )
         elif len(self.title) > _LONGEST_TITLE:
             found.append(("title", f'"title" may have {_LONGEST_TITLE} characters. Shorten it.'))
-        if self.kind not in KINDS:
-            return [*found, ("kind", f'"kind" must be one of: {", ".join(KINDS)}.')]
         for key, limit, kinds in (("max_length", self.max_length, WORDED), ("max_items", self.max_items, ("list",))):
             if limit is not None and self.kind not in kinds:
                 found.append((key, f'"{key}" has no meaning where "kind" is {self.kind}. Take it out.'))
@@ -162,7 +161,3 @@ def _is_of(kind: FieldKind, value: object) -> bool:
         case "number":
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             return is_number and (abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value))  # type: ignore[arg-type]
-
-
-def _naming() -> str:
-    return f"Use letters, digits and _, at most 100, a letter first, and none of: {', '.join(RESERVED)}."

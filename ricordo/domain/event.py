@@ -14,35 +14,33 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
-    """A piece of the text of a message that is not saved yet. `part` counts the parts of that message."""
+class _PartDelta:
+    """A piece of a message that is not saved yet. `part` counts the parts of that message."""
 
     run_id: str
     step_id: str
     message_id: str
     part: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta(_PartDelta):
+    """A piece of text."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    """A piece of the reasoning of a message that is not saved yet."""
+class ReasoningDelta(_PartDelta):
+    """A piece of reasoning."""
 
-    run_id: str
-    step_id: str
-    message_id: str
-    part: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """A piece of a tool call of a message that is not saved yet. Its name comes with the first piece."""
+class ToolCallDelta(_PartDelta):
+    """A piece of a tool call. Its name comes with the first piece."""
 
-    run_id: str
-    step_id: str
-    message_id: str
-    part: int
     call_id: str
     name: str | None
     arguments: str

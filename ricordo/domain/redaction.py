@@ -22,10 +22,6 @@ class Redacted:
     kinds: tuple[str, ...] = ()
 
 
-def _is_always(_found: re.Match[str]) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class _Rule:
     """One kind of secret: the group `secret` of the pattern is replaced where `is_one` agrees.
@@ -37,8 +33,8 @@ class _Rule:
     kind: str
     marks: tuple[str, ...]
     pattern: re.Pattern[str]
-    is_one: Callable[[re.Match[str]], bool] = _is_always
-    sign: str = ""
+    is_one: Callable[[re.Match[str]], bool] | None
+    sign: str
 
 
 _ENDINGS = ".!?)"
@@ -83,24 +79,24 @@ def _is_password(found: re.Match[str]) -> bool:
 
 
 def _rule(
-    kind: str, marks: str, pattern: str, is_one: Callable[[re.Match[str]], bool] = _is_always, sign: str = ""
+    kind: str, marks: str, pattern: str, is_one: Callable[[re.Match[str]], bool] | None = None, sign: str = ""
 ) -> _Rule:
     return _Rule(kind, tuple(marks.lower().split("|")), re.compile(pattern), is_one, sign)
 
 
-def _by_sign(starts: Iterable[str]) -> dict[str, list[str]]:
-    """The beginnings of keys by the sign that they hold: `_`, `-` or none."""
-    found: dict[str, list[str]] = {"_": [], "-": [], "": []}
+def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_one: Any = None) -> list[_Rule]:
+    """Rules for the beginnings of keys, by the sign that they hold: `_`, `-` or none."""
+    found: dict[str, list[str]] = {}
     for start in starts:
-        found["_" if "_" in start else "-" if "-" in start else ""].append(start)
-    return found
+        found.setdefault("_" if "_" in start else "-" if "-" in start else "", []).append(start)
+    return [_rule(kind, "|".join(some), pattern, is_one, sign) for sign, some in found.items()]
 
 
 _PREFIXED = rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{11,399}}[\w-])"
 # What is repeated is bounded everywhere, so that no text makes a pattern slow.
 _RULES = (
     _rule("password", "://", r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)"),
-    *(_rule("api key", "|".join(some), _PREFIXED, _is_key, sign) for sign, some in _by_sign(_PREFIXES).items()),
+    *_by_sign("api key", _PREFIXES, _PREFIXED, _is_key),
     _rule("api key", "key-", r"(?<![\w-])(?P<secret>key-[0-9a-f]{32})(?![\w-])"),
     _rule("token", "eyj", r"(?<![\w-])(?P<secret>eyJ[\w-]{8,2000}\.[\w-]{8,2000}\.[\w-]{0,2000})"),
     _rule("token", "bearer ", r"(?i)(?<!\w)bearer (?P<secret>[\w.~+/=-]{15,2000}[\w~+/=-])", _is_key),
@@ -140,11 +136,8 @@ _STARTED = rf"\b(?P<secret>(?:{_STARTS})[-_][\w-]{{12,}}|AKIA[0-9A-Z]{{16}}|AIza
 _STRICT_RULES = (
     *_RULES,
     _rule("credential", "bearer |basic ", r"(?i)(?:(?<=bearer )|(?<=basic ))(?P<secret>[\w.~+/=-]{8,})"),
-    *(
-        _rule("credential", "|".join(some), _STARTED, sign=sign)
-        for sign, some in _by_sign(
-            ["akia", "aiza", *(f"{start}{sign}" for start in _STARTS.split("|") for sign in "-_")]
-        ).items()
+    *_by_sign(
+        "credential", ["akia", "aiza", *(start + sign for start in _STARTS.split("|") for sign in "-_")], _STARTED
     ),
     _rule(
         "credential",
@@ -188,7 +181,7 @@ def redact_json(value: Any) -> Any:
 
 
 def _replaced(found: re.Match[str], rule: _Rule, kinds: list[str]) -> str:
-    if not rule.is_one(found):
+    if rule.is_one and not rule.is_one(found):
         return found[0]
     secret = found["secret"]
     sign = found["sign"] if "sign" in rule.pattern.groupindex else ""

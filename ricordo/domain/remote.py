@@ -48,9 +48,8 @@ class Remote:
         options: Mapping[str, Any] = self.settings.get("options", {})
         return options
 
-    def job(self, not_before: int = 0) -> Job:
-        """The job that brings it and its memory together, at this time (microseconds) at the earliest."""
-        return sync_job(self.organization_id, self.id, not_before)
+    def job(self) -> Job:
+        return sync_job(self.organization_id, self.id)
 
 
 def sync_job(organization_id: str, remote_id: str, not_before: int = 0) -> Job:

@@ -21,13 +21,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            _sum(self.cached_tokens, other.cached_tokens),
-            _sum(self.cache_write_tokens, other.cache_write_tokens),
-            _sum(self.reasoning_tokens, other.reasoning_tokens),
-        )
+        return Usage(*(_sum(getattr(self, kind), getattr(other, kind)) for kind in self.__slots__))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
