@@ -6,16 +6,41 @@ The names of months, days and spans are in `data/calendar.toml`.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
-from ricordo.search import word_lists as lists
-from ricordo.search.words import language_of
+from ricordo.search.words import language_of, load_words
 
 YEARS_BACK: Final = 5  # a month without a year is meant in one of this year and the five before
 QUERY_LENGTH: Final = 1_000  # characters of a question that are read
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _by_word(lines: Iterable[tuple[int, str]]) -> dict[str, int]:
+    return {word: number for number, line in lines for word in line.split()}
+
+
+def _numbered(table: dict[str, str]) -> dict[str, int]:
+    return _by_word((int(number), line) for number, line in table.items())
+
+
+_calendar = load_words("calendar")
+MONTHS: Final = _by_word(enumerate(_calendar["months"], start=1))
+WEEKDAYS: Final = _by_word(enumerate(_calendar["weekdays"]))
+SEASONS: Final = _numbered(_calendar["seasons"])
+NUMBERS: Final = _numbered(_calendar["numbers"])
+AMBIGUOUS: Final = frozenset(_calendar["ambiguous"].split())
+NEVER_ALONE: Final = frozenset(_calendar["never_alone"].split())
+EVERY: Final = frozenset(_calendar["every"].split())
+THINGS: Final = frozenset(_calendar["things"].split())
+ALONE_ONLY_AFTER: Final[dict[str, list[str]]] = _calendar["alone_only_after"]
+PREPOSITIONS: Final[list[str]] = _calendar["prepositions"]
+# Kind and regular expression; kind, how many before this one, and regular expression.
+COUNTED: Final[list[tuple[str, str]]] = list(_calendar["counted"].items())
+RELATIVE: Final[list[tuple[str, int, str]]] = [
+    (found["kind"], found["back"], "|".join(found["said"])) for found in _calendar["relative"]
+]
 
 Days = tuple[date, date]  # half-open
 _Reader = Callable[[re.Match[str], date, bool], list[Days]]
@@ -37,9 +62,7 @@ _AMOUNT = rf"(?P<amount>\d{{1,5}}|{_WORD})\s+(?:of\s+)?(?P<unit>{_WORD})(?!\w)"
 _EARLY = (
     r"(?:(?:the|early|late|mid|anfang|ende|mitte|debut|fin|principios|finales|inizio|begin|eind|начале|конце)[\s-]+)?"
 )
-_BEFORE = re.compile(
-    rf"(?<!\w)(?P<preposition>{'|'.join(sorted(lists.PREPOSITIONS, key=len, reverse=True))})\s+{_EARLY}$"
-)
+_BEFORE = re.compile(rf"(?<!\w)(?P<preposition>{'|'.join(sorted(PREPOSITIONS, key=len, reverse=True))})\s+{_EARLY}$")
 _WORD_BEFORE = re.compile(r"([^\W\d_]+)\s+$")
 _WORD_AFTER = re.compile(r"\s+([^\W\d_]+)")
 _HIER = re.compile(r"(?<![\w-])hier(?!\w)")
@@ -99,7 +122,7 @@ def _preposition(match: re.Match[str]) -> str:
 
 def _counts_things(match: re.Match[str]) -> bool:
     after = _WORD_AFTER.match(match.string, match.end())
-    return after is not None and after[1] in lists.THINGS
+    return after is not None and after[1] in THINGS
 
 
 def _recent_years(today: date) -> Iterator[int]:
@@ -122,14 +145,14 @@ def _year_and_month(match: re.Match[str], _: date, __: bool) -> list[Days]:
 
 def _day_and_month(match: re.Match[str], today: date, is_name: bool) -> list[Days]:
     name, day = match["word"], int(match["day"])
-    if name not in lists.MONTHS:
+    if name not in MONTHS:
         return []
     if match["year"]:
-        return _day_of(int(match["year"]), lists.MONTHS[name], day)
-    is_meant = name not in lists.AMBIGUOUS or is_name or match["ordinal"] or _preposition(match)
+        return _day_of(int(match["year"]), MONTHS[name], day)
+    is_meant = name not in AMBIGUOUS or is_name or match["ordinal"] or _preposition(match)
     if not is_meant or (match.end() == match.end("day") and _counts_things(match)):
         return []
-    days = [found for year in _recent_years(today) for found in _day_of(year, lists.MONTHS[name], day)]
+    days = [found for year in _recent_years(today) for found in _day_of(year, MONTHS[name], day)]
     return [found for found in days if found[0] <= today]
 
 
@@ -138,43 +161,43 @@ def _with_year(match: re.Match[str], _: date, __: bool) -> list[Days]:
     word, year = match["word"], int(match["year"])
     if _counts_things(match):
         return []
-    if word in lists.MONTHS:
-        return [_month_of(year, lists.MONTHS[word])]
-    return _season_of(year, word) if word in lists.SEASONS else []
+    if word in MONTHS:
+        return [_month_of(year, MONTHS[word])]
+    return _season_of(year, word) if word in SEASONS else []
 
 
 def _season_of(year: int, season: str) -> list[Days]:
-    if lists.SEASONS[season] == 12:
+    if SEASONS[season] == 12:
         return [_month_of(year, 0, 3), _month_of(year, 12, 3)]
-    return [_month_of(year, lists.SEASONS[season], 3)]
+    return [_month_of(year, SEASONS[season], 3)]
 
 
 def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
     """Last May, last summer, last Monday: the latest that has begun, of seasons that is over, of days before today."""
     word, years = match["word"], (today.year, today.year - 1)
-    if word in lists.WEEKDAYS:
-        return [_span(today, "day", (today.weekday() - lists.WEEKDAYS[word] - 1) % 7 + 1)]
-    if word in lists.SEASONS:
+    if word in WEEKDAYS:
+        return [_span(today, "day", (today.weekday() - WEEKDAYS[word] - 1) % 7 + 1)]
+    if word in SEASONS:
         seasons = [days for year in years for days in reversed(_season_of(year, word))]
         return [days for days in seasons if days[1] <= today][:1]
-    if word not in lists.MONTHS or (word in lists.AMBIGUOUS and match["last"] in ("this", "past")):  # "this may be"
+    if word not in MONTHS or (word in AMBIGUOUS and match["last"] in ("this", "past")):  # "this may be"
         return []
-    return [days for days in (_month_of(year, lists.MONTHS[word]) for year in years) if days[0] <= today][:1]
+    return [days for days in (_month_of(year, MONTHS[word]) for year in years) if days[0] <= today][:1]
 
 
 def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
     """A month after a preposition, in every recent year; a weekday, the last one, today included."""
     word = match[0]
-    if word in lists.WEEKDAYS:
+    if word in WEEKDAYS:
         before = _WORD_BEFORE.search(match.string, max(0, match.start() - 20), match.start())
-        is_repeated = before is not None and before[1] in lists.EVERY
-        return [] if is_repeated else [_span(today, "day", (today.weekday() - lists.WEEKDAYS[word]) % 7)]
-    if word not in lists.MONTHS or word in lists.NEVER_ALONE:
+        is_repeated = before is not None and before[1] in EVERY
+        return [] if is_repeated else [_span(today, "day", (today.weekday() - WEEKDAYS[word]) % 7)]
+    if word not in MONTHS or word in NEVER_ALONE:
         return []
     preposition = _preposition(match)
-    if not preposition or preposition not in lists.ALONE_ONLY_AFTER.get(word, {preposition}):
+    if not preposition or preposition not in ALONE_ONLY_AFTER.get(word, {preposition}):
         return []
-    days = [_month_of(year, lists.MONTHS[word]) for year in _recent_years(today)]
+    days = [_month_of(year, MONTHS[word]) for year in _recent_years(today)]
     return [found for found in days if found[0] <= today]
 
 
@@ -184,14 +207,14 @@ def _year_alone(match: re.Match[str], _: date, __: bool) -> list[Days]:
 
 
 def _relative(match: re.Match[str], today: date, _: bool) -> list[Days]:
-    name, count = next((kind, count) for kind, count, words in lists.RELATIVE if re.fullmatch(words, match[0]))
+    name, count = next((kind, count) for kind, count, words in RELATIVE if re.fullmatch(words, match[0]))
     return [_span(today, name, count)]
 
 
 def _counted_back(match: re.Match[str], today: date, _: bool) -> list[Days]:
     amount = match["amount"]
-    kind = next((kind for kind, words in lists.COUNTED if re.fullmatch(words, match["unit"])), "")
-    count = int(amount) if amount.isdecimal() else lists.NUMBERS.get(amount)
+    kind = next((kind for kind, words in COUNTED if re.fullmatch(words, match["unit"])), "")
+    count = int(amount) if amount.isdecimal() else NUMBERS.get(amount)
     limit = {"day": 36_500, "week": 5_200, "month": 1_200, "year": 100}.get(kind, 0)
     return [_span(today, kind, count)] if count is not None and count <= limit else []
 
@@ -228,7 +251,7 @@ _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
     (re.compile(rf"(?<!\w){_DAY}{_OF}\s*(?P<word>{_WORD})\b\.?{_TAIL}?"), _day_and_month),
     (re.compile(rf"(?<!\w)(?P<word>{_WORD})\.?\s+(?:the\s+)?{_DAY}(?![\d.:,%]*\d|%|\w){_TAIL}?"), _day_and_month),
     (re.compile(rf"(?<!\w)(?P<word>{_WORD})\.?{_TAIL}"), _with_year),
-    (re.compile(rf"(?<!\w)(?:{'|'.join(words for _, __, words in lists.RELATIVE)})(?!\w)"), _relative),
+    (re.compile(rf"(?<!\w)(?:{'|'.join(words for _, __, words in RELATIVE)})(?!\w)"), _relative),
     (re.compile(rf"(?<!\w){_LAST}(?P<word>{_WORD})(?!\w)"), _last_one),
     (re.compile(rf"(?<!\w)(?P<word>{_WORD})(?P<last>{_AFTER})"), _last_one),
     (re.compile(rf"(?<!\w)(?:vor|hace|ha|il y a)\s+{_AMOUNT}"), _counted_back),

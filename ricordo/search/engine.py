@@ -20,12 +20,11 @@ from sqlalchemy import or_ as any_of
 from ricordo.domain.clock import SECOND
 from ricordo.domain.passage import Relevance
 from ricordo.search import fusion, scoring
-from ricordo.search.cache import cache_of
 from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similarities
+from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
 from ricordo.search.partition_view import Bools, PartitionView, join_views, view_of
-from ricordo.search.query import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
-from ricordo.search.reader import PartitionRow, decoded, joined_postings, read_index, some_of
+from ricordo.search.reader import PartitionRow, cache_of, decoded, joined_postings, read_index, some_of
 from ricordo.search.records import read_documents
 from ricordo.search.scoring import Integers, Posting
 from ricordo.search.vectors import Floats, Vectors, read_vectors, similarities

@@ -7,15 +7,15 @@ which a start does not wait for.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from sqlalchemy import bindparam, select
 
 from ricordo.domain.message import Message
-from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.passage import Archive, Passage, Relevance
 from ricordo.domain.scope import Scope
 from ricordo.search import write_buffer
-from ricordo.search.query import MessageFilter, PassageFilter, Query, SearchHit, SearchMode, SearchResult
 from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import archives, messages
 from ricordo.storage.engine.store import Transaction, each
@@ -23,7 +23,7 @@ from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.storage.schema.core_tables import passages, passages_tags
 
 Kind = Literal["messages", "passages"]
-__all__ = ["MessageFilter", "PassageFilter", "Query", "SearchHit", "SearchMode", "SearchResult"]
+SearchMode = Literal["hybrid", "vector", "fts"]
 
 _IDS = each(bindparam("ids", type_=messages_table.c.parts.type))
 _INDEXED_MESSAGES = select(*(column for column in messages_table.c if column.name != "parts")).where(
@@ -33,6 +33,71 @@ _INDEXED_PASSAGES = select(passages).where(passages.c.id.op("IN")(_IDS))
 _LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(passages_tags.c.passage_id.op("IN")(_IDS))
 # "Anna Bell: I like tea" was said by Anna Bell. At most three words, or any sentence with a colon would name a speaker.
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is looked for. `vectors` holds it embedded, by the handle of the model, each of length 1.
+
+    `nearest` is what an outside index found, by partition: document numbers with their cosine similarity. `related` are words
+    near in meaning to words of the text, nearest first.
+    """
+
+    text: str
+    mode: SearchMode = "hybrid"
+    vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    nearest: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    related: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
+
+    With `user_id` those about this user and those about no user in particular. `shared` is what a conversation that was forked
+    shares with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
+    """
+
+    agent_ids: tuple[str, ...]
+    conversation_id: str | None = None
+    roles: tuple[str, ...] = ()
+    user_id: str | None = None
+    start: int | None = None
+    end: int | None = None
+    shared: tuple[tuple[str, int], ...] = ()
+    tags: ClassVar[tuple[str, ...]] = ()
+    all_tags: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class PassageFilter:
+    """Which passages of these archives may be found; times and `user_id` as for messages."""
+
+    archive_ids: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    all_tags: bool = False
+    user_id: str | None = None
+    start: int | None = None
+    end: int | None = None
+    conversation_id: ClassVar[None] = None
+    roles: ClassVar[tuple[str, ...]] = ()
+    shared: ClassVar[tuple[tuple[str, int], ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """One result: the number (`seq`) of a message or passage, and why it was found."""
+
+    document: int
+    relevance: Relevance
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The best hits, best first. `missing` names the models whose vector of the query would have been needed as well."""
+
+    hits: tuple[SearchHit, ...] = ()
+    missing: frozenset[str] = frozenset()
 
 
 def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:

@@ -15,8 +15,7 @@ from ricordo.errors import Conflict, ModelError, NotFound
 from ricordo.llm.chat import Embedder
 from ricordo.llm.registry.embedders import Embedders
 from ricordo.search import partitions, write_buffer
-from ricordo.search.partitions import PartitionOwner
-from ricordo.search.query import EmbeddingBatch
+from ricordo.search.partitions import EmbeddingBatch, PartitionOwner
 from ricordo.search.vector_index import VectorIndex, VectorRecord
 from ricordo.storage.engine.store import Store
 from ricordo.storage.jobs import FencedStore
@@ -73,7 +72,7 @@ class Indexer:
 
     async def embed(self, job: Job, report: Report) -> None:
         """Embed the documents of a partition that have no vector of its model; that may be another than the one that serves."""
-        from ricordo.search.vector_store import add_vectors, drop_vectors
+        from ricordo.search.vectors import add_vectors, drop_vectors
 
         owner_id = job.payload["owner_id"]
         owner = await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
@@ -122,7 +121,7 @@ class Indexer:
 
     async def next_batch(self, owner_id: str, handle: str) -> EmbeddingBatch | None:
         """The next documents of a partition to embed with this model; None where all have their vectors."""
-        from ricordo.search.vector_store import next_batch
+        from ricordo.search.vectors import next_batch
 
         return await self.store.read(lambda tx: next_batch(tx, owner_id, handle, EMBEDDED_AT_ONCE))
 
@@ -130,7 +129,7 @@ class Indexer:
         self, batch: EmbeddingBatch, owner_id: str, handle: str, index: VectorIndex | None
     ) -> tuple[dict[int, Sequence[float]], int]:
         """The vectors of a batch by document, and their size; with an outside index they go there, under the owner's id."""
-        from ricordo.search.vector_store import documents_of
+        from ricordo.search.vectors import documents_of
 
         documents = await self.store.read(lambda tx: documents_of(tx, batch))
         embedder = self.embedders.get(handle)

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ricordo.search import scoring
-from ricordo.search.cache import IndexCache
-from ricordo.search.reader import NO_POSTING, PartitionRow, joined_postings, posting_of, some_of
+from ricordo.search.reader import NO_POSTING, IndexCache, PartitionRow, joined_postings, posting_of, some_of
 from ricordo.search.records import POSTING, Documents, document_records, occurrences, read_documents
 from ricordo.search.scoring import Posting, Spread
 from ricordo.search.write_buffer import ROLES, BufferRow, unpack

@@ -79,6 +79,18 @@ class PartitionOwner:
     vector_db: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingBatch:
+    """Documents in a row that have no vector of this model yet, from position `start`; None where one is deleted."""
+
+    owner_id: str
+    kind: str
+    embedding: str
+    start: int
+    documents: tuple[int | None, ...]
+    total: int
+
+
 def kind_of(owner_id: str) -> str:
     """What kind of documents a partition holds, by the id of its owner."""
     return "messages" if owner_id.startswith("agent-") else "passages"

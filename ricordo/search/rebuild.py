@@ -199,7 +199,7 @@ def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
 
 async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
     """Rebuild the partition's index with its vectors, then replace the one that serves."""
-    from ricordo.search.vector_store import add_vectors
+    from ricordo.search.vectors import add_vectors
 
     store, owner_id = indexer.store, str(job.payload["owner_id"])
     await _drop_remains(indexer, owner_id)
@@ -223,7 +223,7 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
 
 async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
     """Make all vectors of the partition again; the old ones serve until the last is made."""
-    from ricordo.search.vector_store import drop_vectors, replace_vectors
+    from ricordo.search.vectors import drop_vectors, replace_vectors
 
     store, owner_id = indexer.store, str(job.payload["owner_id"])
     owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))

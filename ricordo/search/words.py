@@ -9,18 +9,30 @@ Slashes and colons separate. An emoji is a term, `C++` and `C#` are.
 """
 
 import re
+import tomllib
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from importlib.resources import files
 from itertools import pairwise
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 import Stemmer  # type: ignore[import-not-found, unused-ignore]
 
-from ricordo.search.word_lists import ENDINGS, STOP_WORDS
 
+def load_words(name: str) -> dict[str, Any]:
+    """Read a file of `data/`: stop words and endings by language, or how eight languages name times."""
+    return tomllib.loads(files("ricordo.search").joinpath("data", f"{name}.toml").read_text("utf-8"))
+
+
+_LISTS = load_words("stop_words")
+STOP_WORDS: Final = {language: frozenset(words.split()) for language, words in _LISTS["words"].items()}
+# The stemming algorithm of a language, and what may follow the root of a word.
+ENDINGS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    language: (found["algorithm"], ("", *found["endings"].split())) for language, found in _LISTS["endings"].items()
+}
 LATIN_STEMMER: Final = "english"  # for every word in Latin letters, whatever its language
 TERM_LENGTH: Final = 64
 

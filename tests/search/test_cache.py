@@ -2,7 +2,7 @@
 
 from operator import itemgetter
 
-from ricordo.search.cache import SizedCache
+from ricordo.search.reader import SizedCache
 
 
 def test_the_least_recently_used_are_dropped_where_there_are_too_many() -> None:

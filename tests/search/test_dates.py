@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ricordo.search import dates, word_lists
+from ricordo.search import dates
 from ricordo.search.dates import named_times
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -144,10 +144,8 @@ def test_every_question_gives_ranges_with_an_end_after_the_start(query, now):
 
 def test_the_tables_are_spelled_as_questions_are_folded():
     tables = (
-        *(word_lists.MONTHS, word_lists.WEEKDAYS, word_lists.SEASONS, word_lists.NUMBERS),
-        *(word_lists.PREPOSITIONS, word_lists.THINGS, word_lists.EVERY),
+        *(dates.MONTHS, dates.WEEKDAYS, dates.SEASONS, dates.NUMBERS),
+        *(dates.PREPOSITIONS, dates.THINGS, dates.EVERY),
     )
     assert {word for table in tables for word in table if dates._fold(word) != word} == set()
-    assert (
-        word_lists.MONTHS.keys() >= word_lists.AMBIGUOUS | word_lists.NEVER_ALONE | word_lists.ALONE_ONLY_AFTER.keys()
-    )
+    assert dates.MONTHS.keys() >= dates.AMBIGUOUS | dates.NEVER_ALONE | dates.ALONE_ONLY_AFTER.keys()

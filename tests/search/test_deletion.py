@@ -7,10 +7,9 @@ from sqlalchemy import text
 
 from ricordo.search import index
 from ricordo.search.deletion import next_deletion
-from ricordo.search.index import MessageFilter
+from ricordo.search.index import MessageFilter, Query
 from ricordo.search.partitions import PORTION, models_of, partition_of, purge_portion
-from ricordo.search.query import Query
-from ricordo.search.vector_store import add_vectors, next_batch
+from ricordo.search.vectors import add_vectors, next_batch
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.seams import make

@@ -4,8 +4,8 @@ import pytest
 
 from ricordo.domain.agent import Agent
 from ricordo.search import index, partition_view, scoring
-from ricordo.search.cache import cache_of
 from ricordo.search.index import MessageFilter, Query, insert_messages
+from ricordo.search.reader import cache_of
 from ricordo.storage import messages
 from ricordo.storage.engine.store import Store
 from tests.conftest import BOTH

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ricordo.search.word_lists import ENDINGS, STOP_WORDS
 from ricordo.search.words import (
+    ENDINGS,
     QUERY_TERMS,
+    STOP_WORDS,
     TERM_LENGTH,
     fold,
     infix,

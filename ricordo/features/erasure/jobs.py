@@ -67,7 +67,7 @@ class ErasureWork:
         if self.erasure.finished_at is None:
             touched = [name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)]
             # The words of the index that this process caches go too; a search reads them again.
-            from ricordo.search.cache import IndexCache  # brings numpy
+            from ricordo.search.reader import IndexCache  # brings numpy
 
             await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
             left = await scrub(self._store, touched)

@@ -20,7 +20,7 @@ from ricordo.features.remotes import queries as remotes
 from ricordo.memory import user_memory
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.search.index import insert_messages, insert_passages
-from ricordo.search.vector_store import add_vectors, next_batch
+from ricordo.search.vectors import add_vectors, next_batch
 from ricordo.storage import archives, blocks, conversations, history, jobs, runs, users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
