@@ -24,8 +24,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.search import flush, partitions
 from ricordo.search.indexer import Indexer
-from ricordo.search.pgvector import NAME, PgVectorIndex
-from ricordo.search.pgvector_builder import BuildPlan
+from ricordo.search.pgvector import NAME, BuildPlan, PgVectorIndex
 from ricordo.search.records import POSTING_CHUNK
 from ricordo.search.vector_index import VectorRecord
 from ricordo.settings import load_settings

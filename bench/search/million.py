@@ -21,7 +21,7 @@ from bench.servers import Server
 from bench.waiting import wait_for_index
 from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.search import pgvector
-from ricordo.search.pgvector_builder import PREFIX
+from ricordo.search.pgvector import PREFIX
 
 # As an operator would set them for so many: the index and the vectors fit into memory, and both processors build.
 SETTINGS = {"shared_buffers": "2GB", "maintenance_work_mem": "2GB", "max_parallel_maintenance_workers": "1"}

@@ -1,53 +1,78 @@
 """Vectors in the same PostgreSQL as everything else, searched by its extension pgvector: archives choose it as `pgvector`.
 
-A partition is searched exactly while it is small; one with many vectors gets an approximate index of its own, built behind the
-searches (`pgvector_building.py`). Vectors are kept whole; the index holds them in half precision, and what it finds is put in
-order by the whole ones. Who else needs a vector gets it from the model again: this is a cache, like every other index.
+A partition is searched exactly while it is small. An exact search of one with many vectors asks for an approximate index of its
+own, which is built behind the searches. Vectors are kept whole; the index holds them in half precision, and what it finds is put
+in order by the whole ones. A kill may leave half an index, which PostgreSQL never uses; the next pass removes it.
 """
 
+import asyncio
+import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import TextualSelect, column, text
+from sqlalchemy import Connection, TextualSelect, column, text
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.errors import RicordoError, Unavailable
-from ricordo.search.pgvector_builder import BuildPlan, IndexBuilder, VectorGroup, prefix_of
-from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord
+from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord, portions
 from ricordo.storage import migrations
-from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.engine.store import Store, Transaction, reason_of
-
-if TYPE_CHECKING:
-    from ricordo.storage.engine.postgres import PostgresStore
+from ricordo.storage.engine.store import SqlStore, Store, Transaction, reason_of
 
 T = TypeVar("T")
+Work = Callable[[Transaction], T]
 log = logging.getLogger(__name__)
 NAME = "pgvector"
-# Rows of one transaction: with an index that must be kept, each costs some milliseconds.
-_AT_ONCE = 25
-_REMOVED_AT_ONCE = 500
+# Rows of one transaction: with an index that must be kept, each that is written costs some milliseconds.
+_AT_ONCE, _REMOVED_AT_ONCE = 25, 500
 # More than this is found by an exact search: no index is faster at that.
 _MOST_FROM_INDEX = 500
 _MOST_RESULTS = 1_000_000
 # How many candidates the index keeps in view, and how many vectors it looks at before it gives up on a filter.
-_IN_VIEW, _MOST_IN_VIEW = 300, 1000
-_LOOKED_AT = 20_000
+_IN_VIEW, _MOST_IN_VIEW, _LOOKED_AT = 300, 1000, 20_000
 # Measured: the index pays where a filter admits this many times the limit. Below, reading all that it admits is faster, and exact.
 _ENOUGH = 20
+PREFIX = "search_pgvector_"
+# The lock of the whole database for building or removing such an index.
+BUILDING_LOCK = int.from_bytes(b"pgvector", signed=True)
+_MOST_DIMENSIONS = 4000  # of a halfvec in an index
+# Measured at 300,000 vectors of 256 dimensions: this finds 0.968 of the nearest ten with 200 in view, and 0.986 with 400.
+_LINKS, _LINKS_WEIGHED = 16, 100
+_OUT_OF_ROOM = ("53100", "53200")  # disk or memory, which here is the shared memory of parallel workers
+_MOST_NOTED = 10_000
 
-_MISSING = (
-    'The extension "vector" is not in this database, so archives cannot use pgvector. Install pgvector 0.8 or newer on the '
-    "PostgreSQL server, let an administrator run CREATE EXTENSION vector in this database, then start Ricordo again."
+# The index's predicate holds names of others, so PostgreSQL itself writes them as literals.
+_STATEMENT = text(
+    "SELECT format('CREATE INDEX CONCURRENTLY %I ON search_pgvector USING hnsw ((embedding::halfvec(%s)) halfvec_cosine_ops)"
+    " WITH (m = %s, ef_construction = %s) WHERE partition = %L AND model = %L AND dimension = %s', CAST(:name AS text),"
+    " CAST(:dimension AS int), CAST(:links AS int), CAST(:weighed AS int), CAST(:partition AS text), CAST(:model AS text),"
+    " CAST(:dimension AS int))"
 )
-_OLD = (
-    "pgvector {version} is too old; searching with filters needs 0.8. Install it on the PostgreSQL server, let an administrator "
-    "run ALTER EXTENSION vector UPDATE in this database, then start Ricordo again."
+_OURS = text(
+    "SELECT relname, indisvalid, pg_get_expr(indpred, indrelid) AS predicate FROM pg_index"
+    " JOIN pg_class ON pg_class.oid = indexrelid WHERE indrelid = to_regclass('search_pgvector') AND relname ^@ :prefix"
+    " AND indpred IS NOT NULL"
 )
+_IS_BUILT = text("SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:name) AND indisvalid)")
+_COUNT = text(
+    "SELECT count(*) FROM (SELECT FROM search_pgvector WHERE partition = :partition AND model = :model"
+    " AND dimension = :dimension LIMIT CAST(:most AS bigint)) AS few"
+)
+_MEMORY = "SELECT pg_size_bytes(current_setting('maintenance_work_mem'))"
+
+_ADVICE = (
+    " Install pgvector 0.8 or newer on the PostgreSQL server, let an administrator run {} EXTENSION vector{} in this database,"
+    " then start Ricordo again."
+)
+_MISSING = 'The extension "vector" is not in this database, so archives cannot use pgvector.' + _ADVICE.format(
+    "CREATE", ""
+)
+_OLD = "pgvector {version} is too old; searching with filters needs 0.8." + _ADVICE.format("ALTER", " UPDATE")
 _UNUSABLE = (
     "The table search_pgvector could not be made, so archives cannot use pgvector. See that this database's user may create "
     'tables, and that the extension "vector" lies in a schema of the search path, then start Ricordo again.'
@@ -56,18 +81,7 @@ _STATE = text(
     "SELECT (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS version,"
     " to_regclass('search_pgvector') IS NOT NULL AS has_table"
 )
-_COLUMNS = (
-    "partition",
-    "model",
-    "document",
-    "dimension",
-    "created_at",
-    "role",
-    "conversation",
-    "user_id",
-    "tags",
-    "embedding",
-)
+_COLUMNS = "partition model document dimension created_at role conversation user_id tags embedding".split()
 _CASTS = {"tags": "CAST(:tags AS text[])", "embedding": "CAST(:embedding AS vector)"}
 _UPSERT = text(
     f"INSERT INTO search_pgvector ({', '.join(_COLUMNS)})"  # noqa: S608 - names of our own
@@ -81,9 +95,6 @@ _DROP_SOME = text(
     "DELETE FROM search_pgvector WHERE ctid = ANY(ARRAY("
     "SELECT ctid FROM search_pgvector WHERE partition = :partition AND model = :model LIMIT :most))"
 )
-_HAS_INDEX = text(
-    "SELECT EXISTS (SELECT FROM pg_indexes WHERE tablename = 'search_pgvector' AND indexname ^@ :prefix) AS has_index"
-).columns(column("has_index"))
 # A statement that is prepared once must still be planned for the values: only they tell which partial index fits.
 _GET_READY = text(
     "SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:index) AND indisvalid) AS is_built,"
@@ -100,10 +111,37 @@ _WANTED = """partition = :partition AND model = :model AND dimension = :dimensio
     AND (CAST(:all_tags AS text[]) IS NULL OR tags @> CAST(:all_tags AS text[]))
     AND (CAST(:start AS bigint) IS NULL OR created_at >= CAST(:start AS bigint))
     AND (CAST(:end AS bigint) IS NULL OR created_at <= CAST(:end AS bigint))"""
-
 _EXPECTED = text(f"EXPLAIN (FORMAT JSON) SELECT FROM search_pgvector WHERE {_WANTED}").columns(column("plans"))
 _FOUND: tuple[Any, ...] = (column("document"), column("similarity"))
 _FILTERS = ("roles", "conversation", "user_id", "any_tags", "all_tags", "start", "end")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """When an approximate index is built, and how.
+
+    From `least` vectors on, if none came for `quiet` seconds: a row costs three times as much once the index must be kept.
+    A group is looked at again after `again` seconds. Building may take `memory` bytes of the database server's.
+    """
+
+    least: int = 20_000
+    quiet: float = 10
+    again: float = 60
+    memory: int = 2 * 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class VectorGroup:
+    """The vectors that are searched together: a partition's of one model and one dimension."""
+
+    partition: str
+    model: str
+    dimension: int
+
+    @property
+    def index(self) -> str:
+        digest = hashlib.sha256("\0".join((self.partition, self.model)).encode()).hexdigest()
+        return f"{PREFIX}{digest[:24]}_{self.dimension}"
 
 
 class PgVectorIndex:
@@ -111,37 +149,42 @@ class PgVectorIndex:
 
     name = NAME
 
-    def __init__(self, store: "PostgresStore", plan: BuildPlan | None = None) -> None:
+    def __init__(self, store: SqlStore, plan: BuildPlan | None = None) -> None:
         self._store = store
-        self._builder = IndexBuilder(store, plan or BuildPlan())
+        self._plan = plan or BuildPlan()
+        # When a group may be looked at next: not while vectors come, nor too soon again.
+        self._not_before: dict[VectorGroup, float] = {}
+        # Before the database's lock, so that those of one process wait for each other.
+        self._alone_here = asyncio.Lock()
+        self._task: asyncio.Task[bool] | None = None
+        self._connection: Any = None
+        self._is_closed = False
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Keep these. Vectors of another dimension than a partition's others are kept beside them."""
         # In one order everywhere, so that two writers never wait for each other in a ring.
-        rows = sorted((_row(partition, model, record) for record in records), key=lambda row: row["document"])
-        latest = list({row["document"]: row for row in rows}.values())
-        for start in range(0, len(latest), _AT_ONCE):
-            some = latest[start : start + _AT_ONCE]
-            await self._write(lambda tx, some=some: tx.run(_UPSERT, some))  # type: ignore[misc]
-        for dimension in {row["dimension"] for row in latest}:
-            self._builder.written(VectorGroup(partition, model, dimension))
+        latest = sorted({record.document: record for record in records}.items())
+        rows = [_row(partition, model, record) for _, record in latest]
+        for some in portions(rows, _AT_ONCE):
+            await self._ask(self._store.write, lambda tx, some=some: tx.run(_UPSERT, some))  # type: ignore[misc]
+        for dimension in {row["dimension"] for row in rows}:
+            self._wait_with(VectorGroup(partition, model, dimension), self._plan.quiet)
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         """Remove these documents."""
-        for start in range(0, len(documents), _REMOVED_AT_ONCE):
-            some = list(documents[start : start + _REMOVED_AT_ONCE])
-            values = {"partition": partition, "model": model, "documents": some}
-            await self._write(lambda tx, values=values: tx.run(_REMOVE, values))  # type: ignore[misc]
+        for some in portions(documents, _REMOVED_AT_ONCE):
+            values = {"partition": partition, "model": model, "documents": list(some)}
+            await self._ask(self._store.write, lambda tx, values=values: tx.run(_REMOVE, values))  # type: ignore[misc]
 
     async def drop(self, partition: str, model: str) -> None:
         """Drop the partition's vectors of this model, and then the index over them."""
         values = {"partition": partition, "model": model, "most": _REMOVED_AT_ONCE}
-        while await self._write(lambda tx: tx.run(_DROP_SOME, values)):
+        while await self._ask(self._store.write, lambda tx: tx.run(_DROP_SOME, values)):
             pass
-        prefix = {"prefix": prefix_of(partition, model)}
-        if await self._read(lambda tx: tx.first(_HAS_INDEX, prefix).has_index):
+        if not self._alone_here.locked():  # else the next pass removes it
             with _translated_errors():
-                await self._builder.tidy()
+                async with self._alone_here:
+                    await asyncio.to_thread(self._build_alone, None)
 
     async def search(
         self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
@@ -151,36 +194,89 @@ class PgVectorIndex:
             return []
         group = VectorGroup(partition, model, len(vector))
         values = _values(group, vector, min(limit, _MOST_RESULTS), wanted)
-        rows, is_built = await self._read(lambda tx: _search(tx, group, values))
+        rows, is_built = await self._ask(self._store.read, lambda tx: _search(tx, group, values))
         if not is_built:
-            self._builder.searched(group)
+            self._ask_for_index(group)
         # Nothing is near a vector of zeros, as a text without words may have; its similarity is no number.
         return [(int(row.document), float(row.similarity)) for row in rows if not math.isnan(row.similarity)]
 
     async def build(self, partition: str, model: str, dimension: int) -> bool:
-        """Build the partition's approximate index now, without waiting for quiet; tells whether it has one. Raises Unavailable."""
+        """Build the partition's approximate index if it has enough vectors; tells whether it has one now. Raises Unavailable."""
+        group = VectorGroup(partition, model, dimension)
         with _translated_errors():
-            return await self._builder.build(VectorGroup(partition, model, dimension))
+            async with self._alone_here:
+                self._wait_with(group, self._plan.again)
+                return await asyncio.to_thread(self._build_alone, group)
 
     async def close(self) -> None:
-        await self._builder.close()
+        """Stop what is being built: the next server removes what is left of it, and starts over."""
+        self._is_closed = True
+        # Asked again and again, for one may come between two statements.
+        while self._task and not self._task.done():
+            if connection := self._connection:
+                with suppress(Exception):  # it may end by itself meanwhile
+                    await asyncio.to_thread(connection.cancel_safe, timeout=5)
+            await asyncio.wait([self._task], timeout=0.2)
 
-    async def _read(self, work: Callable[[Transaction], T]) -> T:
-        with _translated_errors():
-            return await self._store.read(work)
+    def _wait_with(self, group: VectorGroup, seconds: float) -> None:
+        if len(self._not_before) >= _MOST_NOTED:
+            self._not_before.clear()
+        self._not_before[group] = max(self._not_before.get(group, 0), time.monotonic() + seconds)
 
-    async def _write(self, work: Callable[[Transaction], T]) -> T:
+    def _ask_for_index(self, group: VectorGroup) -> None:
+        is_due = time.monotonic() >= self._not_before.get(group, 0) and (self._task is None or self._task.done())
+        if is_due and not self._is_closed and group.dimension <= _MOST_DIMENSIONS:
+            self._task = asyncio.create_task(self.build(group.partition, group.model, group.dimension), name="pgvector")
+            self._task.add_done_callback(_log_failure)
+
+    def _build_alone(self, group: VectorGroup | None) -> bool:
+        """Remove what is not needed any more, then build the group's index, under a lock that ends with the session."""
+        with self._store.engine.connect() as connection:
+            self._connection = connection.connection.dbapi_connection
+            try:
+                is_alone = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({BUILDING_LOCK})").scalar_one()
+                if is_alone:
+                    # Building waits for transactions that began before it, however long they take, and blocks no other.
+                    _run(connection, "SET lock_timeout = 0; SET statement_timeout = 0")
+                    _tidy(connection)
+                if group is None or connection.execute(_IS_BUILT, {"name": group.index}).scalar_one():
+                    return group is not None
+                most = self._plan.least
+                if not is_alone or self._is_closed or _count(connection, group, most) < most:
+                    return False
+                self._create(connection, group)
+                return True
+            finally:
+                self._connection = None
+
+    def _create(self, connection: Connection, group: VectorGroup) -> None:
+        rows = _count(connection, group)
+        # Let the whole graph fit, up to the plan's limit: where it does not, building takes many times as long.
+        needed = min(int(rows * (2 * group.dimension + 1000) * 1.2), self._plan.memory)
+        if needed > connection.exec_driver_sql(_MEMORY).scalar_one():
+            _run(connection, f"SET maintenance_work_mem = '{needed // 1024}kB'")
+        shape = {"name": group.index, "links": _LINKS, "weighed": _LINKS_WEIGHED}
+        statement = connection.execute(_STATEMENT, {**asdict(group), **shape}).scalar_one()
+        try:
+            _run(connection, statement)
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) not in _OUT_OF_ROOM or self._is_closed:
+                raise
+            # Parallel workers share memory, of which a container has little: one alone needs none of it.
+            _tidy(connection)
+            _run(connection, "SET max_parallel_maintenance_workers = 0")
+            _run(connection, statement)
+        _run(connection, "ANALYZE search_pgvector")
+        log.info("built an index of vectors", extra={"partition": group.partition, "vectors": rows})
+
+    async def _ask(self, run: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -> T:
         with _translated_errors():
-            return await self._store.write(work)
+            return await run(work)
 
 
 async def index_of(store: Store) -> dict[str, VectorIndex]:
     """The index by its name, where the store's database can have it; else nothing, and the log says what it takes."""
-    if isinstance(store, SqliteStore):
-        return {}
-    from ricordo.storage.engine.postgres import PostgresStore  # brings psycopg
-
-    if not isinstance(store, PostgresStore):
+    if not isinstance(store, SqlStore) or store.engine.dialect.name != "postgresql":
         return {}
     if await store.read(what_is_missing):
         # An extension that came after the migration, or with an administrator's help.
@@ -251,6 +347,30 @@ def _near(dimension: int) -> TextualSelect:
     ).columns(*_FOUND)
 
 
+def _count(connection: Connection, group: VectorGroup, most: int | None = None) -> int:
+    return int(connection.execute(_COUNT, {**asdict(group), "most": most}).scalar_one())
+
+
+def _tidy(connection: Connection) -> None:
+    """Remove indexes that are half built, or have no vectors any more."""
+    for name, is_valid, predicate in connection.execute(_OURS, {"prefix": PREFIX}).all():
+        # The predicate is what PostgreSQL itself wrote of it, with its literals quoted.
+        rows = f"SELECT EXISTS (SELECT FROM search_pgvector WHERE {predicate})"  # noqa: S608
+        if not is_valid or not _run(connection, rows).scalar_one():
+            _run(connection, f'DROP INDEX CONCURRENTLY IF EXISTS "{name}"')
+
+
+def _log_failure(task: asyncio.Task[bool]) -> None:
+    # Searches go on exactly, so that nothing is lost but time; the next look tries again.
+    if not task.cancelled() and (error := task.exception()):
+        log.warning("an index of vectors was not built", extra={"reason": str(error)})
+
+
+def _run(connection: Connection, statement: str) -> Any:
+    # Without parameters, or the driver would take a % in a name for a placeholder.
+    return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+
 def _row(partition: str, model: str, record: VectorRecord) -> dict[str, Any]:
     key = {"partition": partition, "model": model, "document": record.document, "dimension": len(record.vector)}
     return {**key, **record.fields(), "embedding": _literal(record.vector)}
@@ -261,7 +381,7 @@ def _values(group: VectorGroup, vector: Sequence[float], limit: int, wanted: Vec
     conditions = {name: getattr(wanted, name) for name in ("conversation", "user_id", "start", "end")}
     tags, no_tags = ("all_tags", "any_tags") if wanted.all_tags else ("any_tags", "all_tags")
     lists = {"roles": list(wanted.roles) or None, tags: list(wanted.tags) or None, no_tags: None}
-    return {**group.values, "vector": _literal(vector), "limit": limit, **conditions, **lists}
+    return {**asdict(group), "vector": _literal(vector), "limit": limit, **conditions, **lists}
 
 
 def _literal(vector: Sequence[float]) -> str:
@@ -276,7 +396,5 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except (psycopg.Error, DBAPIError) as error:
-        raise Unavailable(f"pgvector did not do it: {reason_of(error)}. {_ADVICE}") from None
-
-
-_ADVICE = 'See that the extension "vector" is 0.8 or newer, and that the model\'s vectors are finite numbers.'
+        advice = 'See that the extension "vector" is 0.8 or newer, and that the model\'s vectors are finite numbers.'
+        raise Unavailable(f"pgvector did not do it: {reason_of(error)}. {advice}") from None

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import math
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,14 @@ from ricordo.errors import Unavailable
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry.models import Models
 from ricordo.memory.recall import Recall
-from ricordo.search import partitions, pgvector, pgvector_builder
+from ricordo.search import partitions, pgvector
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.search.indexer import Indexer
-from ricordo.search.pgvector import PgVectorIndex, index_of
-from ricordo.search.pgvector_builder import BUILDING_LOCK, PREFIX, BuildPlan, VectorGroup
+from ricordo.search.pgvector import BUILDING_LOCK, PREFIX, BuildPlan, PgVectorIndex, VectorGroup, index_of
 from ricordo.search.vector_index import VectorFilter, VectorRecord
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
-from ricordo.storage.engine.sqlite import open_sqlite
 from tests.seams import make
 from tests.seams.stores import ManualClock
 from tests.support.postgres import name_in, server
@@ -109,28 +106,21 @@ async def asked(store: PostgresStore) -> list[str]:
 # --- the approximate index ---
 
 
-async def test_a_partition_that_has_grown_gets_an_index_of_its_own_once_it_is_quiet(store: PostgresStore) -> None:
-    index = PgVectorIndex(store, QUICK)
-    await index.upsert("archive-1", "model", records(39))
-    await index.upsert("archive-2", "model", records(45))
-    await until(lambda: list(indexes().values()) == [True])
-    assert list(indexes()) == [VectorGroup("archive-2", "model", 8).index]
-    await index.upsert("archive-1", "model", records(40))
-    await until(lambda: list(indexes().values()) == [True, True])
-    await index.close()
-    for name in indexes():
-        run(f'DROP INDEX "{name}"')
-
-
-async def test_an_exact_search_of_a_large_partition_asks_for_its_index(
+async def test_an_exact_search_of_a_partition_that_has_grown_and_is_quiet_gets_it_an_index(
     store: PostgresStore, index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
-    other = PgVectorIndex(store, SLOW)  # as after a restart: nobody writes any more
+    assert (await documents(index))[0] == 1  # written a moment ago
+    other = PgVectorIndex(store, QUICK)  # as after a restart: nobody writes any more
     assert (await documents(other))[0] == 1
     await until(lambda: list(indexes().values()) == [True])
     assert (await documents(other))[0] == 1
-    assert asked == ["exact", "near"]
+    await other.upsert("archive-2", "model", records(39))
+    assert (await documents(other, "archive-2"))[0] == 1
+    assert other._task
+    assert not await other._task  # too few
+    assert list(indexes()) == [VectorGroup("archive-1", "model", 8).index]
+    assert asked == ["exact", "exact", "near", "exact"]
     await other.close()
 
 
@@ -153,9 +143,6 @@ async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similari
     index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(400))
-    index._builder._looked[VectorGroup("archive-1", "model", 8)] = (
-        time.monotonic()
-    )  # or the first search would ask for the index
     before = [await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)]
     assert await index.build("archive-1", "model", 8)
     after = [await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)]
@@ -198,17 +185,6 @@ async def test_what_comes_and_goes_after_the_build_is_found_and_found_no_more(in
     assert (await documents(index, seed=500))[0] == 500
     assert (await documents(index, seed=7777))[0] == 7
     assert 1 not in await documents(index, limit=200)
-
-
-async def test_too_few_vectors_get_no_index_and_a_second_build_changes_nothing(index: PgVectorIndex) -> None:
-    await index.upsert("archive-1", "model", records(39))
-    assert not await index.build("archive-1", "model", 8)
-    assert indexes() == {}
-    await index.upsert("archive-1", "model", records(40))
-    assert await index.build("archive-1", "model", 8)
-    (number,) = run("SELECT relfilenode FROM pg_class WHERE relname ^@ 'search_pgvector_'")
-    assert await index.build("archive-1", "model", 8)
-    assert run("SELECT relfilenode FROM pg_class WHERE relname ^@ 'search_pgvector_'") == [number]
 
 
 async def test_any_name_of_a_partition_and_a_model_is_safe_in_the_index(index: PgVectorIndex) -> None:
@@ -261,6 +237,7 @@ async def test_half_an_index_that_a_stop_left_is_removed_and_built_anew(
     store: PostgresStore, index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(50))
+    index._not_before.clear()
     with psycopg.connect(server().url(name_in(server().shared_database()))) as old:
         # Building waits for whoever began before it, so it stands when it is stopped.
         old.execute("SELECT count(*) FROM search_pgvector")
@@ -300,6 +277,7 @@ async def test_while_somebody_builds_a_partition_can_be_dropped_and_its_index_go
         builder.execute(f"SELECT pg_advisory_lock({BUILDING_LOCK})".encode())
         assert not await index.build("archive-2", "model", 8)
         await index.drop("archive-1", "model")
+        builder.execute("SELECT pg_advisory_unlock_all()")
     assert await documents(index) == []
     assert await index.build("archive-2", "model", 8)
     assert list(indexes()) == [VectorGroup("archive-2", "model", 8).index]
@@ -308,7 +286,7 @@ async def test_while_somebody_builds_a_partition_can_be_dropped_and_its_index_go
 async def test_where_shared_memory_is_short_one_process_builds_alone(
     index: PgVectorIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, seen = pgvector_builder._run, list[str]()
+    original, seen = pgvector._run, list[str]()
 
     def short_of_room(connection: Any, statement: str) -> Any:
         seen.append(statement.partition(" ON ")[0].partition('"')[0])
@@ -316,7 +294,7 @@ async def test_where_shared_memory_is_short_one_process_builds_alone(
             raise DBAPIError(statement, None, psycopg.errors.DiskFull())
         return original(connection, statement)
 
-    monkeypatch.setattr(pgvector_builder, "_run", short_of_room)
+    monkeypatch.setattr(pgvector, "_run", short_of_room)
     await index.upsert("archive-1", "model", records(50))
     assert await index.build("archive-1", "model", 8)
     created = [place for place, one in enumerate(seen) if one.startswith("CREATE INDEX")]
@@ -327,12 +305,12 @@ async def test_where_shared_memory_is_short_one_process_builds_alone(
 async def test_a_build_that_fails_is_told_and_searches_go_on(
     index: PgVectorIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pgvector_builder, "_LINKS", 1)  # PostgreSQL takes two at least
+    monkeypatch.setattr(pgvector, "_LINKS", 1)  # PostgreSQL takes two at least
     await index.upsert("archive-1", "model", records(50))
     with pytest.raises(Unavailable, match=r"pgvector did not do it: value 1 out of bounds"):
         await index.build("archive-1", "model", 8)
-    index._builder._looked.clear()
-    with caplog.at_level(logging.WARNING, "ricordo.search.pgvector_builder"):
+    index._not_before.clear()
+    with caplog.at_level(logging.WARNING, "ricordo.search.pgvector"):
         assert (await documents(index))[0] == 1
         await until(lambda: "an index of vectors was not built" in caplog.text)
     assert (await documents(index))[0] == 1
@@ -416,15 +394,6 @@ async def test_an_extension_that_is_too_old_or_out_of_reach_is_not_used_and_the_
         assert said in caplog.text
         await store.close()
         server().drop(url)
-
-
-async def test_on_postgresql_with_the_extension_it_is_there_at_once_and_on_sqlite_never(
-    store: PostgresStore, tmp_path: Path
-) -> None:
-    assert list(await index_of(store)) == ["pgvector"]
-    file = open_sqlite(tmp_path / "ricordo.db")
-    assert await index_of(file) == {}
-    await file.close()
 
 
 # --- the whole way ---
