@@ -112,7 +112,7 @@ class Worker:
             with suppress(RuntimeError):  # the loop has ended: the next server will find the job
                 loop.call_soon_threadsafe(self._wake_up.set)
 
-        await self._free(None if self._is_alone else self.pace.silence)
+        await self._sweep(0 if self._is_alone else self.pace.silence)
         await self._store.read(lambda tx: jobs.on_wake_up(tx, notify))
         self._tasks.append(asyncio.create_task(self._maintain(), name="jobs: maintain"))
 
@@ -272,11 +272,8 @@ class Worker:
             await self._store.write(lambda tx: [jobs.add(tx, job) for job in wanted])
             self._schedule.added(wanted)
 
-    async def _sweep(self) -> None:
-        await self._free(self.pace.silence)
-
-    async def _free(self, silence: float | None) -> None:
-        silent_for = None if silence is None else round(silence * SECOND)
+    async def _sweep(self, silence: float | None = None) -> None:
+        silent_for = round((self.pace.silence if silence is None else silence) * SECOND)
         if freed := await self._store.write(lambda tx: jobs.take_over(tx, silent_for=silent_for)):
             log.warning("freed jobs that a stopped server left running", extra={"jobs": len(freed)})
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import delete, insert, select
 
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
-from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page, setter
+from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_archives, archives, passages, passages_tags
 
@@ -27,9 +27,6 @@ _ATTACH = insert(agents_archives)
 _ATTACHED = select(agents_archives.c.seq).where(equal(agents_archives, "agent_id", "archive_id"))
 _DETACH = delete(agents_archives).where(equal(agents_archives, "agent_id", "archive_id"))
 _INSERT_TAG = insert(passages_tags)
-_COUNTED = setter(archives, "updated_at", "tags", where=archives.c.id == bindparam("archive_id")).values(
-    passage_count=archives.c.passage_count + bindparam("added")
-)
 _TAG_IN_USE = select(passages_tags.c.tag).where(equal(passages_tags, "archive_id", "tag")).limit(1)
 _DELETE = delete(passages).where(equal(passages, "id"))
 
@@ -52,6 +49,7 @@ def insert_one(
 
 get, ids = ROWS.get, ROWS.ids
 update = ROWS.updates("name", "description", "metadata", "updated_at")
+_count = ROWS.updates("passage_count", "tags", "updated_at")
 passages_by_ids, passages_by_numbers = _PASSAGES.by_ids, _PASSAGES.by_numbers
 
 
@@ -149,8 +147,7 @@ def _lock(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Arc
 
 
 def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str]) -> Archive:
-    now = tx.clock.now()
-    after = replace(archive, passage_count=archive.passage_count + added, tags=tuple(sorted(tags)), updated_at=now)
-    changed = {"new_updated_at": now, "new_tags": list(after.tags), "added": added, "archive_id": archive.id}
-    tx.run(_COUNTED, changed)
-    return after
+    count, now = archive.passage_count + added, tx.clock.now()
+    archive = replace(archive, passage_count=count, tags=tuple(sorted(tags)), updated_at=now)
+    _count(tx, archive)
+    return archive

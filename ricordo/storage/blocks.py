@@ -35,18 +35,10 @@ _BY_IDS = _TAGGED.where(one_of(blocks.c.id, "ids"), equal(blocks, "organization_
 _LABELLED = _TAGGED.where(equal(blocks, "chain_id", "label"))
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
 # A user's own block that was attached to an agent with which another user talks, or no named user.
-_IS_A_USERS = case((chains.c.owner_kind == "user", 1), else_=0).label("is_others")
 _IS_ANOTHERS = case(((chains.c.owner_kind == "user") & (chains.c.owner_id != bindparam("user_id")), 1), else_=0).label(
     "is_others"
 )
 _OF_AGENT = (
-    select(*_COLUMNS, _IS_A_USERS)
-    .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
-    .join(chains, chains.c.id == blocks.c.chain_id)
-    .where(equal(agents_blocks, "agent_id"))
-    .order_by(agents_blocks.c.seq)
-)
-_OF_AGENT_AND_USER = (
     select(*_COLUMNS, _IS_ANOTHERS, literal_column("0").label("rank"), agents_blocks.c.seq.label("place"))
     .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
     .join(chains, chains.c.id == blocks.c.chain_id)
@@ -173,20 +165,20 @@ def of_agent(
 
     The user's own replaces one of the agent's with the same label. Another user's is untrusted.
     """
-    if user_id is None:
-        return tuple(_of_agent_row(row) for row in tx.all(_OF_AGENT, {"agent_id": agent_id}))
-    rows = tx.all(_OF_AGENT_AND_USER, {"agent_id": agent_id, "user_id": user_id, "course": course})
-    return tuple({row.label: _of_agent_row(row) for row in rows}.values())
+    found = {}
+    for row in tx.all(_OF_AGENT, {"agent_id": agent_id, "user_id": user_id or "", "course": course}):
+        block = _ROWS.of(row[: len(_COLUMNS)])
+        found[block.label] = replace(block, is_untrusted=True) if row.is_others else block
+    return tuple(found.values())
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
     """Return one page of the blocks that pass the filter."""
     statement = select(blocks.c.id).where(blocks.c.organization_id == scope.organization_id)
-    for name in ("label", "chain_id"):
-        if (value := getattr(which, name)) is not None:
-            statement = statement.where(blocks.c[name] == value)
-    for name, piece in which.pieces.items():
-        statement = statement.where(blocks.c[name].icontains(piece, autoescape=True))
+    given = {"label": which.label, "chain_id": which.chain_id}
+    statement = statement.where(*(blocks.c[name] == value for name, value in given.items() if value is not None))
+    pieces = which.pieces.items()
+    statement = statement.where(*(blocks.c[name].icontains(piece, autoescape=True) for name, piece in pieces))
     if which.agent_id is not None:
         attached = select(agents_blocks.c.block_id).where(agents_blocks.c.agent_id == which.agent_id)
         statement = statement.where(blocks.c.id.in_(attached))
@@ -265,19 +257,16 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
-    redacted = redact(metadata.reason)
-    return replace(metadata, reason=redacted.text) if redacted.kinds else metadata
+    return replace(metadata, reason=redact(metadata.reason).text)
 
 
 def _without_secrets(block: Block, before: Block | None = None) -> Block:
-    """The block without secrets in what it has that `before` had not."""
     value, description = block.value, block.description
     if before is None or value != before.value:
         value = redact(value).text
     if description and (before is None or description != before.description):
         description = redact(description).text
-    is_clean = (value, description) == (block.value, block.description)
-    return block if is_clean else replace(block, value=value, description=description)
+    return replace(block, value=value, description=description)
 
 
 def _locked(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None) -> Chain:
@@ -331,11 +320,6 @@ def detach(tx: Transaction, agent_id: str, block_id: str) -> bool:
 
 def agent_ids(tx: Transaction, block_id: str) -> list[str]:
     return [row.agent_id for row in tx.all(_AGENT_IDS, {"block_id": block_id})]
-
-
-def _of_agent_row(row: Sequence[Any]) -> Block:
-    block = _ROWS.of(row[: len(_COLUMNS)])
-    return replace(block, is_untrusted=True) if row[len(_COLUMNS)] else block
 
 
 def _found(tx: Transaction, scope: Scope, ids: Sequence[str]) -> dict[str, Block]:

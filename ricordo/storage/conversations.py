@@ -46,7 +46,6 @@ _ADD_PAST = (
     .where(_THIS)
     .values(message_count=_COUNT, last_message_at=case((bindparam("newest") < _LAST, _LAST), else_=bindparam("newest")))
 )
-_PROMPT_KEY = setter(conversations, "prompt_key", "updated_at", where=_THIS)
 _FORKS = select(conversations.c.id, conversations.c.forked_seq).where(equal(conversations, "agent_id", "forked_from"))
 _NEWEST = select(func.max(messages_table.c.seq).label("seq")).where(equal(messages_table, "conversation_id"))
 
@@ -119,12 +118,15 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter)
     """Return one page of conversations, without the default and hidden ones."""
     place = _PLACES[which.order_by]
     # Pages are cut by what the list is ordered by, under the name that pages know.
-    placed: Any = select(conversations.c.id, conversations.c.seq, place.label("created_at")).subquery()
-    statement = (
-        ROWS.select.join(placed, placed.c.seq == conversations.c.seq)
-        .join(agents, agents.c.id == conversations.c.agent_id)
-        .where(agents.c.organization_id == scope.organization_id, _IS_THERE)
-        .where(conversations.c.is_default.is_(False), conversations.c.hidden.is_(False))
+    placed = select(conversations.c.id, conversations.c.seq, place.label("created_at")).subquery()
+    statement = ROWS.select.join(placed, placed.c.seq == conversations.c.seq).join(
+        agents, agents.c.id == conversations.c.agent_id
+    )
+    statement = statement.where(
+        agents.c.organization_id == scope.organization_id,
+        _IS_THERE,
+        conversations.c.is_default.is_(False),
+        conversations.c.hidden.is_(False),
     )
     if which.agent_id:
         statement = statement.where(conversations.c.agent_id == which.agent_id)
@@ -144,8 +146,7 @@ def change(tx: Transaction, id: str, **values: Any) -> None:
 
 def save_prompt_key(tx: Transaction, conversation_id: str, prompt_key: str) -> None:
     """Note from what the system message was made, where it was made outside of a turn."""
-    values = {"conversation_id": conversation_id, "new_prompt_key": prompt_key, "new_updated_at": tx.clock.now()}
-    tx.run(_PROMPT_KEY, values)
+    change(tx, conversation_id, prompt_key=prompt_key)
 
 
 def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
@@ -156,14 +157,11 @@ def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
 def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
     """Return where the conversation's history is found, its own part first; one statement, and none where it is no fork."""
     spans = [Span(conversation.id)]
-    if conversation.forked_from is None:
-        return tuple(spans)
     newest = None
-    for row in tx.all(_LINEAGE, {"id": conversation.id}):
+    for row in tx.all(_LINEAGE, {"id": conversation.id}) if conversation.forked_from else ():
         if row.depth:
             spans.append(Span(row.id, newest, row.window[0] if row.window else ""))
-        forked = row.forked_seq or 0
-        newest = forked if newest is None else min(newest, forked)
+        newest = (row.forked_seq or 0) if newest is None else min(newest, row.forked_seq or 0)
     return tuple(spans)
 
 
@@ -221,34 +219,23 @@ def save_window(
 
     `token_percent` is what the provider counts, in percent of our own estimate, where it was learned.
     """
-    tx.run(
-        _WINDOW,
-        {
-            "conversation_id": conversation_id,
-            "new_window": list(window),
-            "new_prompt_key": prompt_key,
-            "new_updated_at": tx.clock.now(),
-            "added": added,
-            "percent": token_percent,
-            "ended_at": ended and ended.ended_at,
-            "run_ms": ended and (ended.duration_ns or 0) // 1_000_000,
-            "stop_reason": ended and ended.stop_reason,
-        },
-    )
+    values = {
+        "percent": token_percent,
+        "ended_at": ended and ended.ended_at,
+        "run_ms": ended and (ended.duration_ns or 0) // 1_000_000,
+        "stop_reason": ended and ended.stop_reason,
+    }
+    tx.run(_WINDOW, values | _window_values(tx, conversation_id, window, prompt_key, added))
 
 
 def start_over(tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str) -> None:
     """Store a window of new messages in place of the one there was."""
-    tx.run(
-        _BEGIN_ANEW,
-        {
-            "conversation_id": conversation_id,
-            "new_window": list(window),
-            "new_prompt_key": prompt_key,
-            "added": len(window),
-            "new_updated_at": tx.clock.now(),
-        },
-    )
+    tx.run(_BEGIN_ANEW, _window_values(tx, conversation_id, window, prompt_key, len(window)))
+
+
+def _window_values(tx: Transaction, id: str, window: Sequence[str], prompt_key: str, added: int) -> dict[str, Any]:
+    values = {"new_window": list(window), "new_prompt_key": prompt_key, "new_updated_at": tx.clock.now()}
+    return values | {"conversation_id": id, "added": added}
 
 
 def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> None:

@@ -1,34 +1,33 @@
-"""Conversations read as they are stored, for repair: no row is expected to exclusive_access what it should.
+"""Conversations read as they are stored, for repair: no row is expected to hold what it should.
 
 Elsewhere a row that cannot be read is an error; here it is a finding.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 from sqlalchemy import Row, Text, bindparam, cast, func, select, update
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
-from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.engine.repository import Repository, one_of
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, messages, runs
 
 _PORTION = 200
-_NAMES = [column.name for column in messages.c if column.name not in ("parts", "text", "tool_name")]
-_ROWS = select(*(messages.c[name] for name in _NAMES), cast(messages.c.parts, Text).label("parts"))
-_BY_IDS = _ROWS.where(messages.c.id.op("IN")(each(bindparam("ids", type_=messages.c.parts.type))))
+_ROWS = Repository(Message, messages)
+_SELECT = select(*(cast(one, Text).label("parts") if one is messages.c.parts else one for one in _ROWS.columns))
+_BY_IDS = _SELECT.where(one_of(messages.c.id, "ids"))
 _WINDOW = select(cast(conversations.c.window, Text).label("window")).where(conversations.c.id == bindparam("id"))
 _COUNT = select(func.count().label("rows")).where(messages.c.conversation_id == bindparam("id"))
-_FIRST = _ROWS.where(messages.c.conversation_id == bindparam("id")).order_by(messages.c.seq).limit(1)
+_FIRST = _SELECT.where(messages.c.conversation_id == bindparam("id")).order_by(messages.c.seq).limit(1)
 _CONVERSATIONS = (
     select(conversations.c.id, conversations.c.seq)
     .where(conversations.c.seq > bindparam("after"), conversations.c.deleted_at.is_(None))
     .order_by(conversations.c.seq)
     .limit(_PORTION)
 )
-_PUT_PARTS = update(messages).where(messages.c.id == bindparam("message_id")).values(parts=bindparam("new_parts"))
-_PUT_RUN = update(runs).where(runs.c.id == bindparam("run_id")).values(status="failed", stop_reason="error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def newest_of(tx: Transaction, conversation_id: str) -> list[str]:
 
 
 def unreadable_of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
-    rows = tx.all(_ROWS.where(messages.c.run_id.in_(run_ids))) if run_ids else []
+    rows = tx.all(_SELECT.where(messages.c.run_id.in_(run_ids))) if run_ids else []
     return [found.message for found in map(_stored, rows) if not found.is_readable]
 
 
@@ -100,18 +99,17 @@ def stop_reason_of(tx: Transaction, run_id: str | None) -> str | None:
 
 
 def write_parts(tx: Transaction, message: Message) -> None:
-    tx.run(_PUT_PARTS, {"message_id": message.id, "new_parts": parts_to_json(message.parts)})
+    tx.run(update(messages).where(messages.c.id == message.id).values(parts=parts_to_json(message.parts)))
 
 
 def end_run(tx: Transaction, run_id: str) -> None:
     """Mark a run failed that has ended without a status."""
-    tx.run(_PUT_RUN, {"run_id": run_id})
+    tx.run(update(runs).where(runs.c.id == run_id).values(status="failed", stop_reason="error"))
 
 
 def _stored(row: Row[Any]) -> StoredMessage:
     parts, is_readable = _parts(row.parts)
-    values = {name: getattr(row, name) for name in _NAMES}
-    return StoredMessage(Message(**values, parts=parts), is_readable)
+    return StoredMessage(replace(_ROWS.of(row), parts=parts), is_readable)
 
 
 def _parts(text: str) -> tuple[tuple[Part, ...], bool]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sqlalchemy import bindparam, delete, func, literal, select, true
+from sqlalchemy import bindparam, delete, func, literal, select, true, update
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import ENDED, Job, JobStatus
@@ -40,12 +40,12 @@ _STOPS = (_other.c.status == "cancelled") & _other.c.worker.is_not(None) & (_oth
 _KEY_IS_FREE = jobs.c.key.is_(None) | ~(
     select(literal(1)).where(_other.c.key == jobs.c.key, (_other.c.status == "running") | _STOPS).exists()
 )
-_IS_DUE = (jobs.c.status == "waiting") & (jobs.c.not_before <= bindparam("now"))
+_IS_WAITING = jobs.c.status == "waiting"
+_IS_DUE = _IS_WAITING & (jobs.c.not_before <= bindparam("now"))
 _DUE = select(jobs.c.id).where(_IS_DUE).limit(1)
 _FREE = ROWS.select.where(_IS_DUE, _KEY_IS_FREE).with_for_update(skip_locked=True)
 _NEXT = _FREE.order_by(jobs.c.not_before, jobs.c.seq).limit(1)
 _THIS = _FREE.where(equal(jobs, "id"))
-_IS_WAITING = jobs.c.status == "waiting"
 _claim = ROWS.updates("status", "attempts", "worker", "heartbeat_at", "started_at", where=_IS_WAITING)
 _IS_OWN = (
     (jobs.c.id == bindparam("this_id"))
@@ -59,24 +59,9 @@ _LEFT = ("status", "attempts", "not_before", "worker", "heartbeat_at", "progress
 _leave_own = ROWS.updates(*_LEFT, where=_IS_OWN)
 _OWN = select(jobs.c.id).where(jobs.c.status == "running", equal(jobs, "worker"))
 # A locked row is left out: a server that froze in the middle of a write must not hold up the jobs of the rest.
-_RUNNING = ROWS.select.where(jobs.c.status == "running").order_by(jobs.c.seq).with_for_update(skip_locked=True)
-_STALE = _RUNNING.where(jobs.c.heartbeat_at < bindparam("before"))
-_WAITS_FOR_ALL = (jobs.c.status == "waiting") & jobs.c.is_single
-_TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _WAITS_FOR_ALL)
-_MAKE_DUE = setter(
-    jobs,
-    "not_before",
-    where=(jobs.c.kind == bindparam("of_kind")) & (jobs.c.key == bindparam("of_key")) & _WAITS_FOR_ALL,
-)
-_CANCEL = setter(jobs, "status", "ended_at", where=(jobs.c.id == bindparam("job_id")) & jobs.c.ended_at.is_(None))
-_RELEASE = setter(
-    jobs,
-    "worker",
-    where=(jobs.c.id == bindparam("job_id"))
-    & (jobs.c.worker == bindparam("by_worker"))
-    & (jobs.c.status == "cancelled"),
-)
-_DELETE = delete(jobs).where(jobs.c.id == bindparam("job_id"))
+_IS_SILENT = (jobs.c.status == "running") & (jobs.c.heartbeat_at < bindparam("before"))
+_SILENT = ROWS.select.where(_IS_SILENT).order_by(jobs.c.seq).with_for_update(skip_locked=True)
+_TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _IS_WAITING, jobs.c.is_single)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +101,8 @@ def add(tx: Transaction, job: Job) -> Job | None:
 
 
 def make_due(tx: Transaction, kind: str, key: str) -> None:
-    tx.run(_MAKE_DUE, {"of_kind": kind, "of_key": key, "new_not_before": tx.clock.now()})
+    them = update(jobs).where(jobs.c.kind == kind, jobs.c.key == key, _IS_WAITING, jobs.c.is_single)
+    tx.run(them.values(not_before=tx.clock.now()))
     _notify(tx)  # on PostgreSQL the sweep for jobs without a wake-up finds it
 
 
@@ -149,11 +135,6 @@ def renew(tx: Transaction, worker: str, running: Iterable[Job], progress: Mappin
     return {row.id for row in tx.all(_OWN, {"worker": worker})}
 
 
-def lock(tx: Transaction, job: Job) -> bool:
-    """Keep the job from being taken over until the transaction ends; False where it is its worker's no more."""
-    return tx.first(_LOCK, _fence(job)) is not None
-
-
 def finish(tx: Transaction, job: Job) -> bool:
     """End the job as done; False where it is its worker's no more."""
     return _leave(tx, job, status="done", ended_at=tx.clock.now())
@@ -171,14 +152,13 @@ def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
     return _wait_again(tx, job, after, attempts=job.attempts - 1, error=job.error)
 
 
-def take_over(tx: Transaction, *, silent_for: int | None = None) -> list[Job]:
-    """Free the jobs whose worker had no heartbeat for so many microseconds (None: all that run); those are returned.
+def take_over(tx: Transaction, *, silent_for: int = 0) -> list[Job]:
+    """Free the jobs whose worker had no heartbeat for so many microseconds (0: all that run); those are returned.
 
     A job that has attempts left waits again, any other has failed.
     """
-    before = None if silent_for is None else {"before": tx.clock.now() - silent_for}
     freed = []
-    for job in ROWS.all(tx, _STALE if before else _RUNNING, before):
+    for job in ROWS.all(tx, _SILENT, {"before": tx.clock.now() - silent_for}):
         error = {"type": "Interrupted", "message": f"interrupted: its server was stopped in attempt {job.attempts}"}
         if fail(tx, job, error, retry_after=0):
             freed.append(job)
@@ -192,12 +172,14 @@ def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
     job = get(tx, scope, id)
     if job.status in ("done", "failed"):
         raise Conflict(f"{id} has ended already ({job.status}). Nothing is left to cancel.")
-    tx.run(_CANCEL, new_values({"status": "cancelled", "ended_at": tx.clock.now()}) | {"job_id": id})
+    this = update(jobs).where(jobs.c.id == id, jobs.c.ended_at.is_(None))
+    tx.run(this.values(status="cancelled", ended_at=tx.clock.now()))
     return get(tx, scope, id)
 
 
 def release(tx: Transaction, job: Job) -> bool:
-    return tx.run(_RELEASE, {"job_id": job.id, "by_worker": job.worker, "new_worker": None}) > 0
+    this = update(jobs).where(jobs.c.id == job.id, jobs.c.worker == job.worker, jobs.c.status == "cancelled")
+    return tx.run(this.values(worker=None)) > 0
 
 
 def remove(tx: Transaction, scope: Scope, id: str) -> Job:
@@ -207,7 +189,7 @@ def remove(tx: Transaction, scope: Scope, id: str) -> Job:
         return cancel(tx, scope, id)
     is_stopping = job.worker is not None and (job.heartbeat_at or 0) > _times(tx)["alive"]
     if not (job.status == "cancelled" and is_stopping):
-        tx.run(_DELETE, {"job_id": id})
+        tx.run(delete(jobs).where(jobs.c.id == id))
     return job
 
 
@@ -267,7 +249,7 @@ class FencedStore:
         """Write as the store does, while the job is its worker's; nobody can take it over before this is committed."""
 
         def fenced(tx: Transaction) -> T:
-            if not lock(tx, self._job):
+            if tx.first(_LOCK, _fence(self._job)) is None:
                 raise LeaseLost(f"{self._job.id} goes on elsewhere, or was cancelled. This server has stopped it.")
             return work(tx)
 
