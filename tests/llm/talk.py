@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ricordo.domain.message import Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, ToolSchema
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.policy import CallPolicy
@@ -36,6 +36,66 @@ def weather_call(call_id: str = "call_1", arguments: str = '{"city":"Rome"}') ->
 def weather_return(call_id: str = "call_1", content: str = "sunny") -> ToolReturnPart:
     """Its result."""
     return ToolReturnPart(call_id, "get_weather", "success", content)
+
+
+# Transcripts that providers refuse unless they are put right.
+HISTORIES: dict[str, tuple[Message | str, ...]] = {
+    "nothing": (),
+    "blank": ("  ", "\n"),
+    "begins with the assistant": (said("assistant", "B"), "C"),
+    "ends with the assistant": ("A", said("assistant", "B ")),
+    "empty parts": ("A", said("assistant", "", "  "), said("user", "", " "), said("assistant", "B"), "C"),
+    "two answers in a row": (
+        "A",
+        said("assistant", "B"),
+        said("assistant", weather_call()),
+        said("tool", weather_return()),
+    ),
+    "a result without a word": ("A", said("assistant", weather_call()), said("tool", weather_return(content=" \n"))),
+    "a result that failed": (
+        "A",
+        said("assistant", weather_call()),
+        said("tool", ToolReturnPart("call_1", "get_weather", "error", "")),
+        said("user", "heartbeat"),
+    ),
+    "ids that others give": (
+        "A",
+        said("assistant", weather_call("functions.get_weather:0"), ToolCallPart("x" * 80, "get_time", "{}")),
+        said(
+            "tool", weather_return("functions.get_weather:0"), ToolReturnPart("x" * 80, "get_time", "success", "noon")
+        ),
+    ),
+    "one id again and again": (
+        "A",
+        said("assistant", weather_call("call_0")),
+        said("tool", weather_return("call_0", "rain")),
+        said("assistant", weather_call("call_0")),
+        said("tool", weather_return("call_0", "sun")),
+    ),
+    "a name that was made up": (
+        "A",
+        said("assistant", ToolCallPart("a", "multi_tool.use parallel", "{}"), ToolCallPart("b", "", "{}")),
+        said(
+            "tool",
+            ToolReturnPart("a", "multi_tool.use parallel", "error", "no such tool"),
+            ToolReturnPart("b", "", "error", "no such tool"),
+        ),
+    ),
+    "arguments that are none": (
+        "A",
+        said("assistant", weather_call("a", '{"city": "Ro'), weather_call("b", "[1]"), weather_call("c", "null")),
+        said("tool", *(weather_return(each) for each in "abc")),
+    ),
+    "a system message in the middle": ("A", said("assistant", "B"), said("system", "alert"), said("summary", "so far")),
+    "an approval": (
+        "A",
+        said("approval", weather_call()),
+        said("approval", ToolReturnPart("call_1", "get_weather", "success", "from the client")),
+    ),
+    "begins with a call": (said("assistant", weather_call()), said("tool", weather_return()), "C"),
+    "foreign thoughts": ("A", said("assistant", ReasoningPart("m", signature="s", provider="mine"), "B"), "C"),
+    "a picture alone": (said("user", ImagePart("image/png", data="QUJD")),),
+}
 
 
 async def collect(model: ChatModel, request: ModelRequest) -> tuple[list[Chunk], ModelReply]:

@@ -8,7 +8,7 @@ import pytest
 
 from ricordo.errors import Invalid, Unavailable
 from ricordo.llm import addresses
-from ricordo.llm.addresses import is_public, post, require_callable
+from ricordo.llm.addresses import Connections, PublicConnections, is_public, post, require_callable
 from tests.support.model_server import Answer, ModelServer
 
 
@@ -146,3 +146,38 @@ async def test_the_certificate_has_to_be_of_the_name_that_was_asked_for(monkeypa
     (request,) = seen
     assert str(request.url) == "https://93.184.216.34/x"
     assert request.extensions["sni_hostname"] == request.headers["host"] == "xn--bcher-kva.example"
+
+
+async def test_a_model_on_this_machine_is_asked_without_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ModelServer() as proxy, ModelServer() as server:
+        monkeypatch.setenv("ALL_PROXY", proxy.root)
+        monkeypatch.setenv("HTTP_PROXY", proxy.root)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        connections = Connections(timeout=3)
+        await connections.client().get(f"{server.url}/models")
+        await connections.client().get(f"http://localhost:{server.port}/v1/models")
+        assert len(server.requests) == 2
+        await connections.client().get("http://example.invalid/v1/models")
+        assert [seen.path for seen in proxy.requests] == ["http://example.invalid/v1/models"]
+        await connections.close()
+
+
+async def test_for_addresses_of_users_a_name_that_leads_inside_is_refused_before_anything_is_sent() -> None:
+    behind = {"one.example": ["127.0.0.1"], "two.example": ["1.1.1.1", "10.0.0.1"], "none.example": []}
+
+    async def lookup(host: str, _port: int) -> list[str]:
+        if host == "nobody.example":
+            raise OSError("unknown")
+        return behind[host]
+
+    async with ModelServer() as server:
+        for host in behind:
+            connections = PublicConnections(1, lookup)
+            with pytest.raises(httpx2.UnsupportedProtocol, match="no public address"):
+                await connections.client().get(f"http://{host}:{server.port}/")
+            with pytest.raises(httpx2.ConnectError):
+                await connections.client().get("http://nobody.example/")
+            assert server.connections == 0
+            await connections.close()

@@ -13,7 +13,6 @@ from ricordo.llm.model_lists import (
     OLLAMA_SMALLEST_WINDOW,
     ModelList,
     embedding_of,
-    info_of,
     list_models,
     models_in,
     ollama_window,
@@ -64,12 +63,6 @@ def test_ollamas_googles_and_togethers_lists_are_read() -> None:
     }
     assert windows({"models": [{"name": "models/gemini-x", "inputTokenLimit": 77}]}) == {"gemini-x": 77}
     assert windows([{"id": "a/b", "context_length": 9}]) == {"a/b": 9}
-
-
-def test_models_that_cannot_chat_are_left_out() -> None:
-    assert list(windows({"data": [{"id": "nomic-embed-text"}, {"id": "whisper-1"}, {"id": "chat"}, {"id": ""}]})) == [
-        "chat"
-    ]
 
 
 EMBED = """text-embedding-3-small nomic-embed-text:latest mxbai-embed-large bge-m3 BAAI/bge-large-en-v1.5 all-minilm:33m
@@ -123,16 +116,6 @@ def test_anything_but_a_list_is_an_error(payload: Any) -> None:
         models_in(json.dumps(payload).encode(), VLLM)
 
 
-def test_what_is_known_by_name_alone() -> None:
-    info = info_of(VLLM, "org/model")
-    assert (info.handle, info.provider, info.endpoint_type, info.endpoint) == (
-        "vllm/org/model",
-        "vllm",
-        "vllm",
-        "http://127.0.0.1:8000/v1",
-    )
-
-
 @pytest.mark.parametrize(
     ("adapter", "path", "header"),
     [
@@ -147,20 +130,6 @@ async def test_each_kind_of_provider_is_asked_in_its_way(adapter: Any, path: str
         assert [info.handle for info in listed.chat] == ["p/scripted-1"]
         assert server.requests[0].path == path
         assert server.requests[0].headers[header[0]] == header[1]
-
-
-async def test_a_refused_key_is_an_error() -> None:
-    async with ModelServer() as server, httpx2.AsyncClient() as client:
-        server.push(Answer({"error": {"message": "no"}}, 401))
-        with pytest.raises(ModelError) as caught:
-            await list_models(client, Provider("p", server.url, "p"))
-        assert caught.value.kind == "llm_authentication"
-
-
-async def test_bedrock_has_no_list() -> None:
-    async with httpx2.AsyncClient() as client:
-        with pytest.raises(ModelError, match="no list"):
-            await list_models(client, Provider("bedrock", "", "bedrock", "bedrock"))
 
 
 async def test_azures_deployments_are_listed_with_what_is_known_of_their_models() -> None:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.message import ImagePart, ReasoningPart, ToolCallPart
+from ricordo.domain.message import ImagePart, ToolCallPart
 from ricordo.domain.model import ModelSettings
 from ricordo.errors import ModelError
 from ricordo.llm.openai_dialect import Dialect, dialect_of
 from ricordo.llm.openai_format import readable_arguments, to_body, to_messages
-from ricordo.llm.openai_reply import read_usage, to_reply
+from ricordo.llm.openai_reply import to_reply
 from tests.llm.talk import CLOCK, WEATHER, ask, said, weather_call, weather_return
 
 
@@ -42,11 +42,6 @@ def test_each_result_of_a_tool_message_is_a_message_of_its_own() -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": "a"},
         {"role": "tool", "tool_call_id": "call_2", "content": "b"},
     ]
-
-
-def test_reasoning_is_not_sent_back() -> None:
-    assert to_messages([said("assistant", ReasoningPart("hm"), "Yes.")]) == [{"role": "assistant", "content": "Yes."}]
-    assert to_messages([said("assistant", ReasoningPart("hm"))]) == []
 
 
 def test_pictures_go_as_data_or_by_address() -> None:
@@ -86,16 +81,6 @@ def test_a_forced_tool_is_named_and_lm_studio_gets_it_alone() -> None:
     assert [tool["function"]["name"] for tool in body["tools"]] == ["get_time"]
 
 
-@pytest.mark.parametrize("choice", ["auto", "required", "none"])
-def test_the_choice_of_tools_is_sent_as_a_word(choice: str) -> None:
-    assert to_body(ask("x", tools=[WEATHER], tool_choice=choice), "m", Dialect())["tool_choice"] == choice
-
-
-def test_nothing_about_tools_is_sent_without_tools() -> None:
-    body = to_body(ask("x", settings=ModelSettings(parallel_tool_calls=True)), "m", Dialect())
-    assert set(body) == {"model", "messages"}
-
-
 def test_parallel_calls_are_left_to_the_provider_unless_set() -> None:
     assert "parallel_tool_calls" not in to_body(ask("x", tools=[WEATHER]), "m", Dialect())
 
@@ -124,32 +109,6 @@ def test_mistral_gets_no_field_and_no_id_that_it_refuses() -> None:
     assert len(call_id) == 9
     assert call_id.isalnum()
     assert body["messages"][2]["tool_call_id"] == call_id
-
-
-def test_calls_without_an_id_get_one_and_arguments_may_be_an_object() -> None:
-    message = {"content": None, "tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]}
-    part = to_reply({"choices": [{"message": message, "finish_reason": "tool_calls"}]}, ask("x")).parts[0]
-    assert isinstance(part, ToolCallPart)
-    assert part.call_id.startswith("call_")
-    assert part.arguments == '{"city":"Rome"}'
-
-
-@pytest.mark.parametrize(
-    ("reason", "finish"),
-    [
-        ("stop", "stop"),
-        ("length", "length"),
-        ("content_filter", "content_filter"),
-        (None, "unknown"),
-        ("odd", "unknown"),
-    ],
-)
-def test_each_reason_to_end_is_known(reason: str | None, finish: str) -> None:
-    assert to_reply({"choices": [{"message": {"content": "a"}, "finish_reason": reason}]}, ask("x")).finish == finish
-
-
-def test_deepseeks_name_for_cached_tokens_is_read() -> None:
-    assert read_usage({"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 8}).cached_tokens == 8
 
 
 @pytest.mark.parametrize("payload", [{}, {"choices": []}, {"choices": [{}]}, {"choices": [{"message": None}]}])

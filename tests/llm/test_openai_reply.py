@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.message import TextPart, ToolCallPart
+from ricordo.domain.message import ToolCallPart
 from ricordo.domain.model import ModelReply, ToolCallChunk
 from ricordo.errors import ModelError
 from ricordo.llm.openai_reply import ReplyBuilder, SseReader
 from tests.llm.talk import ask
-from tests.llm.test_openai_format import MALFORMED
 
 
 def read(data: bytes, size: int) -> tuple[list[Any], SseReader]:
@@ -71,43 +70,9 @@ def test_calls_are_told_apart_by_name_where_there_is_neither_index_nor_id() -> N
     assert chunks[1] == ToolCallChunk(0, "1}")
 
 
-def test_whole_calls_that_are_all_numbered_zero_stay_apart() -> None:
-    _, reply = build(call("a", "{}", index=0, id="1"), call("b", "{}", index=0, id="2"))
-    assert named(reply) == [("a", "{}"), ("b", "{}")]
-
-
-def test_a_name_that_is_repeated_in_every_piece_counts_once() -> None:
-    _, reply = build(call("a", '{"x":', index=0, id="1"), call("a", "1}", index=0, id="1"))
-    assert named(reply) == [("a", '{"x":1}')]
-
-
-def test_arguments_may_come_as_an_object() -> None:
-    _, reply = build(call("a", {"x": 1}, index=0, id="1"))
-    assert named(reply) == [("a", '{"x":1}')]
-
-
 def test_indexes_may_begin_anywhere() -> None:
     _, reply = build(call("a", "{", index=3, id="1"), call("b", "{}", index=7, id="2"), call(None, "}", index=3))
     assert named(reply) == [("a", "{}"), ("b", "{}")]
-
-
-def test_a_whole_message_where_a_delta_belongs_is_read() -> None:
-    builder = ReplyBuilder()
-    list(builder.feed({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}))
-    assert builder.is_finished
-    assert builder.reply(ask("x")).parts == (TextPart("Hi"),)
-
-
-@pytest.mark.parametrize("payload", MALFORMED, ids=repr)
-def test_a_malformed_event_is_an_error_of_the_model(payload: dict[str, Any]) -> None:
-    def feed_and_build() -> None:
-        builder = ReplyBuilder()
-        list(builder.feed(payload))
-        builder.reply(ask("x"))
-
-    with pytest.raises(ModelError, match="gave an answer that cannot be read") as caught:
-        feed_and_build()
-    assert caught.value.kind == "llm_error"
 
 
 @pytest.mark.parametrize("index", ["0", [0], {}])

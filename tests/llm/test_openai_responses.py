@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
 from ricordo.domain.model import ModelInfo, ModelSettings, ReasoningChunk, TextChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
@@ -230,16 +230,6 @@ async def test_a_stream_brings_pieces_and_then_the_whole(model: ProviderModel, s
     assert reply.usage == Usage(30, 9, 10, 0, 4)
 
 
-async def test_parallel_calls_are_streamed(model: ProviderModel, server: ModelServer) -> None:
-    server.push(streamed(called(), called("get_time", "{}", "call_2")))
-    chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=True))
-    assert joined(chunks) == as_joined(reply)
-    assert reply.parts == (
-        ToolCallPart("call_1", "get_weather", '{"city":"Rome"}'),
-        ToolCallPart("call_2", "get_time", "{}"),
-    )
-
-
 async def test_a_last_event_without_its_output_is_made_whole(model: ProviderModel, server: ModelServer) -> None:
     server.push(streamed(WORDS, output=[]))
     assert (await whole_reply(model, ask("x", stream=True))).parts == (TextPart("Ciao!"),)
@@ -291,17 +281,3 @@ async def test_each_failure_has_its_kind_and_its_number_of_calls(
         await collect(model, ask("x", stream=answer.pieces is not None))
     assert caught.value.kind == kind
     assert len(server.requests) == calls
-
-
-async def test_usage_is_estimated_where_none_is_reported(model: ProviderModel, server: ModelServer) -> None:
-    server.push(Answer(response(WORDS, usage=None)))
-    assert (await whole_reply(model, ask("x"))).usage.completion_tokens > 0
-
-
-async def test_a_broken_call_is_told_to_the_model_once(model: ProviderModel, server: ModelServer) -> None:
-    server.push(Answer(response(called(arguments='{"city": Ro'))), Answer(response(called())))
-    reply = await whole_reply(model, ask("x", tools=[WEATHER]))
-    assert reply.parts == (ToolCallPart("call_1", "get_weather", '{"city":"Rome"}'),)
-    told = server.requests[1].body["input"][-1]
-    assert (told["type"], told["call_id"]) == ("function_call_output", "call_1")
-    assert "not valid JSON" in told["output"]

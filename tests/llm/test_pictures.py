@@ -10,12 +10,6 @@ from ricordo.llm.pictures import MOST_BYTES, UNREADABLE, PictureCache, readable_
 from tests.llm.talk import said
 
 
-@pytest.mark.parametrize("media_type", ["image/png", "image/jpeg", "image/gif", "image/webp"])
-def test_a_picture_of_a_kind_that_all_providers_take_stays_as_it_is(media_type: str) -> None:
-    picture = ImagePart(media_type, data="QUJD", detail="low")
-    assert readable_picture(picture) == picture
-
-
 def test_usual_ways_to_write_a_picture_are_put_right() -> None:
     written = ImagePart("IMAGE/JPG; charset=x", data="QU\nJD ")
     assert readable_picture(written) == ImagePart("image/jpeg", data="QUJD")
@@ -46,11 +40,6 @@ def test_anything_else_cannot_be_read(picture: ImagePart) -> None:
 def test_an_address_that_holds_the_picture_is_data() -> None:
     inline = ImagePart("", url="data:image/gif;base64,QUJD")
     assert readable_picture(inline) == ImagePart("image/gif", data="QUJD")
-
-
-def test_an_address_needs_no_media_type() -> None:
-    picture = ImagePart("", url="https://host/a")
-    assert readable_picture(picture) == picture
 
 
 PICTURE = ImagePart("image/png", url="https://host/a.png")
@@ -99,11 +88,3 @@ async def test_an_address_that_is_gone_or_silent_becomes_a_note_and_is_asked_aga
     album = PictureCache(fetch, seconds=0.01)
     seen = [(await album.inline([said("user", PICTURE)]))[0].parts for _ in range(3)]
     assert seen == [(TextPart(UNREADABLE),), (TextPart(UNREADABLE),), (FETCHED,)]
-
-
-async def test_pictures_that_are_in_the_request_already_stay() -> None:
-    async def fetch(_url: str) -> tuple[bytes, str]:
-        raise AssertionError
-
-    message = said("user", FETCHED, ImagePart("", url="data:image/png;base64,QUJD"))
-    assert await PictureCache(fetch).inline([message]) == (message,)

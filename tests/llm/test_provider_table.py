@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import Invalid, Unsupported
-from ricordo.llm.model_lists import known_window
 from ricordo.llm.provider_table import AZURE_API_VERSION, Keys, Provider, brought_provider, configured, require_usable
 from ricordo.settings import ProviderSettings
 
@@ -16,10 +15,6 @@ NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
 def names(**settings: str) -> dict[str, Provider]:
     found = configured(ProviderSettings(_env_file=None, **NONE | settings))
     return {provider.name: provider for provider in found}
-
-
-def test_nothing_is_configured_without_settings() -> None:
-    assert names() == {}
 
 
 @pytest.mark.parametrize(
@@ -49,10 +44,6 @@ def test_an_address_of_ones_own_keeps_openais_name_and_needs_no_key() -> None:
     assert (provider.base_url, provider.api_key) == ("http://127.0.0.1:9000/v1", None)
 
 
-def test_an_address_alone_does_not_configure_anthropic() -> None:
-    assert names(anthropic_base_url="http://127.0.0.1:9000") == {}
-
-
 @pytest.mark.parametrize(
     ("setting", "name"),
     [
@@ -69,21 +60,6 @@ def test_an_address_configures_a_server_with_or_without_its_path(setting: str, n
 
 def test_a_key_is_never_printed() -> None:
     assert "secret" not in repr(names(openai_api_key="secret"))
-
-
-@pytest.mark.parametrize(
-    ("name", "window"),
-    [
-        ("gpt-4o-mini", 128_000),
-        ("gpt-4.1", 1_047_576),
-        ("gpt-4-0613", 8_192),
-        ("anthropic/claude-opus-5", 200_000),
-        ("GPT-5-nano", 400_000),
-        ("something-else", DEFAULT_CONTEXT_WINDOW),
-    ],
-)
-def test_windows_are_known_by_the_longest_beginning_of_the_name(name: str, window: int) -> None:
-    assert known_window(name) == window
 
 
 def test_openais_own_models_that_think_are_asked_by_the_responses_api_unless_told_otherwise() -> None:

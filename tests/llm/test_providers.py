@@ -122,39 +122,6 @@ async def test_the_server_sees_exactly_this_request(model: ChatModel, server: Mo
     }
 
 
-async def test_thinking_and_parallel_calls_come_back_and_are_replayed_with_their_signatures(
-    model: ChatModel, server: ModelServer
-) -> None:
-    server.push(claude(THINKING, REDACTED, TEXT, CALL_A, CALL_B, stop="tool_use"))
-    reply = await whole_reply(model, ask("Weather?", tools=[WEATHER, CLOCK]))
-    assert reply.parts == (
-        ReasoningPart("Rome, then.", signature="sig-1", provider="anthropic"),
-        ReasoningPart("", redacted="secret-1", provider="anthropic"),
-        TextPart("I look."),
-        ToolCallPart("toolu_a", "get_weather", '{"city":"Rome"}'),
-        ToolCallPart("toolu_b", "get_time", "{}"),
-    )
-    assert reply.finish == "tool_calls"
-    returns = said("tool", weather_return("toolu_a"), weather_return("toolu_b"))
-    await whole_reply(model, ask("Weather?", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK]))
-    replayed = server.requests[1].body["messages"][1]
-    assert replayed == {"role": "assistant", "content": [THINKING, REDACTED, TEXT, CALL_A, CALL_B]}
-
-
-async def test_what_another_provider_thought_is_not_sent(model: ChatModel, server: ModelServer) -> None:
-    thoughts = (
-        ReasoningPart("theirs", signature="x", provider="bedrock"),
-        ReasoningPart("unsigned", provider="anthropic"),
-        ReasoningPart("deep"),
-    )
-    await whole_reply(model, ask("A", said("assistant", *thoughts, "B"), "C"))
-    assert server.requests[0].body["messages"] == [
-        {"role": "user", "content": [{"type": "text", "text": "A"}]},
-        {"role": "assistant", "content": [{"type": "text", "text": "B"}]},
-        {"role": "user", "content": [{"type": "text", "text": "C"}]},
-    ]
-
-
 async def test_a_stream_brings_thought_text_and_calls_in_pieces(model: ChatModel, server: ModelServer) -> None:
     server.push(claude_stream(THINKING, TEXT, CALL_A, CALL_B, stop="tool_use"))
     chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=True))
@@ -220,17 +187,6 @@ async def test_silence_is_a_time_out(server: ModelServer) -> None:
     await connections.close()
 
 
-async def test_a_server_that_is_not_there_is_an_error(waits: Waits) -> None:
-    async with ModelServer() as gone:
-        pass
-    connections = Connections(timeout=1)
-    with pytest.raises(ModelError, match="anthropic cannot be reached") as caught:
-        await whole_reply(claude_at(gone, connections, waits), ask("x"))
-    assert caught.value.kind == "llm_error"
-    assert len(waits) == 3
-    await connections.close()
-
-
 @pytest.mark.parametrize(
     ("fields", "choice"),
     [
@@ -260,27 +216,6 @@ async def test_a_forced_tool_is_called_without_thinking(model: ChatModel, server
     settings = ModelSettings(max_reasoning_tokens=4_000)
     await whole_reply(model, ask("x", tools=[WEATHER], forced_tool="get_weather", settings=settings))
     assert "thinking" not in server.requests[0].body
-
-
-async def test_a_window_that_begins_with_the_assistant_gets_an_opening(model: ChatModel, server: ModelServer) -> None:
-    await whole_reply(model, ask(said("assistant", "B"), "C"))
-    assert [message["role"] for message in server.requests[0].body["messages"]] == ["user", "assistant", "user"]
-
-
-async def test_neighbours_on_the_users_side_become_one_message_in_their_order(
-    model: ChatModel, server: ModelServer
-) -> None:
-    await whole_reply(model, ask(said("summary", "So far"), said("system", "alert"), "A"))
-    body = server.requests[0].body
-    assert body["system"][0]["text"] == "Be kind."
-    assert [block["text"] for block in body["messages"][0]["content"]] == ["So far", "alert", "A"]
-
-
-async def test_an_empty_answer_after_a_tools_result_ends_the_turn(model: ChatModel, server: ModelServer) -> None:
-    server.push(claude(), claude())
-    reply = await whole_reply(model, ask("x", said("assistant", weather_call()), said("tool", weather_return())))
-    assert reply.parts == ()
-    assert reply.finish == "stop"
 
 
 async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
@@ -329,18 +264,6 @@ async def test_a_request_that_cannot_be_put_into_the_providers_words_is_a_bad_re
         await collect(model, ask("x", stream=stream))
     assert caught.value.kind == "llm_bad_request"
     assert len(server.requests) == 1
-
-
-async def test_a_transcript_that_cannot_be_translated_is_a_bad_request(
-    model: ChatModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise ValueError("no")
-
-    monkeypatch.setattr("ricordo.llm.provider_messages.to_messages", refuse)
-    with pytest.raises(ModelError, match="anthropic cannot take this request: no") as caught:
-        await whole_reply(model, ask("x"))
-    assert caught.value.kind == "llm_bad_request"
 
 
 @pytest.mark.parametrize(

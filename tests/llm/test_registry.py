@@ -1,7 +1,6 @@
 """All models by their handles."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -90,13 +89,6 @@ async def test_an_added_model_is_found_and_listed() -> None:
     assert await known.list() == [model.info]
 
 
-async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(server: ModelServer) -> None:
-    known = models(openai_base_url=server.url)
-    assert (await known.require("openai/scripted-1")).name == "scripted-1"
-    with pytest.raises(NotFound, match="Handle openai/other not found, must be one of"):
-        await known.require("openai/other")
-
-
 async def test_any_model_is_accepted_where_the_list_cannot_be_read(
     server: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,16 +164,6 @@ async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.
         await known.require("openai/gpt-4o")
 
 
-async def test_only_the_configured_provider_is_called(server: ModelServer) -> None:
-    async with ModelServer() as other:
-        known = models(openai_base_url=server.url)
-        await known.list()
-        await known.find_local()
-        assert len(server.requests) == 1
-        assert other.connections == 0
-        await known.close()
-
-
 def tags(*names: str) -> Answer:
     return Answer({"models": [{"name": name, "model": name} for name in names]})
 
@@ -242,14 +224,6 @@ async def test_a_configured_provider_is_not_looked_for(server: ModelServer) -> N
     assert server.requests == []
 
 
-async def test_a_window_reported_by_a_found_server_is_kept(server: ModelServer) -> None:
-    rows = [{"id": "m", "owned_by": "vllm", "max_model_len": 2_048}]
-    server.push(Answer(json.dumps({"data": rows}).encode()))
-    known = models(local_servers=(LocalServer("vllm", server.port, owner="vllm"),))
-    await known.find_local()
-    assert known.get("vllm/m").info.context_window == 2_048
-
-
 async def test_a_server_that_was_down_at_the_start_is_used_once_it_is_up() -> None:
     async with ModelServer() as server:
         port = server.port
@@ -267,26 +241,6 @@ async def test_a_server_that_was_down_at_the_start_is_used_once_it_is_up() -> No
         await known.close()
 
 
-async def test_a_server_that_came_up_later_is_found_when_its_model_is_required(server: ModelServer) -> None:
-    known = models(local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
-    server.push(Answer({}, 503))
-    assert await known.find_local() == ()
-    assert len(server.requests) == 1
-    model = known.get("ollama/m")
-    assert len(server.requests) == 1
-    assert (await whole_reply(model, ask("x"))).parts == (TextPart("ok"),)
-    server.push(tags("m"))
-    assert (await known.require("ollama/m")).handle == "ollama/m"
-    with pytest.raises(NotFound, match="Handle ollama/other not found, must be one of"):
-        await known.require("ollama/other")
-
-
-async def test_something_else_on_a_known_port_gives_no_model_to_an_agent(server: ModelServer) -> None:
-    known = models(local_servers=(LocalServer("vllm", server.port, owner="vllm"),))
-    with pytest.raises(NotFound, match="Handle vllm/scripted-1 not found"):
-        await known.require("vllm/scripted-1")
-
-
 async def test_servers_of_this_machine_are_left_alone_where_the_settings_say_so(server: ModelServer) -> None:
     settings = Settings(_env_file=None, find_local_models=False)
     known = models(settings, local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
@@ -298,8 +252,10 @@ async def test_servers_of_this_machine_are_left_alone_where_the_settings_say_so(
     assert server.connections == 0
 
 
-@pytest.mark.parametrize("handle", ["ollama", "ollama/"])
-async def test_a_local_server_without_a_model_is_not_found(handle: str) -> None:
-    known = models(local_servers=(LocalServer("ollama", 1),))
-    with pytest.raises(NotFound):
-        known.get(handle)
+async def test_many_who_ask_at_once_cause_one_question(server: ModelServer) -> None:
+    known = models(openai_base_url=server.url)
+    server.push(replace(tags("chat", "text-embedding-x"), delay=0.02))
+    listed = await asyncio.gather(*(known.list() for _ in range(10)), known.embedders.list())
+    assert len(server.requests) == 1
+    assert [info.name for info in listed[0]] == ["chat"]
+    assert listed[-1][-1].name == "text-embedding-x"

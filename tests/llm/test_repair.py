@@ -33,17 +33,6 @@ def test_nothing_becomes_a_call_where_no_tool_was_offered() -> None:
     assert repair(reply(text), ()) == reply(text)
 
 
-def test_several_tagged_calls_keep_the_words_before_them() -> None:
-    text = (
-        'I look.\n<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>\n'
-        '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
-    )
-    mended = repair(reply(text), TOOLS)
-    assert mended.parts[0] == TextPart("I look.")
-    assert calls(mended) == [("get_weather", ROME), ("get_time", "{}")]
-    assert len({part.call_id for part in mended.parts if isinstance(part, ToolCallPart)}) == 2
-
-
 def test_real_calls_are_not_joined_by_written_ones() -> None:
     real = reply('{"name": "get_time", "arguments": {}}', ToolCallPart("1", "get_weather", ROME), finish="tool_calls")
     assert repair(real, TOOLS) is real
@@ -69,12 +58,6 @@ def test_a_thought_in_tags_becomes_reasoning(text: str, thought: str | None, res
 def test_a_tag_in_the_middle_of_a_text_is_text() -> None:
     text = "HTML has no <think> tag."
     assert repair(reply(text), ()) == reply(text)
-
-
-def test_a_thought_and_then_a_written_call_are_both_mended() -> None:
-    mended = repair(reply('<think>hm</think>{"name": "get_time", "arguments": {}}'), TOOLS)
-    assert mended.parts[0] == ReasoningPart("hm", native=False)
-    assert calls(mended) == [("get_time", "{}")]
 
 
 @pytest.mark.parametrize(
@@ -110,15 +93,6 @@ def test_a_tool_that_has_properties_of_its_own_keeps_them() -> None:
 )
 def test_the_finish_follows_the_calls_but_a_length_stop_is_kept(finish: FinishReason, mended: FinishReason) -> None:
     assert repair(reply(ToolCallPart("1", "get_time", "{}"), finish=finish), TOOLS).finish == mended
-
-
-def test_a_finish_for_calls_without_calls_is_a_stop() -> None:
-    assert repair(reply("Hi", finish="tool_calls"), TOOLS).finish == "stop"
-
-
-def test_a_prefix_before_a_tools_name_goes() -> None:
-    mended = repair(reply(ToolCallPart("1", "functions.get_time", "{}"), finish="tool_calls"), TOOLS)
-    assert calls(mended) == [("get_time", "{}")]
 
 
 def test_what_is_empty() -> None:

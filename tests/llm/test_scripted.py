@@ -1,11 +1,9 @@
 """The model that says what it is told to."""
 
-import asyncio
-
 import pytest
 
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
-from ricordo.domain.model import ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
+from ricordo.domain.model import ModelReply, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import chunks_of, whole_reply
@@ -23,17 +21,6 @@ async def test_replies_come_in_the_order_of_the_script() -> None:
     assert second.finish == "tool_calls"
     assert [part.arguments for part in third.parts if isinstance(part, ToolCallPart)] == ["{}", '{"city":"Rome"}']
     assert [request.messages[-1].text for request in model.requests] == ["a", "b", "c"]
-
-
-async def test_a_function_may_answer_at_once_or_later() -> None:
-    async def later(request: ModelRequest) -> str:
-        await asyncio.sleep(0)
-        return request.messages[-1].text.upper()
-
-    assert (await whole_reply(ScriptedModel(later), ask("abc"))).parts == (TextPart("ABC"),)
-    assert (await whole_reply(ScriptedModel(lambda request: str(len(request.messages))), ask("abc"))).parts == (
-        TextPart("2"),
-    )
 
 
 async def test_chunks_come_word_by_word_where_they_are_asked_for() -> None:
@@ -60,24 +47,6 @@ async def test_a_script_that_is_used_up_says_so() -> None:
     await whole_reply(model, ask("x"))
     with pytest.raises(ModelError, match=r"The script of scripted/short has no line for call 2"):
         await whole_reply(model, ask("x"))
-
-
-async def test_usage_is_estimated_unless_the_script_gives_it() -> None:
-    model = ScriptedModel(["one", ModelReply((TextPart("two"),), Usage(5, 6))])
-    assert (await whole_reply(model, ask("x"))).usage.prompt_tokens > 0
-    assert (await whole_reply(model, ask("x"))).usage == Usage(5, 6)
-
-
-async def test_a_delay_holds_the_answer_back() -> None:
-    asked = asyncio.ensure_future(whole_reply(ScriptedModel(["one"], delay=60), ask("x")))
-    done, _ = await asyncio.wait([asked], timeout=0.01)
-    assert not done
-    asked.cancel()
-
-
-def test_its_handle_is_scripted() -> None:
-    info = ScriptedModel([], name="slow", context_window=4_000).info
-    assert (info.handle, info.provider, info.name, info.context_window) == ("scripted/slow", "scripted", "slow", 4_000)
 
 
 REPLY = ModelReply(

@@ -29,36 +29,15 @@ def joined(chunks: list[Chunk], kind: type[TextChunk] | type[ReasoningChunk]) ->
     return "".join(chunk.text for chunk in chunks if isinstance(chunk, kind))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-def test_a_streamed_thought_is_told_apart_however_it_is_cut(size: int) -> None:
-    text = "<think>a < b</think>\n\nYes </think> no."
-    chunks = streamed([text[at : at + size] for at in range(0, len(text), size)])
-    assert joined(chunks, ReasoningChunk) == "a < b"
-    assert joined(chunks, TextChunk) == "Yes </think> no."
-
-
 def test_plain_text_passes_through_at_once() -> None:
     stream = StreamRepair(TOOLS)
     assert list(stream.feed(TextChunk("He"))) == [TextChunk("He")]
     assert list(stream.feed(TextChunk("llo"))) == [TextChunk("llo")]
 
 
-def test_a_written_call_is_streamed_as_a_call() -> None:
-    chunks = streamed(["```js", 'on\n{"name": "get_time",', ' "arguments": {}}\n```'])
-    assert [type(chunk) for chunk in chunks] == [ToolCallChunk]
-
-
-def test_what_looked_like_a_call_is_shown_in_the_end() -> None:
-    assert streamed(['{"city"', ': "Rome"}']) == [TextChunk('{"city": "Rome"}')]
-
-
 def test_json_is_not_held_back_where_no_tool_was_offered() -> None:
     stream = StreamRepair(())
     assert list(stream.feed(TextChunk('{"city"'))) == [TextChunk('{"city"')]
-
-
-def test_a_thought_that_never_ends_is_shown_as_a_thought() -> None:
-    assert joined(streamed(["<think>a b </th", "ought"]), ReasoningChunk) == "a b </thought"
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])

@@ -8,7 +8,7 @@ import pytest
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.llm.repair import repair
-from ricordo.llm.written_calls import MARKS, looks_like_a_call, offered_name, written_calls
+from ricordo.llm.written_calls import MARKS, offered_name, written_calls
 from tests.llm.talk import CLOCK, WEATHER
 
 # Openings without an end: each made a search of the whole text, and 100 kB of them took minutes.
@@ -117,11 +117,6 @@ def test_values_between_tags_become_what_the_tool_wants() -> None:
 )
 def test_what_stands_around_a_name_goes_where_the_tool_is_known_then(name: str, meant: str) -> None:
     assert offered_name(name, OFFERED) == meant
-
-
-def test_a_lost_call_is_recognised_by_its_beginning() -> None:
-    assert looks_like_a_call(" <tool_call>{")
-    assert not looks_like_a_call("See <tool_call>.")
 
 
 def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length() -> None:

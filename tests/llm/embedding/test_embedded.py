@@ -15,7 +15,7 @@ import pytest
 
 from ricordo.errors import Unavailable
 from ricordo.llm.embedding import embedded
-from ricordo.llm.embedding.embedded import HANDLE, TABLE, TOKENIZER, EmbeddedModel, is_installed, package_folder, pooled
+from ricordo.llm.embedding.embedded import TABLE, TOKENIZER, EmbeddedModel, is_installed, package_folder, pooled
 from tests.support.sharing import LOAD
 
 
@@ -115,11 +115,6 @@ async def test_only_the_beginning_of_an_endless_text_counts(model: EmbeddedModel
     assert whole == cut
 
 
-async def test_it_is_named_before_it_is_loaded() -> None:
-    info = EmbeddedModel().info
-    assert (info.handle, info.provider, info.name, info.dimensions) == (HANDLE, "ricordo", "wordllama-256", 256)
-
-
 async def test_a_file_that_was_changed_is_refused(folder: Path) -> None:
     assert len((await EmbeddedModel(folder).embed(["tea"]))[0]) == 256
     path = folder / TABLE[0]
@@ -179,11 +174,6 @@ def test_it_works_with_the_network_off_and_imports_no_more_than_it_needs() -> No
 
 
 VECTORS = np.array([[1, 0, 0], [0, 2, 0], [0, 0, 0], [-1, 0, 0]], np.float16)
-
-
-def test_a_text_points_where_the_mean_of_its_tokens_points() -> None:
-    assert pooled(VECTORS, [0, 1]) == pytest.approx([1 / math.sqrt(5), 2 / math.sqrt(5), 0])
-    assert pooled(VECTORS, [0, 0, 1]) == pytest.approx([1 / math.sqrt(2), 1 / math.sqrt(2), 0])
 
 
 @pytest.mark.parametrize("tokens", [[], [2], [0, 3]])

@@ -1,6 +1,5 @@
 """Embeddings through the thin adapter, over real HTTP."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -46,11 +45,6 @@ async def test_vectors_come_in_the_order_of_the_texts(embedder: RemoteEmbedder, 
     assert await embedder.embed(["a", "b", "c"]) == [[1, 0], [0, 1], [0.6, 0.8]]
 
 
-async def test_vectors_without_a_number_stand_in_order(embedder: RemoteEmbedder, server: ModelServer) -> None:
-    server.push(Answer({"data": [{"embedding": [1, 0]}, {"embedding": [0, 1]}]}))
-    assert await embedder.embed(["a", "b"]) == [[1, 0], [0, 1]]
-
-
 async def test_the_purpose_reaches_the_models_that_want_to_be_told(
     server: ModelServer, waits: Waits, connections: Connections
 ) -> None:
@@ -58,11 +52,6 @@ async def test_the_purpose_reaches_the_models_that_want_to_be_told(
     await embedder.embed(["tea"])
     await embedder.embed(["tea"], purpose="query")
     assert [seen.body["input"] for seen in server.requests] == [["search_document: tea"], ["search_query: tea"]]
-
-
-async def test_a_text_with_half_a_surrogate_pair_is_sent(embedder: RemoteEmbedder, server: ModelServer) -> None:
-    await embedder.embed(["a\ud800b"])
-    assert server.requests[0].body["input"] == ["a?b"]
 
 
 @pytest.mark.parametrize(
@@ -102,13 +91,6 @@ async def test_what_may_pass_is_tried_again_as_the_policy_says(
     )
     assert await embedder.embed(["a"]) == [[1, 0]]
     assert waits == [7.0, 1.0]
-
-
-async def test_a_refused_key_is_not_tried_again(embedder: RemoteEmbedder, server: ModelServer, waits: Waits) -> None:
-    server.push(Answer({}, 401))
-    with pytest.raises(ModelError):
-        await embedder.embed(["a"])
-    assert (len(server.requests), waits) == (1, [])
 
 
 async def test_a_server_that_is_gone_or_silent_is_an_error_in_time(waits: Waits) -> None:
@@ -186,27 +168,6 @@ async def test_a_provider_that_finds_everything_too_long_is_asked_a_few_times_on
         assert len(server.requests) < 10
 
 
-async def test_many_texts_go_in_bounded_requests_and_come_back_in_order(
-    embedder: RemoteEmbedder, server: ModelServer
-) -> None:
-    texts = [chr(33 + number % 90) * (number + 1) for number in range(300)]
-    assert await embedder.embed(texts) == [unit(vector_of(text), "p") for text in texts]
-    assert [len(seen.body["input"]) for seen in server.requests] == [64, 64, 64, 64, 44]
-
-
-async def test_long_texts_go_in_smaller_requests_and_are_cut(embedder: RemoteEmbedder, server: ModelServer) -> None:
-    await embedder.embed(["a" * 1_000_000] * 10)
-    sizes = [[len(text) for text in seen.body["input"]] for seen in server.requests]
-    assert sizes == [[32_000] * 8, [32_000] * 2]
-
-
-async def test_dimensions_are_learnt_from_the_first_answer(embedder: RemoteEmbedder, server: ModelServer) -> None:
-    assert embedder.info.dimensions is None
-    assert server.connections == 0
-    await embedder.embed(["a"])
-    assert embedder.info.dimensions == 4
-
-
 async def test_a_model_that_changes_its_dimensions_is_found_out(embedder: RemoteEmbedder, server: ModelServer) -> None:
     await embedder.embed(["a"])
     server.push(embeddings([1, 0]))
@@ -224,12 +185,6 @@ async def test_no_text_asks_nobody_and_an_empty_one_is_never_sent(
     vectors = await embedder.embed(["", "ab", " "])
     assert vectors == [[0.0] * 4, unit(vector_of("ab"), "p"), [0.0] * 4]
     assert all(text.strip() for seen in server.requests for text in seen.body["input"])
-
-
-async def test_many_callers_at_once_each_get_their_own(embedder: RemoteEmbedder, server: ModelServer) -> None:
-    texts = [f"{number:>05}x" * (number + 1) for number in range(40)]
-    found = await asyncio.gather(*(embedder.embed([text]) for text in texts))
-    assert found == [[unit(vector_of(text), "p")] for text in texts]
 
 
 @pytest.mark.parametrize(

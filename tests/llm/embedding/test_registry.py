@@ -7,7 +7,6 @@ import pytest
 
 from ricordo.errors import NotFound
 from ricordo.llm.embedding.embedded import HANDLE
-from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import LocalServer, Provider
 from ricordo.llm.registry.embedders import Embedders
@@ -112,16 +111,6 @@ async def test_dimensions_are_told_once_they_are_known_and_never_before(server: 
     assert known.embedders.info(handle).dimensions == 4
 
 
-async def test_an_added_embedder_is_found_and_listed() -> None:
-    known = models()
-    embedder = ScriptedEmbedder(name="s")
-    known.embedders.add(embedder)
-    assert known.embedders.get("scripted/s") is embedder
-    assert await known.embedders.require("scripted/s") == embedder.info
-    assert (await known.embedders.list())[-1] == embedder.info
-    assert await known.embedders.choose("scripted/s") == "scripted/s"
-
-
 @pytest.mark.parametrize("asked", [None, "letta/letta-free"])
 async def test_who_names_none_follows_the_default(asked: str | None) -> None:
     assert await models().embedders.choose(asked) is None
@@ -132,10 +121,6 @@ def test_the_default_is_the_setting_else_the_built_in_model_where_it_is_installe
     assert models(embedding="openai/x").embedders.default_handle() == "openai/x"
     assert models(embedding="none").embedders.default_handle() is None
     assert without_the_package(Settings(_env_file=None)).default_handle() is None
-
-
-async def test_a_chosen_model_is_used_also_where_the_default_is_none() -> None:
-    assert await models(embedding="none").embedders.choose(HANDLE) == HANDLE
 
 
 async def test_without_the_package_the_built_in_model_is_not_offered() -> None:
@@ -151,23 +136,6 @@ async def test_without_the_package_the_built_in_model_is_not_offered() -> None:
 async def test_a_handle_that_can_be_used_no_more_can_still_be_shown() -> None:
     info = models().embedders.info(f"openai/{SMALL}")
     assert (info.handle, info.provider, info.name, info.dimensions) == (f"openai/{SMALL}", "openai", SMALL, None)
-
-
-async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("No connection may be opened.")
-
-    monkeypatch.setattr("ricordo.llm.addresses.httpx2.AsyncClient", refuse)
-    monkeypatch.setattr("socket.socket.connect", refuse)
-    monkeypatch.setattr("socket.getaddrinfo", refuse)
-    known = models(find_local_models=False, local_servers=(LocalServer("ollama", 11434, "/api/tags"),))
-    assert [info.handle for info in await known.embedders.list()] == [HANDLE]
-    assert len((await known.embedders.get(HANDLE).embed(["tea"]))[0]) == 256
-    for handle in (f"openai/{SMALL}", "ollama/nomic-embed-text", "google_ai/gemini-embedding-001"):
-        with pytest.raises(NotFound):
-            known.embedders.get(handle)
-        with pytest.raises(NotFound):
-            await known.embedders.require(handle)
 
 
 async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelServer) -> None:

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from ricordo.errors import ModelError
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 
 
@@ -29,15 +28,3 @@ def test_a_text_has_the_same_vector_in_every_process() -> None:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
         found.add(done.stdout.strip())
     assert found == {str(asyncio.run(ScriptedEmbedder(dimensions=8).embed(["jasmine tea"])))}
-
-
-async def test_it_fails_on_demand_and_then_works_again() -> None:
-    embedder = ScriptedEmbedder(name="e", dimensions=5, delay=0.001)
-    embedder.fails(ModelError("llm_timeout", "slow"), ValueError("odd"))
-    with pytest.raises(ModelError):
-        await embedder.embed(["a"])
-    with pytest.raises(ValueError, match="odd"):
-        await embedder.embed(["b"], purpose="query")
-    assert await embedder.embed([""]) == [[0.0] * 5]
-    assert embedder.asked == [["a"], ["b"], [""]]
-    assert (embedder.handle, embedder.info.dimensions) == ("scripted/e", 5)

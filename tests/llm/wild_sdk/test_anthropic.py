@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelInfo, ModelSettings, ReasoningChunk, Restarted, TextChunk
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.provider_sdks import sdk_model
 from ricordo.llm.provider_table import Provider
-from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, claude, claude_stream, event
 
 THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
@@ -212,63 +212,6 @@ async def test_a_long_answer_can_be_asked_for_as_a_whole(model: ChatModel, serve
     assert server.requests[0].body["max_tokens"] == 64_000
 
 
-HISTORIES: dict[str, tuple[Message | str, ...]] = {
-    "nothing": (),
-    "blank": ("  ", "\n"),
-    "begins with the assistant": (said("assistant", "B"), "C"),
-    "ends with the assistant": ("A", said("assistant", "B ")),
-    "empty parts": ("A", said("assistant", "", "  "), said("user", "", " "), said("assistant", "B"), "C"),
-    "two answers in a row": (
-        "A",
-        said("assistant", "B"),
-        said("assistant", weather_call()),
-        said("tool", weather_return()),
-    ),
-    "a result without a word": ("A", said("assistant", weather_call()), said("tool", weather_return(content=" \n"))),
-    "a result that failed": (
-        "A",
-        said("assistant", weather_call()),
-        said("tool", ToolReturnPart("call_1", "get_weather", "error", "")),
-        said("user", "heartbeat"),
-    ),
-    "ids that others give": (
-        "A",
-        said("assistant", weather_call("functions.get_weather:0"), ToolCallPart("x" * 80, "get_time", "{}")),
-        said(
-            "tool", weather_return("functions.get_weather:0"), ToolReturnPart("x" * 80, "get_time", "success", "noon")
-        ),
-    ),
-    "one id again and again": (
-        "A",
-        said("assistant", weather_call("call_0")),
-        said("tool", weather_return("call_0", "rain")),
-        said("assistant", weather_call("call_0")),
-        said("tool", weather_return("call_0", "sun")),
-    ),
-    "a name that was made up": (
-        "A",
-        said("assistant", ToolCallPart("a", "multi_tool.use parallel", "{}"), ToolCallPart("b", "", "{}")),
-        said(
-            "tool",
-            ToolReturnPart("a", "multi_tool.use parallel", "error", "no such tool"),
-            ToolReturnPart("b", "", "error", "no such tool"),
-        ),
-    ),
-    "arguments that are none": (
-        "A",
-        said("assistant", weather_call("a", '{"city": "Ro'), weather_call("b", "[1]"), weather_call("c", "null")),
-        said("tool", *(weather_return(each) for each in "abc")),
-    ),
-    "a system message in the middle": ("A", said("assistant", "B"), said("system", "alert"), said("summary", "so far")),
-    "an approval": (
-        "A",
-        said("approval", weather_call()),
-        said("approval", ToolReturnPart("call_1", "get_weather", "success", "from the client")),
-    ),
-    "a picture alone": (said("user", ImagePart("image/png", data="QUJD")),),
-}
-
-
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 @pytest.mark.parametrize("settings", [ModelSettings(), ModelSettings(max_reasoning_tokens=2_000)], ids=["", "thinks"])
 async def test_every_history_becomes_a_request_that_is_taken(
@@ -329,17 +272,6 @@ async def test_a_refusal_without_a_word_is_told_as_one(model: ChatModel, server:
     server.push((claude_stream if stream else claude)(stop="refusal"))
     _, reply = await collect(model, ask("x", stream=stream))
     assert (reply.parts, reply.finish) == ((), "content_filter")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_empty_answer_is_asked_for_once_more(
-    model: ChatModel, server: ModelServer, waits: Waits, stream: bool
-) -> None:
-    make = claude_stream if stream else claude
-    server.push(make(), make(TEXT))
-    _, reply = await collect(model, ask("x", stream=stream))
-    assert reply.parts == (TextPart("I look."),)
-    assert len(waits) == 1
 
 
 async def test_pings_and_kinds_nobody_knows_do_no_harm(model: ChatModel, server: ModelServer) -> None:
@@ -406,29 +338,3 @@ async def test_an_error_in_the_stream_means_what_it_means_before_it(
         await collect(model, ask("x", stream=True))
     assert caught.value.kind == expected
     assert len(server.requests) == tries
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    "words",
-    [
-        "prompt is too long: 210000 tokens > 200000 maximum",
-        "input length and `max_tokens` exceed context limit: 190000 + 16384 > 200000",
-    ],
-)
-async def test_an_input_that_is_too_long_is_told_apart(
-    model: ChatModel, server: ModelServer, words: str, stream: bool
-) -> None:
-    server.push(Answer({"type": "error", "error": {"type": "invalid_request_error", "message": words}}, 400))
-    with pytest.raises(ModelError) as caught:
-        await collect(model, ask("x", stream=stream))
-    assert caught.value.kind == "context_window_exceeded"
-
-
-async def test_a_gateway_that_answers_in_html_is_an_error_that_is_tried_again(
-    model: ChatModel, server: ModelServer, waits: Waits
-) -> None:
-    page = Answer(pieces=(b"<html>502 Bad Gateway</html>",), status=502, headers={"content-type": "text/html"})
-    server.push(page, claude(TEXT))
-    assert (await whole_reply(model, ask("x"))).parts == (TextPart("I look."),)
-    assert len(waits) == 1

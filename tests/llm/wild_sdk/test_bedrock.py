@@ -32,7 +32,7 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.provider_sdks import sdk_model
 from ricordo.llm.provider_table import Provider
-from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_return
 from tests.support.model_server import Answer, ModelServer
 
 CLAUDE = "anthropic.claude-sonnet-4-5-20250929-v1:0"
@@ -199,28 +199,6 @@ async def test_what_came_is_what_goes_back(model: ChatModel, server: ModelServer
     assert body["messages"][1]["content"] == blocks
     assert [block["toolResult"]["status"] for block in body["messages"][2]["content"]] == ["success", "error"]
     assert problems(body) == []
-
-
-HISTORIES: dict[str, tuple[Message | str, ...]] = {
-    "nothing": (),
-    "begins with the assistant": (said("assistant", "B"), "C"),
-    "ends with the assistant": ("A", said("assistant", "B")),
-    "blank": ("A", said("assistant", " "), said("user", "\n"), "C"),
-    "two answers in a row": (
-        "A",
-        said("assistant", "B"),
-        said("assistant", weather_call()),
-        said("tool", weather_return()),
-    ),
-    "a result without a word": ("A", said("assistant", weather_call()), said("tool", weather_return(content="\n"))),
-    "ids that others give": (
-        "A",
-        said("assistant", weather_call("functions.get_weather:0")),
-        said("tool", weather_return("functions.get_weather:0")),
-        said("user", "heartbeat"),
-    ),
-    "foreign thoughts": ("A", said("assistant", ReasoningPart("m", signature="s", provider="anthropic"), "B"), "C"),
-}
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)

@@ -28,7 +28,7 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.provider_sdks import sdk_model
 from ricordo.llm.provider_table import Provider
-from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer
 
 SIGNATURE = base64.b64encode(b"signed by google").decode()
@@ -282,22 +282,6 @@ async def test_a_budget_for_thinking_is_google_s_own(model: ChatModel, server: M
     await whole_reply(model, ask("x", settings=ModelSettings(max_reasoning_tokens=2_000)))
     thinking = server.requests[0].body["generationConfig"]["thinkingConfig"]
     assert thinking == {"include_thoughts": True, "thinking_budget": 2_000}
-
-
-HISTORIES: dict[str, tuple[Message | str, ...]] = {
-    "nothing": (),
-    "begins with the assistant": (said("assistant", "B"), "C"),
-    "ends with the assistant": ("A", said("assistant", "B")),
-    "empty parts": ("A", said("assistant", ""), said("user", " "), "C"),
-    "two answers in a row": (
-        "A",
-        said("assistant", "B"),
-        said("assistant", weather_call()),
-        said("tool", weather_return()),
-    ),
-    "a result without a word": ("A", said("assistant", weather_call()), said("tool", weather_return(content=""))),
-    "begins with a call": (said("assistant", weather_call()), said("tool", weather_return()), "C"),
-}
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
