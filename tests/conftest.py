@@ -98,7 +98,6 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest) -> str:
-    """Which database the store of this test is on."""
     return str(getattr(request, "param", BOTH[0]))
 
 
@@ -128,7 +127,6 @@ async def store(
 
 @pytest.fixture
 def scope() -> Scope:
-    """The local organization and user."""
     return Scope()
 
 

@@ -290,7 +290,6 @@ CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
 
 @pytest.fixture(scope="module")
 def house() -> list[Module]:
-    """Every module of the package."""
     package = ROOT / "ricordo"
     modules = modules_of({str(p.relative_to(package).as_posix()): p.read_text("utf-8") for p in package.rglob("*.py")})
     assert len(modules) > 20

@@ -50,7 +50,6 @@ class Row:
 
     @property
     def name(self) -> str:
-        """How a failure names it."""
         return f"{self.section} {self.contract[:50]}"
 
 
@@ -73,7 +72,6 @@ ROWS = rows_of(PAGE.read_text())
 
 @cache
 def names_in(file: Path) -> frozenset[str]:
-    """The names of the test functions of a file."""
     return frozenset(
         node.name
         for node in ast.parse(file.read_text()).body

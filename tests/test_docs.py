@@ -36,7 +36,6 @@ ADDRESS = "http://127.0.0.1:8283"
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of one language, in order."""
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
@@ -57,14 +56,12 @@ class Python:
         return done.stdout
 
     def close(self) -> None:
-        """End what stands ready."""
         if self._helper:
             self._helper.close()
 
 
 @pytest.fixture(scope="module")
 def run_python() -> Iterator[Python]:
-    """Runs programs."""
     # A socket's path may have about a hundred characters, so it lies beside nothing else.
     with tempfile.TemporaryDirectory(prefix="ricordo-ready-") as folder, closing(Python(Path(folder))) as python:
         yield python

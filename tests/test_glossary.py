@@ -27,7 +27,6 @@ def ruled_out(*, in_texts: bool = False) -> set[str]:
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    """Every module of the package, by its path in it."""
     for path in sorted(PACKAGE.rglob("*.py")):
         yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text("utf-8"))
 
@@ -60,7 +59,6 @@ def texts(tree: ast.Module) -> Iterator[str]:
 
 
 def phrase(words: set[str]) -> re.Pattern[str]:
-    """Matches any of these words or phrases as a whole."""
     return re.compile(r"\b(?:" + "|".join(sorted(map(re.escape, words))) + r")\b", re.IGNORECASE)
 
 

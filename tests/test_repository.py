@@ -26,7 +26,6 @@ LEFT_BEHIND = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")
 
 
 def committed() -> list[str]:
-    """The files that git has, or would take."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     return [name for name in listed if name and (ROOT / name).exists()]

@@ -15,12 +15,10 @@ MAX_FILES, SMALL = 24, 40
 
 
 def python_files(folder: Path = PACKAGE) -> list[Path]:
-    """All modules below a folder."""
     return sorted(folder.rglob("*.py"))
 
 
 def lines_of(paths: list[Path]) -> int:
-    """How many lines these files have together."""
     return sum(len(path.read_text("utf-8").splitlines()) for path in paths)
 
 
@@ -31,7 +29,6 @@ def folder_of(path: Path) -> str:
 
 
 def modules() -> dict[str, Path]:
-    """Every module by its dotted name."""
     return {
         ".".join(("ricordo", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
         for path in python_files()
@@ -98,7 +95,6 @@ def test_no_two_folders_import_each_other() -> None:
 
 
 def folder_name(path: Path) -> str:
-    """The folder of a module, below the package."""
     return path.parent.relative_to(PACKAGE).as_posix()
 
 

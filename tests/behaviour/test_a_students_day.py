@@ -39,12 +39,10 @@ class Day:
         return self.scene.send(self.tutor, words)
 
     def prompt(self) -> str:
-        """The system message that the model was asked with last."""
         return str(self.scene.asked[-1]["messages"][0]["content"])
 
 
 def edit(old: str, new: str, tool: str = "edit_memory_block", **more: Any) -> Any:
-    """The model wants a piece of her block replaced."""
     return calls((tool, {"label": "student", "old_string": old, "new_string": new, "reasoning": REASON, **more}))
 
 

@@ -12,7 +12,6 @@ CLICK = {
 
 
 def did(call_id: str, result: Any, status: str = "success", **more: Any) -> Wire:
-    """What the client's tool gave."""
     return {"type": "tool", "tool_call_id": call_id, "tool_return": result, "status": status, **more}
 
 

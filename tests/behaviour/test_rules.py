@@ -27,7 +27,6 @@ class Player:
         return words if self.is_native else speech(words)
 
     def offered(self, number: int = -1) -> list[str]:
-        """The tools of a request, without the one by which a turn ends."""
         return [name for name in tools_of(self.scene.asked[number]) if name != "send_message"]
 
 

@@ -23,12 +23,10 @@ def values(events: list[tuple[str | None, Any]], kind: str) -> list[Wire]:
 
 
 def whole(events: list[tuple[str | None, Any]], kind: str, field: str) -> str:
-    """The text that the deltas of one message make."""
     return "".join(value[field] for value in values(events, kind))
 
 
 def streamed_call(name: str, *pieces: str, call_id: str = "call_s") -> Answer:
-    """A call that comes in pieces."""
     first = {"index": 0, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
     rest = [{"index": 0, "function": {"arguments": piece}} for piece in pieces]
     return stream({"tool_calls": [first]}, *({"tool_calls": [one]} for one in rest), finish="tool_calls", usage=USAGE)

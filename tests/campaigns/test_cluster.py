@@ -40,7 +40,6 @@ async def other(store: PostgresStore, clock: ManualClock, tmp_path: Path) -> Asy
 
 @pytest.fixture
 async def here(store: PostgresStore, tmp_path: Path) -> AsyncIterator[Stage]:
-    """One server."""
     stage = await Stage(store, tmp_path, Hooks()).open()
     yield stage
     await stage.close()
@@ -48,7 +47,6 @@ async def here(store: PostgresStore, tmp_path: Path) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def there(here: Stage, other: PostgresStore, tmp_path: Path) -> AsyncIterator[Stage]:
-    """The other server on its database."""
     stage = await Stage(other, tmp_path, Hooks()).open()
     yield stage
     await stage.close()

@@ -10,17 +10,14 @@ Wire = dict[str, Any]
 
 
 def put(http: httpx2.Client, user: str, label: str, body: str, **more: Any) -> Wire:
-    """Write a block; returns it."""
     return ok(http.put(f"/users/{user}/blocks/{label}", json={"body": body, **more}))
 
 
 def get(http: httpx2.Client, user: str, path: str, **query: Any) -> Any:
-    """What stands at a path below a user's blocks."""
     return ok(http.get(f"/users/{user}/blocks/{path}", params=query))
 
 
 def post(http: httpx2.Client, user: str, path: str, **body: Any) -> Any:
-    """Send a body to a path below a user's blocks."""
     return ok(http.post(f"/users/{user}/blocks/{path}", json=body))
 
 

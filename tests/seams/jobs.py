@@ -27,7 +27,6 @@ Work = Callable[[Runtime, Job, Report], Awaitable[None]]
 
 
 def runtime_on(store: Store, folder: Path) -> Runtime:
-    """A runtime with this store and no models."""
     settings = Settings(data_dir=folder, find_local_models=False)
     models = Models(settings, ProviderSettings.model_construct(), [])
     return Runtime(settings, store, models, Toolbox([]), Plugins([]))
@@ -54,14 +53,12 @@ def address_of(store: PostgresStore) -> str:
 
 
 async def add(store: Store, kind: str = "work", payload: dict[str, Any] | None = None, **fields: Any) -> Job:
-    """Add a job that is wanted for sure."""
     added = await store.write(lambda tx: jobs.add(tx, Job(kind, LOCAL_ORGANIZATION, payload or {}, **fields)))
     assert added
     return added
 
 
 async def get(store: Store, job: Job) -> Job:
-    """The job as it is now."""
     return await store.read(lambda tx: jobs.get(tx, Scope(), job.id))
 
 

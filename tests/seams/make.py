@@ -67,7 +67,6 @@ def message(of: Agent, text: str = "Hello.", role: Role = "user", **fields: Any)
 
 
 def call(of: Agent, name: str, arguments: str = "{}", *, call_id: str = "call-1", **fields: Any) -> Message:
-    """The assistant's message that asks for one tool call."""
     return message(of, role="assistant", **{"parts": (ToolCallPart(call_id, name, arguments),)} | fields)
 
 
@@ -124,7 +123,6 @@ def tool(name: str = "roll_dice", **fields: Any) -> Tool:
 
 
 def archive(name: str = "Notes", **fields: Any) -> Archive:
-    """An empty archive."""
     defaults: dict[str, Any] = {
         "id": new_id("archive"),
         "organization_id": LOCAL_ORGANIZATION,
@@ -260,5 +258,4 @@ def tags_in_use(tx: Transaction) -> list[str]:
 
 
 def conversation_ids(tx: Transaction, agent_id: str) -> list[str]:
-    """The ids of all conversations of the agent, deleted ones too."""
     return [row.id for row in tx.all(select(conversation_rows.c.id).where(conversation_rows.c.agent_id == agent_id))]

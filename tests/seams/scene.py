@@ -84,7 +84,6 @@ def calls(*named: tuple[str, Any], text: str | None = None, **message: Any) -> A
 
 
 def speech(words: str, **arguments: Any) -> Answer:
-    """A call of `send_message`."""
     return calls(("send_message", {"message": words, **arguments}))
 
 
@@ -127,12 +126,10 @@ class Scene:
 
     @property
     def asked(self) -> list[Wire]:
-        """The bodies of all requests that a model server got."""
         return [seen.body for seen in self.models.requests if seen.method == "POST"]
 
     @property
     def played(self) -> list[str]:
-        """The names of the games that were really played."""
         return [name for name, _ in self.games.played]
 
     def agent(self, *tools: str, **body: Any) -> str:
@@ -156,11 +153,9 @@ class Scene:
         return events_of(_ok(self.post(agent, *said, path="/stream", **body)).text)
 
     def change(self, agent: str, **body: Any) -> Wire:
-        """Change the agent."""
         return dict(_ok(self.http.patch(f"/v1/agents/{agent}", json=body)).json())
 
     def state(self, agent: str) -> Wire:
-        """The agent as it is shown."""
         return dict(self.http.get(f"/v1/agents/{agent}").json())
 
     def history(self, agent: str, **query: Any) -> list[Wire]:
@@ -245,12 +240,10 @@ def kinds(answer: Wire | Sequence[Wire]) -> list[str]:
 
 
 def stopped(answer: Wire) -> str:
-    """Why a turn ended."""
     return str(answer["stop_reason"]["stop_reason"])
 
 
 def said(answer: Wire) -> list[str]:
-    """What the agent said."""
     return [message["content"] for message in answer["messages"] if message["message_type"] == "assistant_message"]
 
 
@@ -262,12 +255,10 @@ def returns(answer: Wire | Sequence[Wire]) -> list[tuple[str, str]]:
 
 
 def roles(body: Wire) -> str:
-    """The roles of a request's messages, in order."""
     return " ".join(message["role"] for message in body["messages"])
 
 
 def tools_of(body: Wire) -> list[str]:
-    """The names of the tools that a request offers."""
     return [tool["function"]["name"] for tool in body.get("tools", [])]
 
 

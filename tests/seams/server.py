@@ -67,7 +67,6 @@ class PieceModel:
 
     @property
     def info(self) -> ModelInfo:
-        """Which model this is."""
         return ModelInfo(PIECES, "scripted", "pieces", "openai")
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
@@ -94,11 +93,9 @@ class Gate:
         return self._line
 
     def wait(self) -> None:
-        """Return when the model has been asked."""
         assert self._asked.wait(LIMIT), "the model was not asked in time"
 
     def open(self) -> None:
-        """Let the model answer."""
         self._server.loop.call_soon_threadsafe(self._opened.set)
 
 
@@ -128,13 +125,11 @@ class ServerInThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop the server runs in."""
         assert self._loop, "the server is not running"
         return self._loop
 
     @property
     def runtime(self) -> Runtime:
-        """The opened parts."""
         runtime: Runtime = self.app.state.runtime
         return runtime
 
@@ -158,23 +153,18 @@ class ServerInThread:
         return StrictLetta(**_client_options(self.url, options))
 
     def async_client(self, **options: Any) -> StrictAsyncLetta:
-        """The official asynchronous client, as strict."""
         return StrictAsyncLetta(**_client_options(self.url, options))
 
     def http(self, **options: Any) -> httpx2.Client:
-        """A plain HTTP client."""
         return httpx2.Client(base_url=self.url, timeout=LIMIT, trust_env=False, **options)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the server's loop and wait for what it returns."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(LIMIT)
 
     def read(self, work: Callable[[Transaction], T]) -> T:
-        """Read from the server's database."""
         return self.run(self.runtime.store.read(work))
 
     def write(self, work: Callable[[Transaction], T]) -> T:
-        """Write to the server's database."""
         return self.run(self.runtime.store.write(work))
 
     def rows(self) -> dict[str, int]:
@@ -188,7 +178,6 @@ class ServerInThread:
         assert self._server.started, "the server could not start"
 
     def stop(self) -> None:
-        """End every turn and close everything."""
         self._server.should_exit = True
         self._thread.join(LIMIT)
         self._socket.close()
@@ -217,7 +206,6 @@ class ServerInThread:
 
 @contextmanager
 def serving(data_dir: Path, **settings: Any) -> Iterator[ServerInThread]:
-    """A server with these settings, stopped on leaving."""
     server = ServerInThread(data_dir, **settings)
     server.start()
     try:

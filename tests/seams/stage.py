@@ -52,11 +52,9 @@ class Gate:
         await self._opened.wait()
 
     async def reached(self) -> None:
-        """Wait, with a limit, until somebody stands at the gate."""
         await soon(self._reached.wait())
 
     def open(self) -> None:
-        """Let everybody through."""
         self._opened.set()
 
     def line(self, line: Line) -> LineOf:
@@ -105,12 +103,10 @@ class Stage:
         self.runtime = Runtime(settings, store, models, Toolbox(plugins.tools()), plugins)
 
     async def open(self) -> "Stage":
-        """Bring the stored tools up to date, as a server does at its start."""
         await self.store.write(lambda tx: sync_tools(tx, Scope(), self.runtime.toolbox))
         return self
 
     async def close(self) -> None:
-        """Stop what still runs."""
         await asyncio.gather(*(turn.cancel() for turn in list(self.runtime.live.values())))
         await self.runtime.models.close()
 
@@ -136,33 +132,26 @@ class Stage:
         return turn, gate
 
     async def say(self, agent_id: str, *texts: str, **request: Any) -> Answer:
-        """Send messages and wait for the whole answer."""
         return await soon(collect(await self.begin(agent_id, *texts, **request)))
 
     async def send(self, agent_id: str, *new: NewMessage) -> Answer:
-        """Send messages of any kind and wait for the whole answer."""
         return await soon(collect(await run_turn(self.runtime, TurnRequest(Scope(), agent_id, new))))
 
     async def state(self, agent_id: str) -> AgentState:
-        """The agent as it is stored."""
         return await self.store.read(lambda tx: agents.load(tx, Scope(), agent_id))
 
     async def thread(self, agent_id: str) -> Conversation:
-        """The agent's own thread as it is stored."""
         return (await self.state(agent_id)).conversation
 
     async def history(self, agent_id: str) -> list[Message]:
-        """Every stored message of the agent's own thread, oldest first."""
         thread, wanted = conversations.default_id(agent_id), Page(limit=1000, order="asc")
         return await self.store.read(lambda tx: messages.page(tx, Scope(), wanted, conversation_id=thread))
 
     async def runs(self, agent_id: str) -> list[Run]:
-        """Every run of the agent, oldest first."""
         wanted = Page(limit=1000, order="asc")
         return await self.store.read(lambda tx: runs.page(tx, Scope(), wanted, agent_ids=[agent_id]))
 
     async def block(self, agent_id: str, label: str) -> str:
-        """The text of one of the agent's blocks."""
         held = await self.store.read(lambda tx: blocks.of_agent(tx, agent_id))
         return next(block.value for block in held if block.label == label)
 
@@ -190,7 +179,6 @@ class Stage:
 
 
 def text_of(answer: Answer) -> str:
-    """The words of an answer."""
     return "\n".join(message.text for message in answer.messages if message.text)
 
 
@@ -217,7 +205,6 @@ def faults_of(transcript: Sequence[Message]) -> list[str]:
 
 
 def returns(answer: Answer) -> list[tuple[str, str]]:
-    """The results of tools in an answer, each with its status."""
     return [(part.status, part.content) for message in answer.messages for part in message.tool_returns]
 
 
@@ -232,7 +219,6 @@ def saved(events: Sequence[Event]) -> list[str]:
 
 
 async def all_events(turn: LiveTurn) -> list[Event]:
-    """Every event of a turn until its end."""
     return await soon(_gather(turn))
 
 

@@ -35,7 +35,6 @@ class ManualClock:
             return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let this much time pass at once."""
         with self._lock:
             self._now += round(seconds * 1_000_000)
 
@@ -52,7 +51,6 @@ class Counted:
     transactions: int = 0
 
     def note(self, statement: str) -> None:
-        """Count one execution."""
         word = statement.lstrip().split(None, 1)[0].upper()
         if word == "BEGIN":
             self.transactions += 1
@@ -146,11 +144,9 @@ class Held:
         self._released.set()
 
     async def reached(self) -> None:
-        """Wait, with a limit, until the statement is about to run."""
         assert await asyncio.to_thread(self._reached.wait, LIMIT)
 
     def release(self) -> None:
-        """Let the statement run."""
         self._released.set()
 
     def _note(self, statement: str) -> None:
@@ -174,7 +170,6 @@ async def broken(store: SqlStore, what: str) -> None:
 
 
 async def mended(store: SqlStore) -> None:
-    """Undo `broken`."""
     undo = "DROP TRIGGER broken" if store.engine.dialect.name == "sqlite" else "DROP FUNCTION refuse CASCADE"
     await store.write(lambda tx: tx.run(text(undo)))
 
@@ -187,7 +182,6 @@ class DyingStore:
         self.read = store.read
 
     async def write(self, work: Any) -> Any:
-        """Write, unless the end has come."""
         if not self._left:
             raise asyncio.CancelledError
         self._left -= 1

@@ -19,12 +19,10 @@ CANARY = "vuqkzoq"
 
 
 def canary(kind: str) -> str:
-    """A word for one place in which it is written."""
     return f"{CANARY}{kind}"
 
 
 def rows(tx: Transaction) -> dict[str, set[str]]:
-    """Every row of every table, as text."""
     return {
         table.name: {shown(row) for some in portions(tx.connection, table) for row in some}
         for table in metadata.sorted_tables
@@ -45,7 +43,6 @@ def in_tables(tx: Transaction, needle: str = CANARY) -> list[str]:
 
 
 def in_files(folder: Path, needle: str = CANARY) -> list[str]:
-    """The files below the folder whose bytes hold it."""
     return [str(path) for path in _files(folder) if needle.encode() in path.read_bytes().lower()]
 
 

@@ -42,11 +42,9 @@ class CrashPlugin:
         return (ServerTool(ring_bell, "custom", acts_outside=True), *TOOLS)
 
     def jobs(self) -> Sequence[JobHandler]:
-        """The job that writes a line when it starts, and one when it ends."""
         return (JobHandler(_KIND, _note),)
 
     def routes(self) -> Sequence[APIRouter]:
-        """The route."""
         return (_router,)
 
 
@@ -100,7 +98,6 @@ class CrashServer(ServerProcess):
         self.killed: dict[int, int] = {}
 
     def kill(self) -> None:
-        """Kill it, and note the time."""
         pid = self.pid
         super().kill()
         self.killed[pid] = time.monotonic_ns()
@@ -110,7 +107,6 @@ class CrashServer(ServerProcess):
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on as if no time had passed."""
         os.kill(self.pid, signal.SIGCONT)
 
 
@@ -133,7 +129,6 @@ class Tables:
         return cursor.fetchall() if cursor.description else []
 
     def close(self) -> None:
-        """Let go of the database."""
         if self._connection:
             self._connection.close()
 

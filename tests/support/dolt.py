@@ -52,7 +52,6 @@ class Mortal:
 
 
 def mortal(place: DoltAddress, chance: Random) -> Mortal:
-    """An engine with a random time to live."""
     return Mortal(open_engine(place), chance.randint(1, 60), is_after=chance.random() < 0.5)
 
 
@@ -81,5 +80,4 @@ def at(place: DoltAddress) -> Iterator[Engine]:
 
 
 def commit(engine: Engine, message: str, author: str = "Ada <ada@home>") -> None:
-    """Commit what is changed."""
     engine.call("dolt_commit", "-A", "-m", message, "--author", author)

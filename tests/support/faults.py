@@ -24,9 +24,11 @@ from ricordo.agents.run_end import close_expired
 from ricordo.agents.turn import run_turn
 from ricordo.domain.event import Compacted, Failed, StepSaved
 from ricordo.domain.message import ApprovalPart, Message, Part, TextPart, ToolReturnPart
+from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, RicordoError, Unavailable
 from ricordo.runtime import LiveTurn
+from ricordo.storage import runs
 from tests.support.faults_audit import audit, waiting_of
 from tests.support.faults_cast import GATE, THEIRS, TOOLS, Subject, flood, make_subject
 from tests.support.faults_model import FAILING, MALFORMED, FaultyModel
@@ -266,10 +268,13 @@ class _Campaign:
             if time.monotonic() > deadline:
                 raise TimeoutError("a turn does not end by itself")
             await asyncio.sleep(0.002)
-        if subject.told.is_open(await self.world.store.read(subject.told.open_runs(subject.id))):
+        if await self._open_runs(subject):
             self.world.clock.advance(LEASE)
             if self.luck.random() < 0.5:
                 await self.world.store.write(close_expired)
+
+    async def _open_runs(self, subject: Subject) -> list[Run]:
+        return await self.world.store.read(lambda tx: runs.open_runs(tx, agent_id=subject.id))
 
     async def _let_out(self, subject: Subject) -> None:
         """Calls that wait keep everything else waiting until one of the three ways out is taken."""
@@ -290,7 +295,7 @@ class _Campaign:
         raise AssertionError("calls wait whatever is done")
 
     async def _require_conflict(self, subject: Subject) -> None:
-        if await self.world.store.read(subject.told.open_runs(subject.id)):
+        if await self._open_runs(subject):
             return  # the message would close that run, and with it deny the calls
         subject.told.refused = None
         await self._talk(subject, self._message(subject, ""))

@@ -1,7 +1,7 @@
 """What must be so after a fault: nothing acknowledged is lost, the order is kept, runs are closed, and search finds the words."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ricordo.agents.request import TurnRequest
@@ -29,18 +29,7 @@ class Told:
     failed: str | None = None
 
     def acknowledge(self, request: TurnRequest) -> None:
-        """The server has said that it has these messages."""
         self.acknowledged += [message.otid for message in request.messages if message.otid]
-
-    @staticmethod
-    def open_runs(agent_id: str) -> Callable[[Transaction], list[Run]]:
-        """A unit of work that reads the agent's open runs."""
-        return lambda tx: runs.open_runs(tx, agent_id=agent_id)
-
-    @staticmethod
-    def is_open(found: Sequence[Run]) -> bool:
-        """Whether there are any."""
-        return bool(found)
 
 
 async def waiting_of(runtime: Runtime, agent_id: str) -> Message | None:
@@ -116,12 +105,8 @@ def split_pairs(window: Sequence[Message]) -> list[str]:
     for row in window:
         if row.role == "approval" and not row.tool_calls:
             continue
-        if row.role == "tool":
-            answered = [part.call_id for part in row.tool_returns]
-            if sorted(answered) != sorted(open_calls):
-                wrong.append(f"results of {answered} stand behind calls of {open_calls}")
-            open_calls = []
-            continue
-        wrong += [f"the call {call_id} has no result" for call_id in open_calls]
+        answered = [part.call_id for part in row.tool_returns] if row.role == "tool" else []
+        if sorted(answered) != sorted(open_calls):
+            wrong.append(f"results of {answered} stand behind calls of {open_calls}")
         open_calls = [call.call_id for call in row.tool_calls]
     return wrong + [f"the call {call_id} has no result" for call_id in open_calls]

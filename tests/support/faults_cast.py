@@ -2,8 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
 from ricordo.domain.agent import AgentType
@@ -17,6 +17,7 @@ from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.seams import make
 from tests.support.faults_audit import Told
 
 TYPES: tuple[AgentType, ...] = ("letta_v1_agent", "memgpt_v2_agent", "memgpt_agent", "react_agent", "workflow_agent")
@@ -33,17 +34,13 @@ class Gate:
     """Where the tool that hangs waits."""
 
     def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self._opened = asyncio.Event()
+        self.shut()
 
     def open(self) -> None:
-        """Let everybody through."""
         self._opened.set()
 
     def shut(self) -> None:
-        """Hold whoever comes from now on."""
-        self.reached = asyncio.Event()
-        self._opened = asyncio.Event()
+        self.reached, self._opened = asyncio.Event(), asyncio.Event()
 
     async def pass_through(self) -> None:
         """Tell that somebody is here, and wait until the gate is open."""
@@ -54,73 +51,46 @@ class Gate:
 GATE = Gate()
 
 
-async def ring(_context: ToolContext, mark: str) -> str:
-    """Ring a bell outside.
+def _tool(name: str, what: str, act: Callable[[str], Awaitable[str]], **how: bool) -> ServerTool:
+    async def run(_context: ToolContext, mark: str) -> str:
+        return await act(mark)
 
-    Args:
-        mark: How the ring is written down.
-    """
+    run.__name__, run.__doc__ = name, f"{what}\n\nArgs:\n    mark: What the call is called."
+    return ServerTool(run, "custom", **how)
+
+
+async def _done(mark: str) -> str:
     await asyncio.sleep(0)
-    return f"Rang {mark}."
+    return f"Did {mark}."
 
 
-async def boom(_context: ToolContext, mark: str) -> str:
-    """Fail.
-
-    Args:
-        mark: What the failure is called.
-    """
+async def _boom(mark: str) -> str:
     await asyncio.sleep(0)
     raise ZeroDivisionError(mark)
 
 
-def big(_context: ToolContext, mark: str) -> str:
-    """Tell very much.
-
-    Args:
-        mark: What is told.
-    """
+async def _big(mark: str) -> str:
     return f"{mark} and so on. " * 600
 
 
-async def nap(_context: ToolContext, mark: str) -> str:
-    """Rest a little.
-
-    Args:
-        mark: What the rest is called.
-    """
+async def _nap(mark: str) -> str:
     for _ in range(5):
         await asyncio.sleep(0)
     return mark
 
 
-async def hang(_context: ToolContext, mark: str) -> str:
-    """Never come back.
-
-    Args:
-        mark: What the call is called.
-    """
+async def _hang(mark: str) -> str:
     await GATE.pass_through()
     return mark
 
 
-async def guarded(_context: ToolContext, mark: str) -> str:
-    """Do what needs approval.
-
-    Args:
-        mark: What is done.
-    """
-    await asyncio.sleep(0)
-    return f"Did {mark}."
-
-
 TOOLS = (
-    ServerTool(ring, "custom", acts_outside=True),
-    ServerTool(boom, "custom"),
-    ServerTool(big, "custom"),
-    ServerTool(nap, "custom", runs_in_parallel=True),
-    ServerTool(hang, "custom"),
-    ServerTool(guarded, "custom", acts_outside=True),
+    _tool("ring", "Ring a bell outside.", _done, acts_outside=True),
+    _tool("boom", "Fail.", _boom),
+    _tool("big", "Tell very much.", _big),
+    _tool("nap", "Rest a little.", _nap, runs_in_parallel=True),
+    _tool("hang", "Never come back.", _hang),
+    _tool("guarded", "Do what needs approval.", _done, acts_outside=True),
 )
 _NAMES = tuple(tool.name for tool in TOOLS)
 
@@ -179,26 +149,18 @@ async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
         rows: list[Message] = []
 
         def add(role: Role, *parts: Part) -> None:
-            rows.append(_row(state.agent.id, thread.id, role, parts, tx.clock.now(), state.agent.organization_id))
+            rows.append(make.message(state.agent, role=role, parts=parts, created_at=tx.clock.now()))
 
         for number in range(int(subject.window * windows * 4 / (len(words) * 3))):
             call = ToolCallPart(f"flood_{new_id('call')}", "conversation_search", '{"query": "gardens"}')
             add("user", TextPart(f"{number}. {words}"))
             add("assistant", TextPart(words), call)
             add("tool", ToolReturnPart(call.call_id, call.name, "success", words))
-        if state.conversation.window and _is_waiting(tx, thread.window):
+        last = messages.by_ids(tx, thread.window[-1:])
+        if last and last[0].is_waiting:
             return
         insert_messages(tx, rows)
         window = [*thread.window, *(row.id for row in rows)]
         conversations.save_window(tx, thread.id, window, thread.prompt_key, added=len(rows))
 
     await runtime.store.write(work)
-
-
-def _is_waiting(tx: Transaction, window: Any) -> bool:
-    last = messages.by_ids(tx, window[-1:])
-    return bool(last) and last[0].is_waiting
-
-
-def _row(agent_id: str, thread: str, role: Role, parts: tuple[Part, ...], now: int, organization: str) -> Message:
-    return Message(new_id("message"), agent_id, thread, role, parts, now, organization_id=organization)

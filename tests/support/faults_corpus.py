@@ -32,26 +32,16 @@ class Broken:
 
     @property
     def ids(self) -> list[Any]:
-        """The ids in the window."""
         return [message.id for message in self.window]
 
     def put(self, role: Role, *parts: Part, **fields: Any) -> Message:
         """Store a message, in no window."""
-        one = Message(
-            new_id("message"),
-            self.agent.id,
-            self.thread.id,
-            role,
-            parts,
-            self.tx.clock.now(),
-            organization_id=self.agent.organization_id,
-        )
-        one = replace(one, **fields)
+        placed = {"conversation_id": self.thread.id, "created_at": self.tx.clock.now(), "parts": parts}
+        one = make.message(self.agent, role=role, **placed | fields)
         insert_messages(self.tx, [one])
         return one
 
     def show(self, ids: Sequence[Any]) -> None:
-        """Let the window name these."""
         self.write("conversations", "window", orjson.dumps(list(ids)).decode(), self.thread.id)
 
     def add(self, role: Role, *parts: Part, **fields: Any) -> Message:
@@ -87,6 +77,9 @@ class Broken:
         return said
 
 
+Kind = Callable[[Broken], object]
+
+
 def _call(id: str = "lost", arguments: str = '{"query": "tea"}') -> ToolCallPart:
     return ToolCallPart(id, "conversation_search", arguments)
 
@@ -95,23 +88,32 @@ def _result(id: str = "lost") -> ToolReturnPart:
     return ToolReturnPart(id, "conversation_search", "success", "Nothing.")
 
 
-def _orphaned_call(it: Broken) -> None:
-    it.add("assistant", _call())
+def _rows(*rows: tuple[Any, ...]) -> Kind:
+    """These messages at the window's end: roles with parts."""
+    return lambda it: [it.add(*row) for row in rows]
 
 
-def _orphaned_calls_in_the_middle(it: Broken) -> None:
-    it.add("assistant", TextPart("Wait."), _call("a"), _call("b"))
-    it.add("user", TextPart("Well?"))
+def _shown(choose: Callable[[list[Any]], list[Any]]) -> Kind:
+    """Another list of ids as the window."""
+    return lambda it: it.show(choose(it.ids))
 
 
-def _half_of_the_results(it: Broken) -> None:
-    it.add("assistant", _call("a"), _call("b"))
-    it.add("tool", _result("b"))
-    it.add("user", TextPart("Well?"))
+def _parts(role: Role, parts: str, *more: tuple[Any, ...]) -> Kind:
+    """A message whose parts are this JSON, and more messages."""
+    return lambda it: [it.write("messages", "parts", parts, it.add(role, TextPart("Look.")).id), _rows(*more)(it)]
 
 
-def _result_without_call(it: Broken) -> None:
-    it.add("tool", _result())
+def _with_run(*rows: tuple[Any, ...], **fields: Any) -> Kind:
+    """A run, open unless the fields say otherwise, and messages of it."""
+
+    def work(it: Broken) -> None:
+        if "ended_at" in fields:
+            fields["ended_at"] = it.tx.clock.now()
+        run = it.run(**fields)
+        for role, *parts in rows:
+            it.add(role, *parts, run_id=run.id)
+
+    return work
 
 
 def _result_right_after_the_prompt(it: Broken) -> None:
@@ -119,170 +121,22 @@ def _result_right_after_the_prompt(it: Broken) -> None:
     it.show([it.ids[0], lone.id, *it.ids[1:]])
 
 
-def _call_left_and_result_stayed(it: Broken) -> None:
-    it.show([it.ids[0], *it.ids[3:]])
-
-
-def _result_left_and_call_stayed(it: Broken) -> None:
-    it.show([*it.ids[:3], *it.ids[4:]])
-
-
 def _doubled_result(it: Broken) -> None:
     again = it.put("tool", *it.window[3].parts)
     it.show([*it.ids[:4], again.id, *it.ids[4:]])
 
 
-def _late_result(it: Broken) -> None:
-    it.show([*it.ids[:3], it.ids[4], it.ids[5], it.ids[3], it.ids[6]])
-
-
-def _result_before_its_call(it: Broken) -> None:
-    it.show([*it.ids[:2], it.ids[3], it.ids[2], *it.ids[4:]])
-
-
-def _no_system_message(it: Broken) -> None:
-    it.show(it.ids[1:])
-
-
-def _system_message_deleted(it: Broken) -> None:
-    it.tx.connection.execute(text("DELETE FROM messages WHERE id = :id"), {"id": it.ids[0]})
-
-
-def _system_message_in_the_middle(it: Broken) -> None:
-    it.show([*it.ids[1:3], it.ids[3], it.ids[0], *it.ids[4:]])
-
-
-def _empty_window(it: Broken) -> None:
-    it.show([])
-
-
-def _missing_messages(it: Broken) -> None:
-    it.show([*it.ids[:5], "message-00000000-gone", *it.ids[5:]])
-
-
-def _message_of_another_thread(it: Broken) -> None:
-    it.show([*it.ids, it.stranger().id])
-
-
-def _window_of_another_thread(it: Broken) -> None:
-    other = it.stranger()
-    it.show(conversations.get(it.tx, other.conversation_id).window)  # type: ignore[union-attr]
-
-
-def _doubled_ids(it: Broken) -> None:
-    it.show([*it.ids, *it.ids[1:]])
-
-
-def _ids_that_are_none(it: Broken) -> None:
-    it.show([*it.ids, 7, None, {"id": "message"}])
-
-
-def _window_is_no_list(it: Broken) -> None:
-    it.write("conversations", "window", '"message-1"', it.thread.id)
-
-
-def _empty_messages(it: Broken) -> None:
-    it.add("user")
-    it.add("assistant")
-    it.add("user", TextPart("   "))
-
-
-def _tool_message_without_results(it: Broken) -> None:
-    it.add("tool", TextPart("What was this?"))
-
-
-def _call_in_a_user_message(it: Broken) -> None:
-    it.add("user", TextPart("My words."), _call())
-
-
-def _result_in_an_assistant_message(it: Broken) -> None:
-    it.add("assistant", TextPart("Here."), _result())
-
-
-def _unknown_role(it: Broken) -> None:
-    it.add("function", TextPart("Of another time."))  # type: ignore[arg-type]
-
-
-def _unknown_part(it: Broken) -> None:
-    one = it.add("user", TextPart("Look."))
-    it.write(
-        "messages", "parts", '[{"kind": "film", "caption": "My words."}, {"kind": "text", "text": "Look."}]', one.id
-    )
-
-
-def _parts_are_text(it: Broken) -> None:
-    it.write("messages", "parts", '"My words."', it.add("user", TextPart("Look.")).id)
-
-
-def _text_is_null(it: Broken) -> None:
-    it.write("messages", "parts", '[{"kind": "text", "text": null}]', it.add("assistant", TextPart("Look.")).id)
-
-
-def _arguments_are_an_object(it: Broken) -> None:
-    one = it.add("assistant", _call("x"))
-    parts = '[{"kind": "tool_call", "call_id": "x", "name": "conversation_search", "arguments": {"query": "tea"}}]'
-    it.write("messages", "parts", parts, one.id)
-    it.add("tool", _result("x"))
-
-
-def _broken_arguments(it: Broken) -> None:
-    it.add("assistant", _call("x", '{"query": "te'))
-    it.add("user", TextPart("Well?"))
-
-
-def _call_ids_twice_in_a_message(it: Broken) -> None:
-    it.add("assistant", _call("x"), _call("x"))
-    it.add("tool", _result("x"))
-
-
-def _call_without_an_id(it: Broken) -> None:
-    it.add("assistant", _call(""))
-    it.add("tool", _result(""))
-
-
-def _call_ids_used_again(it: Broken) -> None:
-    it.add("assistant", _call("x"))
-    it.add("tool", _result("x"))
-    it.add("user", TextPart("Again."))
-    it.add("assistant", _call("x"))
-    it.add("user", TextPart("Well?"))
-
-
-def _open_run_without_owner(it: Broken) -> None:
-    run = it.run()
-    it.put("user", TextPart("Is anybody there?"), run_id=run.id)
-
-
-def _open_run_with_open_call(it: Broken) -> None:
-    run = it.run()
-    it.add("user", TextPart("Do it."), run_id=run.id)
-    it.add("assistant", _call(), run_id=run.id)
-
-
-def _open_run_with_unreadable_message(it: Broken) -> None:
-    run = it.run()
-    one = it.put("user", TextPart("Look."), run_id=run.id)
-    it.write("messages", "parts", '[{"kind": "film", "caption": "My words."}]', one.id)
-
-
-def _ended_run_called_running(it: Broken) -> None:
-    it.run(ended_at=it.tx.clock.now())
+def _open_run_without_owner(it: Broken, parts: str | None = None) -> None:
+    one = it.put("user", TextPart("Is anybody there?"), run_id=it.run().id)
+    if parts:
+        it.write("messages", "parts", parts, one.id)
 
 
 def _approval_of_a_failed_run(it: Broken) -> None:
     run = it.run(ended_at=it.tx.clock.now(), stop_reason="error")
     it.write("runs", "status", "failed", run.id)
     it.add("user", TextPart("Do it."), run_id=run.id)
-    it.add("approval", replace(_call(), is_gated=True), run_id=run.id)
-
-
-def _approval_passed_over(it: Broken) -> None:
-    it.add("approval", replace(_call(), is_gated=True))
-    it.add("user", TextPart("Never mind."))
-
-
-def _answer_without_request(it: Broken) -> None:
-    it.add("approval", ToolReturnPart("nothing", "theirs", "success", "Done."))
+    it.add("approval", _GATED, run_id=run.id)
 
 
 def _summary_of_missing(it: Broken) -> None:
@@ -291,30 +145,68 @@ def _summary_of_missing(it: Broken) -> None:
     it.show([it.ids[0], summary.id, *it.ids[1:]])
 
 
-def _wrong_count(it: Broken) -> None:
-    it.write("conversations", "message_count", 4711, it.thread.id)
-
-
-def _absurd_token_percent(it: Broken) -> None:
-    it.write("conversations", "token_percent", 1_000_000, it.thread.id)
-
-
 def _everything_at_once(it: Broken) -> None:
-    _open_run_with_open_call(it)
-    _approval_passed_over(it)
-    _call_ids_twice_in_a_message(it)
-    _unknown_part(it)
-    _empty_messages(it)
-    _result_without_call(it)
+    for kind in (
+        *("open_run_with_open_call", "approval_passed_over", "call_ids_twice_in_a_message", "unknown_part"),
+        *("empty_messages", "result_without_call"),
+    ):
+        KINDS[kind](it)
     it.show([*it.ids[1:4], "message-gone", 3, *it.ids[3:], it.stranger().id])
-    _wrong_count(it)
+    KINDS["wrong_count"](it)
 
 
-Kind = Callable[[Broken], None]
+_GATED = replace(_call(), is_gated=True)
+_WELL = ("user", TextPart("Well?"))
+_FILM = '{"kind": "film", "caption": "My words."}'
+_OBJECT = '[{"kind": "tool_call", "call_id": "x", "name": "conversation_search", "arguments": {"query": "tea"}}]'
 KINDS: dict[str, Kind] = {
-    name[1:]: found
-    for name, found in list(globals().items())
-    if getattr(found, "__annotations__", {}).get("it") is Broken
+    "orphaned_call": _rows(("assistant", _call())),
+    "orphaned_calls_in_the_middle": _rows(("assistant", TextPart("Wait."), _call("a"), _call("b")), _WELL),
+    "half_of_the_results": _rows(("assistant", _call("a"), _call("b")), ("tool", _result("b")), _WELL),
+    "result_without_call": _rows(("tool", _result())),
+    "result_right_after_the_prompt": _result_right_after_the_prompt,
+    "call_left_and_result_stayed": _shown(lambda ids: [ids[0], *ids[3:]]),
+    "result_left_and_call_stayed": _shown(lambda ids: [*ids[:3], *ids[4:]]),
+    "doubled_result": _doubled_result,
+    "late_result": _shown(lambda ids: [*ids[:3], ids[4], ids[5], ids[3], ids[6]]),
+    "result_before_its_call": _shown(lambda ids: [*ids[:2], ids[3], ids[2], *ids[4:]]),
+    "no_system_message": _shown(lambda ids: ids[1:]),
+    "system_message_deleted": lambda it: it.tx.run(text("DELETE FROM messages WHERE id = :id"), {"id": it.ids[0]}),
+    "system_message_in_the_middle": _shown(lambda ids: [*ids[1:4], ids[0], *ids[4:]]),
+    "empty_window": _shown(lambda _ids: []),
+    "missing_messages": _shown(lambda ids: [*ids[:5], "message-00000000-gone", *ids[5:]]),
+    "message_of_another_thread": lambda it: it.show([*it.ids, it.stranger().id]),
+    "window_of_another_thread": lambda it: it.show(conversations.get(it.tx, it.stranger().conversation_id).window),  # type: ignore[union-attr]
+    "doubled_ids": _shown(lambda ids: [*ids, *ids[1:]]),
+    "ids_that_are_none": _shown(lambda ids: [*ids, 7, None, {"id": "message"}]),
+    "window_is_no_list": lambda it: it.write("conversations", "window", '"message-1"', it.thread.id),
+    "empty_messages": _rows(("user",), ("assistant",), ("user", TextPart("   "))),
+    "tool_message_without_results": _rows(("tool", TextPart("What was this?"))),
+    "call_in_a_user_message": _rows(("user", TextPart("My words."), _call())),
+    "result_in_an_assistant_message": _rows(("assistant", TextPart("Here."), _result())),
+    "unknown_role": _rows(("function", TextPart("Of another time."))),
+    "unknown_part": _parts("user", f'[{_FILM}, {{"kind": "text", "text": "Look."}}]'),
+    "parts_are_text": _parts("user", '"My words."'),
+    "text_is_null": _parts("assistant", '[{"kind": "text", "text": null}]'),
+    "arguments_are_an_object": _parts("assistant", _OBJECT, ("tool", _result("x"))),
+    "broken_arguments": _rows(("assistant", _call("x", '{"query": "te')), _WELL),
+    "call_ids_twice_in_a_message": _rows(("assistant", _call("x"), _call("x")), ("tool", _result("x"))),
+    "call_without_an_id": _rows(("assistant", _call("")), ("tool", _result(""))),
+    "call_ids_used_again": _rows(
+        *(("assistant", _call("x")), ("tool", _result("x")), ("user", TextPart("Again.")), ("assistant", _call("x"))),
+        _WELL,
+    ),
+    "open_run_without_owner": _open_run_without_owner,
+    "open_run_with_open_call": _with_run(("user", TextPart("Do it.")), ("assistant", _call())),
+    "open_run_with_unreadable_message": lambda it: _open_run_without_owner(it, f"[{_FILM}]"),
+    "ended_run_called_running": _with_run(ended_at=0),
+    "approval_of_a_failed_run": _approval_of_a_failed_run,
+    "approval_passed_over": _rows(("approval", _GATED), ("user", TextPart("Never mind."))),
+    "answer_without_request": _rows(("approval", ToolReturnPart("nothing", "theirs", "success", "Done."))),
+    "summary_of_missing": _summary_of_missing,
+    "wrong_count": lambda it: it.write("conversations", "message_count", 4711, it.thread.id),
+    "absurd_token_percent": lambda it: it.write("conversations", "token_percent", 1_000_000, it.thread.id),
+    "everything_at_once": _everything_at_once,
 }
 
 

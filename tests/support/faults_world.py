@@ -60,7 +60,6 @@ class Life:
         self.count, self.at, self.happens = 0, at, happens
 
     def disarm(self) -> None:
-        """Let nothing happen any more."""
         self.at = self.happens = None
 
     def suspended(self) -> None:
@@ -136,15 +135,12 @@ class MortalStore:
         self._life = life
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` on one consistent view."""
         return await self.inner.read(self._guarded(work, is_write=False))
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` and commit, unless the process is dead."""
         return await self.inner.write(self._guarded(work, is_write=True))
 
     async def close(self) -> None:
-        """Wait for running units, then close the file."""
         await self.inner.close()
 
     def _guarded(self, work: Callable[[Transaction], T], *, is_write: bool) -> Callable[[Transaction], T]:
@@ -175,7 +171,6 @@ class Hooks:
     offered: tuple[ServerTool, ...] = ()
 
     def tools(self) -> tuple[ServerTool, ...]:
-        """The tools."""
         return self.offered
 
 
@@ -216,7 +211,6 @@ class World:
         await self.store.write(lambda tx: sync_tools(tx, Scope(), self.runtime.toolbox))
 
     async def close(self) -> None:
-        """End the process, whatever it is doing."""
         asyncio.get_running_loop().set_task_factory(None)
         await self.life.bury()
         await self.runtime.models.close()

@@ -26,13 +26,11 @@ class Seen:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers, their names in small letters."""
         lines = self.head.decode("latin-1").split("\r\n")[1:]
         return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
     @property
     def body(self) -> Any:
-        """The decoded JSON."""
         return json.loads(self.raw)
 
 
@@ -100,7 +98,6 @@ def stream(
 
 
 def event(value: Any, name: str | None = None) -> bytes:
-    """One server-sent event."""
     return (f"event: {name}\n" if name else "").encode() + b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
@@ -179,16 +176,13 @@ class ModelServer:
 
     @property
     def root(self) -> str:
-        """The address without a path."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def url(self) -> str:
-        """The base URL for chat completions."""
         return f"{self.root}/v1"
 
     def push(self, *answers: Answer) -> None:
-        """Add to the script."""
         self._answers.extend(answers)
 
     async def start(self, port: int = 0) -> None:
@@ -230,12 +224,10 @@ class ModelServer:
         task.add_done_callback(self._tasks.discard)
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """Count a connection."""
         self.connections += 1
         self._open.add(transport)
 
     def closed(self, transport: asyncio.Transport) -> None:
-        """Forget a connection."""
         self._open.discard(transport)
 
 

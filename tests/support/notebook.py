@@ -24,7 +24,6 @@ class Notebooks:
         self.passwords: list[str | None] = []
 
     def read(self, asked: Access, settings: Settings) -> Access:
-        """The address is the path of a file."""
         if asked.options.keys() - {"title"}:
             raise Invalid("A notebook has a title and nothing else.")
         require_folder(Path(asked.address), settings.folders_of_remotes)
@@ -51,7 +50,6 @@ class Notebooks:
         return replace(remote, followed=number, last_error=None)
 
     def memory_remotes(self) -> list["Notebooks"]:
-        """The hook: it is its own plugin."""
         return [self]
 
     def _write(self, path: Path, content: dict[str, object]) -> None:

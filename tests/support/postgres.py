@@ -89,7 +89,6 @@ class Server:
         open_postgres(self.url(_TEMPLATE), connections=1, backups=self.folder)._close()
 
     def url(self, database: str) -> str:
-        """The address of one of its databases."""
         return f"postgresql://postgres@/{database}?host={self.folder}"
 
     def run(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
@@ -148,7 +147,6 @@ class Server:
             self._engine = None
 
     def drop(self, url: str) -> None:
-        """Remove the database, whoever is still connected."""
         self.run(f"DROP DATABASE IF EXISTS {name_in(url)} WITH (FORCE)")
 
     def stop(self) -> None:
@@ -205,11 +203,9 @@ class _Kept(QueuePool):
         """What a store does to its engine when it closes."""
 
     def recreate(self) -> "_Kept":
-        """The same, after that."""
         return self
 
     def close_all(self) -> None:
-        """Close the connections."""
         super().dispose()
 
 
@@ -261,7 +257,6 @@ def stop_server() -> None:
 
 
 def name_in(url: str) -> str:
-    """The database's name in its address."""
     return url.partition("@/")[2].partition("?")[0]
 
 

@@ -47,11 +47,9 @@ class ServerProcess:
         raise AssertionError("the server did not answer in time")
 
     def kill(self) -> None:
-        """SIGKILL: no time for anything."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM: the server may finish what it does."""
         self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> None:

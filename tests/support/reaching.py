@@ -55,7 +55,6 @@ class Graph:
 
 @lru_cache(maxsize=1)
 def sources() -> dict[str, ast.Module]:
-    """Every file of the package by its path in it."""
     paths = sorted(_ROOT.rglob("*.py"))
     return {path.relative_to(_ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in paths}
 

@@ -47,7 +47,6 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Where the server is, through all of its lives."""
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
@@ -73,7 +72,6 @@ class ServerProcess:
         assert os.WIFSIGNALED(status), f"The server ended by itself:\n{self.log_text()[-2000:]}"
 
     def stop(self) -> int:
-        """Ask the server to end; returns its exit code."""
         os.kill(self.pid, signal.SIGTERM)
         status = int(self._ask(f"wait {self.pid}"))
         self.pid = 0
@@ -88,7 +86,6 @@ class ServerProcess:
         self._helper.stdout.close()  # type: ignore[union-attr]
 
     def log_text(self) -> str:
-        """Everything the servers logged."""
         return self.log.read_text() if self.log.exists() else ""
 
     def __enter__(self) -> "ServerProcess":

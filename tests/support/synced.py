@@ -57,7 +57,6 @@ class SyncedMemory:
         return found[::-1]
 
     async def waiting(self) -> list[Proposal]:
-        """The proposals that wait."""
         return list(await self.do(lambda tx, owned: proposals.waiting(tx, owned.chain.id)))
 
     async def add(self, access: Access | None = None, user: str = "ada") -> Remote:
@@ -68,7 +67,6 @@ class SyncedMemory:
         return made
 
     async def noted(self) -> Remote:
-        """The remote as it is stored."""
         return await self.store.read(lambda tx: queries.get(tx, Scope(), self.remote.id))
 
     async def sync(self, store: Store | None = None) -> Remote:

@@ -47,7 +47,6 @@ class CountingModel:
 
     @property
     def info(self) -> ModelInfo:
-        """Which model this is."""
         return self._info
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
