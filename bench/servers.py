@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import httpx2
 import psutil
 
-from tests.support.process import free_port
+from tests.support.server_process import free_port
 
 
 @dataclass(frozen=True)

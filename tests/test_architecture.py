@@ -446,27 +446,23 @@ def test_a_bad_module_is_found(check: Callable[[list[Module]], list[str]]) -> No
 
 
 def test_a_good_house_is_left_alone() -> None:
-    good = modules_of(
-        {
-            "__init__.py": DOC + "__version__ = '1'\n",
-            "errors.py": DOC,
-            "settings.py": DOC + "import os\nfrom ricordo.errors import Invalid\n",
-            "domain/a.py": DOC + "if TYPE_CHECKING:\n    from ricordo.domain import b\n",
-            "domain/b.py": DOC + "from . import a\nfrom ricordo import errors\nfrom ricordo import __version__\n",
-            "storage/engine/store.py": DOC + "import sqlite3\nimport sqlalchemy.exc\nfrom ricordo.domain.a import A\n",
-            "llm/late.py": DOC + "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
-            "plugins.py": DOC + "from ricordo.llm import late\n",
-            "runtime.py": DOC + "from ricordo.plugins import Plugin\n",
-            "cli/__init__.py": DOC
-            + "from ricordo.features import FEATURES\ndef f():\n    import asyncio\n    from ricordo.app import create\n",
-            "cli/chat.py": DOC + "import httpx2\nfrom ricordo.cli import app\nfrom ricordo import web\n",
-            "features/__init__.py": DOC + "FEATURES = ()",
-            "features/a/__init__.py": DOC + 'requires = ("b",)\ndef f():\n    from ricordo.features.a import service\n',
-            "features/a/service.py": DOC + "from ricordo.features.b import x\nfrom ricordo.api import y\n",
-            "features/a/cli.py": DOC + "def f():\n    from ricordo.app import create\n",
-            "app.py": DOC + "def f(self, a, b, c, d, *, e, f, g, h):\n" + "    x = 1\n" * 59,
-        }
-    )
+    sources = {
+        "__init__.py": "__version__ = '1'\n",
+        "settings.py": "import os\nfrom ricordo.errors import Invalid\n",
+        "domain/a.py": "if TYPE_CHECKING:\n    from ricordo.domain import b\n",
+        "domain/b.py": "from . import a\nfrom ricordo import errors\nfrom ricordo import __version__\n",
+        "storage/engine/store.py": "import sqlite3\nimport sqlalchemy.exc\nfrom ricordo.domain.a import A\n",
+        "llm/late.py": "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
+        "plugins.py": "from ricordo.llm import late\n",
+        "runtime.py": "from ricordo.plugins import Plugin\n",
+        "cli/__init__.py": "from ricordo.features import FEATURES\ndef f():\n    from ricordo.app import create\n",
+        "cli/chat.py": "import httpx2\nfrom ricordo.cli import app\nfrom ricordo import web\n",
+        "features/a/__init__.py": 'requires = ("b",)\ndef f():\n    from ricordo.features.a import service\n',
+        "features/a/service.py": "from ricordo.features.b import x\nfrom ricordo.api import y\n",
+        "features/a/cli.py": "def f():\n    from ricordo.app import create\n",
+        "app.py": "def f(self, a, b, c, d, *, e, f, g, h):\n" + "    x = 1\n" * 59,
+    }
+    good = modules_of({path: DOC + source for path, source in sources.items()})
     assert {check.__name__: faults for check in CHECKS if (faults := check(good))} == {}
 
 

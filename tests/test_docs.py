@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,9 +26,8 @@ from ricordo.plugins import HOOKS
 from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings
 from tests.seams.server import ServerInThread, serving
 from tests.support.model_server import Answer, ModelServer, Seen, completion, say_ok, tool_call
-from tests.support.process import free_port, server_process
 from tests.support.ready import Helper
-from tests.support.server_process import CAN_FORK
+from tests.support.server_process import CAN_FORK, MadeServer, free_port
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -86,10 +86,10 @@ def run_shell(commands: str, folder: Path) -> str:
 def test_the_readmes_conversation_is_remembered_after_a_sigkill(tmp_path: Path, run_python: Python) -> None:
     """What a newcomer does first, word for word: tell a fact, kill the server, start it again, ask."""
     tell, ask, *_ = blocks(README, "python")
-    with server_process(tmp_path) as server:
+    with MadeServer(tmp_path) as server:
         told = run_python(tell.replace(ADDRESS, server.url))
         assert "assistant_message" in told
-        server.kill()
+        server.end(signal.SIGKILL)
         server.start()
         answer, human = run_python(ask.replace(ADDRESS, server.url)).split("\nHer name is Ada.")
         assert "My favourite tea is jasmine." in answer
@@ -138,21 +138,41 @@ def test_the_readmes_call_waits_for_approval_and_is_run_then(reader: ServerInThr
     assert "I live in Turin." in after
 
 
-def test_what_the_page_on_agents_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
-    """Types, rules, approvals, tools of the client, compaction and threads, word for word."""
-    said = run_python(program("agents.md").replace(ADDRESS, reader.url))
+# What the programs of pages print, in any order, as patterns.
+SHOWN = {
+    "agents.md": (
+        r"\['send_message', 'conversation_search'",
+        r"\('send_message', 'exit_loop'\)",
+        r"'assistant_message', 'tool_return_message'\]\ntool_rule\n",
+        r"\nTrue\nmemory_insert {",
+        r"Her name is Ada\.\n",
+        r'"I live in Turin\."',
+        r"\nIt is 21 °C\.\n",
+        r"^13 (?:\d|1[0-2]) It rains\.$",
+        r"^\d+ of \d+$",
+        r"messages there, more in the branch",
+    ),
+    "models.md": (r"^provider-[0-9a-f-]+ lab openai$", r"\nIt rains\. 13\n\Z", r"\A(?![^\0]*sk-)"),
+    "typed-memory.md": (
+        r"\A\[USER\] Alice \| High school senior\n\[TASK\] Brainstorm essay topics\n\[STATE\] active_task\n",
+        r"\n\[USER\] Bob\n\[STATE\] idle\n\[FACTS\] Plays the cello\n",
+        r"\nidle None 0\n",
+        r"- Talked about school\n- Talked about music\n- Talked about the move to Turin\n",
+        r"\nTrue \.\.\. in Genoa\.\n\Z",
+    ),
+    "memory.md": (r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",),  # without a server
+    "costs.md": (r"^turn [1-9]\d* [1-9]\d*$", r"^[1-9]\d* of 200000 until 20", r"^[1-9]\d* [1-9]\d* \d+$"),
+    "search.md": (
+        r"\A[^\n]*The roses by the wall were planted in 2019\.\n",
+        r"\n[^\n]*message-[^\n]*message-[^\n]*\n\Z",
+    ),
+}
 
-    assert "['send_message', 'conversation_search'" in said
-    assert "('send_message', 'exit_loop')" in said
-    assert "'assistant_message', 'tool_return_message']\ntool_rule\n" in said
-    assert "\nTrue\nmemory_insert {" in said
-    assert "Her name is Ada.\n" in said
-    assert '"I live in Turin."' in said
-    assert "\nIt is 21 °C.\n" in said
-    before, after = map(int, re.search(r"^(\d+) (\d+) It rains\.$", said, re.MULTILINE).groups())  # type: ignore[union-attr]
-    assert after < before == 13
-    assert re.search(r"^\d+ of \d+$", said, re.MULTILINE)
-    assert "messages there, more in the branch" in said
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_what_a_page_shows_is_what_happens(reader: ServerInThread, run_python: Python, page: str) -> None:
+    said = run_python(program(page).replace(ADDRESS, reader.url))
+    assert [pattern for pattern in SHOWN[page] if not re.search(pattern, said, re.MULTILINE)] == [], said
 
 
 def test_what_the_page_on_streams_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
@@ -178,36 +198,6 @@ def test_the_command_on_the_page_on_streams_prints_the_key_that_callbacks_are_si
     code = re.findall(r'-c "(.*)"', command)[0].replace("Path.home()", f"Path({str(tmp_path)!r})")
 
     assert run_python(code).strip() == signing_key(tmp_path / ".ricordo")
-
-
-def test_what_the_page_on_models_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
-    said = run_python(program("models.md").replace(ADDRESS, reader.url))
-
-    assert re.search(r"^provider-[0-9a-f-]+ lab openai$", said, re.MULTILINE)
-    assert "sk-" not in said
-    assert said.endswith("\nIt rains. 13\n")
-
-
-def test_what_the_page_on_typed_memory_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
-    said = run_python(program("typed-memory.md").replace(ADDRESS, reader.url))
-
-    assert said.startswith("[USER] Alice | High school senior\n[TASK] Brainstorm essay topics\n[STATE] active_task\n")
-    assert "\n[USER] Bob\n[STATE] idle\n[FACTS] Plays the cello\n" in said
-    assert "\nidle None 0\n" in said
-    assert "- Talked about school\n- Talked about music\n- Talked about the move to Turin\n" in said
-    assert said.endswith("\nTrue ... in Genoa.\n")
-
-
-def test_what_the_page_on_memory_shows_happens_without_a_server(run_python: Python) -> None:
-    assert run_python(program("memory.md")) == ("ada She told me\nada Make student\nLikes tea. 1\nLikes green tea.\n")
-
-
-def test_what_the_page_on_costs_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
-    said = run_python(program("costs.md").replace(ADDRESS, reader.url))
-
-    assert re.search(r"^turn [1-9]\d* [1-9]\d*$", said, re.MULTILINE)
-    assert re.search(r"^[1-9]\d* of 200000 until 20", said, re.MULTILINE)
-    assert re.search(r"^[1-9]\d* [1-9]\d* \d+$", said, re.MULTILINE)
 
 
 def test_a_students_day_goes_as_its_page_tells(reader: ServerInThread, tmp_path: Path, run_python: Python) -> None:
@@ -238,13 +228,6 @@ def test_the_readmes_memory_is_put_read_and_cloned(reader: ServerInThread, tmp_p
     said = run_shell(commands.replace(ADDRESS, reader.url).replace("ada", "grace"), tmp_path)
     assert '"label":"human"' in said
     assert (tmp_path / "memory" / "human.md").read_text() == "Her name is Ada."
-
-
-def test_what_the_page_on_search_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
-    said = run_python(program("search.md").replace(ADDRESS, reader.url)).splitlines()
-
-    assert said[0].endswith("The roses by the wall were planted in 2019.")
-    assert said[-1].count("message-") == 2
 
 
 def test_every_page_with_python_is_run_by_a_test_here() -> None:

@@ -3,13 +3,14 @@
 The librarian's half of it is the README's own conversation, in test_docs.py.
 """
 
+import signal
 from pathlib import Path
 from typing import Any
 
 from letta_client import AsyncLetta
 
 from tests.support.model_server import Answer, ModelServer, Seen, completion, tool_call
-from tests.support.process import ServerProcess
+from tests.support.server_process import MadeServer
 
 FACT = "Her favourite tea is jasmine."
 
@@ -28,24 +29,16 @@ def model(seen: Seen) -> Answer:
 
 async def test_an_agent_on_a_scripted_model_remembers_after_a_sigkill(tmp_path: Path) -> None:
     async with ModelServer(model) as models:
-        server = ServerProcess(tmp_path, OPENAI_BASE_URL=models.url, OPENAI_API_KEY="key")
-        server.start()
-        try:
+        with MadeServer(tmp_path, OPENAI_BASE_URL=models.url, OPENAI_API_KEY="key") as server:
             async with AsyncLetta(base_url=server.url, api_key=None, _strict_response_validation=True) as client:
-                blocks = [
-                    {"label": "persona", "value": "A companion."},
-                    {"label": "human", "value": "Her name is Ada."},
-                ]
+                blocks = [{"label": "human", "value": "Her name is Ada."}]
                 agent = await client.agents.create(model="openai/small", memory_blocks=blocks)
-                said = await _say(client, agent.id, "My favourite tea is jasmine.")
-                assert said == "Noted."
-                server.kill()
+                assert await _say(client, agent.id, "My favourite tea is jasmine.") == "Noted."
+                server.end(signal.SIGKILL)
                 server.start()
                 assert await _say(client, agent.id, "What is my favourite tea?") == "Jasmine."
                 human = await client.agents.blocks.retrieve("human", agent_id=agent.id)
                 assert human.value == f"Her name is Ada.\n{FACT}"
-        finally:
-            server.stop()
 
 
 async def _say(client: AsyncLetta, agent_id: str, text: str) -> Any:

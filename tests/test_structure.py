@@ -1,17 +1,23 @@
 """Sizes and shape of the package, held to `budgets.toml`: raising a budget needs a decision record that says what it buys."""
 
 import ast
+import re
+import subprocess
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ricordo"
 BUDGETS = tomllib.loads((ROOT / "budgets.toml").read_text("utf-8"))
 MAX_FILES, SMALL = 24, 40
+# Everything that may lie in the repository's root. Add a name here only with something that belongs there.
+LISTED = set(
+    ".ci .gitignore CHANGELOG.md LICENSE Makefile README.md bench budgets.toml docs pyproject.toml requirements ricordo tests".split()
+)
+# Databases, locks, keys and logs: what a server writes while it runs.
+LEFT_BEHIND = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")
 
 
 def python_files(folder: Path = PACKAGE) -> list[Path]:
@@ -48,8 +54,8 @@ def imports_of(path: Path, known: dict[str, Path]) -> Iterator[Path]:
         yield from (known[name] for name in named if name in known)
 
 
-def test_every_folder_keeps_to_its_budget_of_lines() -> None:
-    """Many small files without a total made 402 of them."""
+def test_every_folder_and_the_whole_keep_to_their_budgets() -> None:
+    """Many small files without a total made 402 of them; a sum of folders that each grew a little is read by nobody."""
     by_folder: dict[str, list[Path]] = defaultdict(list)
     for path in python_files():
         by_folder[folder_of(path)].append(path)
@@ -57,48 +63,39 @@ def test_every_folder_keeps_to_its_budget_of_lines() -> None:
     assert set(by_folder) - {"features"} == set(budgets), "each folder has a budget, and each budget a folder"
     sizes = {folder: lines_of(paths) for folder, paths in by_folder.items()}
     assert {folder: size for folder, size in sizes.items() if size > budgets.get(folder, SMALL)} == {}
-
-
-def test_the_whole_keeps_to_its_budget() -> None:
-    """A sum of folders that each grew a little is a package that nobody reads."""
     assert lines_of(python_files()) <= BUDGETS["total"]["lines"]
     assert len(python_files()) <= BUDGETS["total"]["files"]
     assert lines_of(python_files(ROOT / "tests")) <= BUDGETS["total"]["test_lines"]
 
 
-def test_a_folder_has_few_files() -> None:
-    """A folder of forty files has no table of contents."""
+def test_a_folder_has_few_files_and_a_small_file_a_reason() -> None:
+    """A folder of forty files has no table of contents; two files of twenty lines that are always read together are one file."""
     counts = {folder: len(list(folder.glob("*.py"))) for folder in {path.parent for path in python_files()}}
     assert {str(folder): count for folder, count in counts.items() if count > MAX_FILES} == {}
-
-
-def test_a_small_file_has_a_reason() -> None:
-    """Two files of twenty lines that are always read together are one file."""
-    reasons: dict[str, str] = BUDGETS["small_files"]
     small = {
         path.relative_to(PACKAGE).as_posix()
         for path in python_files()
         if path.name not in ("__init__.py", "__main__.py") and lines_of([path]) < SMALL
     }
-    assert small == set(reasons)
+    assert small == set(BUDGETS["small_files"])
 
 
 def test_no_two_folders_import_each_other() -> None:
     """Two folders that import each other are one folder, and neither can be read first."""
     known = modules()
-    edges: set[tuple[str, str]] = set()
-    for path in python_files():
-        for target in imports_of(path, known):
-            if target.parent != path.parent and PACKAGE not in (target.parent, path.parent):
-                edges.add((folder_name(path), folder_name(target)))
+    edges = {
+        (path.parent.relative_to(PACKAGE).as_posix(), target.parent.relative_to(PACKAGE).as_posix())
+        for path in python_files()
+        for target in imports_of(path, known)
+        if target.parent != path.parent and PACKAGE not in (target.parent, path.parent)
+    }
     assert {tuple(sorted(edge)) for edge in edges if edge[::-1] in edges} == set()
 
 
-def folder_name(path: Path) -> str:
-    return path.parent.relative_to(PACKAGE).as_posix()
-
-
-@pytest.mark.parametrize("table", ["total", "folders", "small_files"])
-def test_the_budgets_name_what_they_are_for(table: str) -> None:
-    """A budget file with a misspelt table would hold nothing."""
-    assert BUDGETS[table]
+def test_the_repository_holds_what_is_listed_and_nothing_that_a_run_left_behind() -> None:
+    """A page's example once wrote its database and secret key here, and both were committed."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    names = [name for name in listed if name and (ROOT / name).exists()]
+    assert {name.split("/")[0] for name in names} - LISTED == set()
+    assert [name for name in names if LEFT_BEHIND.search(name)] == []

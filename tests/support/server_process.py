@@ -1,4 +1,4 @@
-"""`ricordo serve` as a process that can be killed and is back at once, for campaigns.
+"""Servers as processes of their own: `make run`, and for campaigns one that can be killed and is back at once.
 
 A helper process imports everything once and forks a server whenever one is wanted, so that a restart takes a tenth of a second;
 the server itself is the real command, and a kill is a real SIGKILL. Plugins come in by a real entry point on its path.
@@ -9,22 +9,21 @@ import gc
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import httpx2
 
-from tests.support.process import free_port
-
 ROOT = Path(__file__).parent.parent.parent
 CAN_FORK = hasattr(os, "fork")
-LIMIT = 15.0
+LIMIT = 30.0  # seconds
 
 
 class ServerProcess:
@@ -53,15 +52,7 @@ class ServerProcess:
         """Start the server and wait until it answers."""
         began = time.monotonic()
         self.pid = int(self._ask(f"start {self._port} {self._folder / 'data'} {self.log}"))
-        limit = time.monotonic() + LIMIT  # the helper takes its time before it forks the first one
-        with httpx2.Client(trust_env=False) as http:
-            while True:
-                try:
-                    if http.get(f"{self.url}/v1/health/").status_code == 200:
-                        break
-                except httpx2.TransportError:
-                    time.sleep(0.005)
-                assert time.monotonic() < limit, f"The server did not start:\n{self.log_text()[-2000:]}"
+        wait_until_up(self.url, lambda: self.log_text()[-2000:])
         self.starts.append(time.monotonic() - began)
 
     def kill(self) -> None:
@@ -102,6 +93,59 @@ class ServerProcess:
             stdin.write(order + "\n")
             stdin.flush()
             return stdout.readline()
+
+
+class MadeServer:
+    """A server as its user starts it: `make run`, on a port and a data folder that stay the same from one start to the next."""
+
+    def __init__(self, data_dir: Path, **environment: str) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        given = {"RICORDO_DATA_DIR": str(data_dir), "RICORDO_PORT": str(port), "RICORDO_LOG_LEVEL": "info"}
+        self._environment = _environment(given | environment)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start, and return once it answers."""
+        # A session of its own, so that a kill reaches the server and not only make.
+        self._process = subprocess.Popen(
+            ["make", "run"], cwd=ROOT, env=self._environment, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        wait_until_up(self.url, lambda: f"code {self._process and self._process.poll()}")
+
+    def end(self, how: signal.Signals) -> None:
+        """Send a signal to it, and wait until it has ended."""
+        if self._process is not None:
+            os.killpg(self._process.pid, how)
+            self._process.wait(LIMIT)
+            self._process = None
+
+    def __enter__(self) -> "MadeServer":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end(signal.SIGTERM)
+
+
+def wait_until_up(url: str, tell: Callable[[], str]) -> None:
+    """Return once a server answers there; what `tell` says goes with the failure where none does in time."""
+    limit = time.monotonic() + LIMIT
+    with httpx2.Client(trust_env=False) as http:
+        while True:
+            try:
+                if http.get(f"{url}/v1/health/").status_code == 200:
+                    return
+            except httpx2.TransportError:
+                time.sleep(0.005)
+            assert time.monotonic() < limit, f"The server did not start: {tell()}"
+
+
+def free_port() -> int:
+    """A port of loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _helper(folder: Path, environment: Mapping[str, str], plugin: str) -> "subprocess.Popen[str]":
