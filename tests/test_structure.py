@@ -12,9 +12,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ricordo"
 BUDGETS = tomllib.loads((ROOT / "budgets.toml").read_text("utf-8"))
 MAX_FILES, SMALL = 24, 40
-# Everything that may lie in the repository's root. Add a name here only with something that belongs there.
+# Everything that may lie in the root. Add a name only with something that belongs there.
 LISTED = set(
-    ".ci .gitignore CHANGELOG.md LICENSE Makefile README.md bench budgets.toml docs pyproject.toml requirements ricordo tests".split()
+    ".ci .gitignore CHANGELOG.md LICENSE Makefile README.md"
+    " bench budgets.toml docs pyproject.toml requirements ricordo tests".split()
 )
 # Databases, locks, keys and logs: what a server writes while it runs.
 LEFT_BEHIND = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")

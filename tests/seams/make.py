@@ -26,47 +26,48 @@ from ricordo.storage.schema.core_tables import conversations as conversation_row
 from tests.seams.stores import START
 
 
-def agent(name: str = "Nina", **fields: Any) -> Agent:
-    """An agent with the scripted model."""
-    defaults: dict[str, Any] = {
-        "id": new_id("agent"),
+def _new(kind: str, **fields: Any) -> dict[str, Any]:
+    """What every value has, and these fields."""
+    return {
+        "id": new_id(kind),
         "organization_id": LOCAL_ORGANIZATION,
-        "agent_type": "letta_v1_agent",
-        "system": "You are a helpful companion.",
-        "model": "scripted/model",
-        "created_by": LOCAL_USER,
         "created_at": START,
         "updated_at": START,
-    }
-    return Agent(name=name, **defaults | fields)
+    } | fields
+
+
+def agent(name: str = "Nina", **fields: Any) -> Agent:
+    """An agent with the scripted model."""
+    usual = {"agent_type": "letta_v1_agent", "system": "You are a helpful companion.", "created_by": LOCAL_USER}
+    return Agent(**_new("agent", name=name, model="scripted/model", **usual) | fields)
 
 
 def conversation(of: Agent, **fields: Any) -> Conversation:
     """The agent's default thread; with an id of its own in `fields`, another one."""
     default = conversations.default_id(of.id)
-    defaults: dict[str, Any] = {
-        "id": default,
+    given = {
+        "agent_id": of.id,
         "organization_id": of.organization_id,
         "is_default": fields.get("id", default) == default,
-        "created_at": of.created_at,
-        "updated_at": of.created_at,
     }
-    return Conversation(agent_id=of.id, **defaults | fields)
+    times = {"created_at": of.created_at, "updated_at": of.created_at}
+    return Conversation(**_new("conv", **given, **times) | {"id": default} | fields)
 
 
 def message(of: Agent, text: str = "Hello.", role: Role = "user", **fields: Any) -> Message:
     """A message of text in the agent's default thread; `parts` in `fields` take the text's place."""
-    defaults: dict[str, Any] = {
+    given = {
         "id": new_id("message"),
         "conversation_id": conversations.default_id(of.id),
         "organization_id": of.organization_id,
         "parts": (TextPart(text),),
         "created_at": START,
     }
-    return Message(agent_id=of.id, role=role, **defaults | fields)
+    return Message(agent_id=of.id, role=role, **given | fields)
 
 
 def call(of: Agent, name: str, arguments: str = "{}", *, call_id: str = "call-1", **fields: Any) -> Message:
+    """The assistant's message that asks for one tool call."""
     return message(of, role="assistant", **{"parts": (ToolCallPart(call_id, name, arguments),)} | fields)
 
 
@@ -77,25 +78,13 @@ def result(of: Agent, name: str, content: str = "Done.", *, call_id: str = "call
 
 def chain(owner_kind: str = "block", owner_id: str = "", **fields: Any) -> Chain:
     """A chain without versions."""
-    defaults: dict[str, Any] = {
-        "id": new_id("chain"),
-        "organization_id": LOCAL_ORGANIZATION,
-        "owner_kind": owner_kind,
-        "owner_id": owner_id or new_id("block"),
-    }
-    return Chain(**defaults | fields)
+    given = {"id": new_id("chain"), "organization_id": LOCAL_ORGANIZATION, "owner_id": owner_id or new_id("block")}
+    return Chain(**given | {"owner_kind": owner_kind} | fields)
 
 
 def block(label: str = "human", value: str = "Her name is Ada.", **fields: Any) -> Block:
     """A block, in a chain that `stored_blocks` makes or that `fields` names."""
-    defaults: dict[str, Any] = {
-        "id": new_id("block"),
-        "organization_id": LOCAL_ORGANIZATION,
-        "chain_id": new_id("chain"),
-        "created_at": START,
-        "updated_at": START,
-    }
-    return Block(label=label, value=value, **defaults | fields)
+    return Block(**_new("block", label=label, value=value, chain_id=new_id("chain")) | fields)
 
 
 def chain_for(one: Block) -> Chain:
@@ -105,72 +94,33 @@ def chain_for(one: Block) -> Chain:
 
 def tool(name: str = "roll_dice", **fields: Any) -> Tool:
     """A tool without parameters."""
-    description = f"Use {name}."
-    defaults: dict[str, Any] = {
-        "id": new_id("tool"),
-        "organization_id": LOCAL_ORGANIZATION,
-        "tool_type": "custom",
-        "description": description,
-        "json_schema": {
-            "name": name,
-            "description": description,
-            "parameters": {"type": "object", "properties": {}, "required": []},
-        },
-        "created_at": START,
-        "updated_at": START,
-    }
-    return Tool(name=name, **defaults | fields)
+    description, parameters = f"Use {name}.", {"type": "object", "properties": {}, "required": []}
+    schema = {"name": name, "description": description, "parameters": parameters}
+    return Tool(**_new("tool", name=name, tool_type="custom", description=description, json_schema=schema) | fields)
 
 
 def archive(name: str = "Notes", **fields: Any) -> Archive:
-    defaults: dict[str, Any] = {
-        "id": new_id("archive"),
-        "organization_id": LOCAL_ORGANIZATION,
-        "created_at": START,
-        "updated_at": START,
-    }
-    return Archive(name=name, **defaults | fields)
+    return Archive(**_new("archive", name=name) | fields)
 
 
 def passage(of: Archive, text: str = "Tea grows in Darjeeling.", **fields: Any) -> Passage:
     """A passage in the archive."""
-    defaults: dict[str, Any] = {
-        "id": new_id("passage"),
-        "organization_id": of.organization_id,
-        "created_at": START,
-        "updated_at": START,
-    }
-    return Passage(archive_id=of.id, text=text, **defaults | fields)
+    return Passage(**_new("passage", archive_id=of.id, text=text) | {"organization_id": of.organization_id} | fields)
 
 
 def run(of: Agent, **fields: Any) -> Run:
     """An open run in the agent's default thread, leased for thirty seconds."""
-    defaults: dict[str, Any] = {
-        "id": new_id("run"),
-        "organization_id": of.organization_id,
-        "conversation_id": conversations.default_id(of.id),
-        "status": "running",
-        "created_at": START,
-        "lease_token": "token-1",
-        "lease_expires_at": START + 30_000_000,
-    }
-    return Run(agent_id=of.id, **defaults | fields)
+    given = {"id": new_id("run"), "agent_id": of.id, "organization_id": of.organization_id, "created_at": START}
+    lease = {"status": "running", "lease_token": "token-1", "lease_expires_at": START + 30_000_000}
+    return Run(**{"conversation_id": conversations.default_id(of.id)} | given | lease | fields)
 
 
 def step(of: Run, **fields: Any) -> Step:
     """A finished step of the run."""
-    defaults: dict[str, Any] = {
-        "id": new_id("step"),
-        "organization_id": of.organization_id,
-        "agent_id": of.agent_id,
-        "conversation_id": of.conversation_id,
-        "model": "model",
-        "model_handle": "scripted/model",
-        "provider": "scripted",
-        "created_at": START,
-        "started_at": START,
-    }
-    return Step(run_id=of.id, **defaults | fields)
+    given = {"id": new_id("step"), "run_id": of.id, "agent_id": of.agent_id, "conversation_id": of.conversation_id}
+    model = {"model": "model", "model_handle": "scripted/model", "provider": "scripted"}
+    times = {"organization_id": LOCAL_ORGANIZATION, "created_at": START, "started_at": START}
+    return Step(**given | model | times | fields)
 
 
 def change_metadata(by: str = "user-1", **fields: Any) -> ChangeMetadata:
