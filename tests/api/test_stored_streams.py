@@ -32,6 +32,7 @@ from tests.seams.stores import ManualClock
 
 DATABASES = BOTH
 SILENT = Resumption(has_pings=False, poll=0.02)
+WHOLE = ["assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
 NOTE = {"label": "human", "new_string": "She likes tea."}
 
 
@@ -98,14 +99,7 @@ async def test_every_event_has_a_number_and_any_reader_gets_the_same_bytes_from_
     gate.open()
     whole = await early
 
-    assert kinds(whole) == [
-        "tool_call_message",
-        "tool_return_message",
-        "assistant_message",
-        "stop_reason",
-        "usage_statistics",
-        "[DONE]",
-    ]
+    assert kinds(whole) == ["tool_call_message", "tool_return_message", *WHOLE]
     assert numbers(whole) == [1, 2, 3, 4, 5]
     assert await far == whole
     for after in range(9):
@@ -136,97 +130,29 @@ async def test_tokens_are_stored_in_batches_and_none_is_lost(stage: Stage, monke
     assert len(batches) < 20
 
 
-async def test_only_what_is_stored_is_sent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_what_cannot_be_stored_is_tried_again_and_what_was_stored_unheard_is_not_stored_twice(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
     agent = await stage.agent()
     monkeypatch.setattr(stored_streams, "_RETRIES", (0.02,) * 5)
-    store, failures = stage.store, deque([True] * 3)
+    store, failures = stage.store, deque([True] * (1 if is_done else 3))
     write = store.write
 
     async def failing(work: Callable[[Transaction], Any]) -> Any:
-        if "run_events" in work.__code__.co_names and failures:
+        is_failing = "run_events" in work.__code__.co_names and failures
+        done = None if is_failing and not is_done else await write(work)
+        if is_failing:
             failures.popleft()
-            raise Unavailable("The disk is full.")
-        return await write(work)
+            raise Unavailable("The connection was lost.")
+        return done
 
     monkeypatch.setattr(store, "write", failing)
     stage.lines.append("Safe.")
     run = await begin(stage, agent)
-    assert kinds(await read(stage.runtime, run)) == ["assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
-    assert not failures
-
-
-async def test_a_batch_whose_commit_was_not_heard_of_is_not_stored_twice(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    agent = await stage.agent()
-    monkeypatch.setattr(stored_streams, "_RETRIES", (0.02,))
-    store, cut = stage.store, deque([True])
-    write = store.write
-
-    async def deaf(work: Callable[[Transaction], Any]) -> Any:
-        done = await write(work)
-        if "run_events" in work.__code__.co_names and cut:
-            cut.popleft()
-            raise Unavailable("The connection was lost.")
-        return done
-
-    monkeypatch.setattr(store, "write", deaf)
-    stage.lines.append("Once.")
-    run = await begin(stage, agent)
     chunks = await read(stage.runtime, run)
-    assert kinds(chunks) == ["assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
-    assert numbers(chunks) == [1, 2, 3]
-
-
-async def test_readers_leave_and_come_back_and_miss_nothing(stage: Stage, elsewhere: Runtime) -> None:
-    words = [f"word {number} " for number in range(60)]
-    gates = [Gate() for _ in range(3)]
-
-    async def answers(_request: Any) -> Any:
-        for place, gate in enumerate(gates):
-            for word in words[place * 20 : (place + 1) * 20]:
-                yield TextChunk(word)
-            await gate.pass_through()
-        yield ModelReply((TextPart("".join(words)),))
-
-    stage.pieces.answer = answers  # type: ignore[attr-defined]
-    run = await begin(stage, await stage.agent(model=PIECES), streams_tokens=True)
-    chunks: list[bytes] = []
-    runtimes = [stage.runtime, elsewhere]
-    while not chunks or not chunks[-1].startswith(b"data: [DONE]"):
-        reading = follow(runtimes[len(chunks) % 2], run, replace(SILENT, after=len(chunks)))
-        for _ in range(3):  # and then the connection breaks
-            chunks += [chunk async for chunk in _first(reading)]
-            if len(chunks) in (18, 38, 58):
-                gates[len(chunks) // 20].open()
-        await reading.aclose()  # type: ignore[attr-defined]
-
-    assert chunks == await read(stage.runtime, run)
-    assert numbers(chunks) == list(range(1, 63))
-    assert run.id not in stage.runtime.live
-
-
-async def _first(reading: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async for chunk in reading:
-        yield chunk
-        return
-
-
-async def test_the_same_otid_again_reads_the_same_stream_and_runs_nothing(stage: Stage) -> None:
-    agent = await stage.agent()
-    gate = Gate()
-    stage.lines.append(gate.line("Once."))
-
-    first = await begin(stage, agent, "otid-1")
-    second = await begin(stage, agent, "otid-1")
-    readings = [asyncio.create_task(read(stage.runtime, run)) for run in (first, second)]
-    gate.open()
-    one, other = await asyncio.gather(*readings)
-    third = await begin(stage, agent, "otid-1")
-
-    assert first.id == second.id == third.id
-    assert one == other == await read(stage.runtime, third)
-    assert len(stage.model.requests) == 1
+    assert (kinds(chunks), numbers(chunks)) == (WHOLE, [1, 2, 3])
+    assert not failures
 
 
 async def test_a_failure_and_a_cancel_end_the_stream_in_their_own_ways(stage: Stage) -> None:
@@ -410,4 +336,4 @@ async def test_whoever_leaves_while_the_turn_begins_leaves_a_stream_behind(stage
         await asyncio.sleep(0.01)
 
     chunks = await read(stage.runtime, found[0])
-    assert kinds(chunks) == ["assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
+    assert kinds(chunks) == WHOLE

@@ -1,23 +1,30 @@
-"""Answers as server-sent events, over HTTP: the bytes themselves, and what the official client makes of them."""
+"""Answers as server-sent events over HTTP: their bytes, what the official client makes of them, and streams that are read again."""
 
 import re
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from letta_client import APIStatusError
 from letta_client.types import AgentState
+from pydantic import SecretStr
 
+from ricordo.background.callbacks import signing_key
 from ricordo.domain.ids import is_id
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.seams.server import PIECES, Gate, ServerInThread, StrictLetta, events_of
+from ricordo.storage import run_events
+from tests.seams.http import refused
+from tests.seams.server import LIMIT, PIECES, Gate, ServerInThread, StrictLetta, events_of, serving
+from tests.support import postgres
+from tests.support.json_server import JsonServer
 
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
 USAGE = Usage(10, 4, 3, None, 2)
@@ -40,10 +47,7 @@ def kinds(events: list[Any]) -> list[str]:
     return [value if isinstance(value, str) else value["message_type"] for _, value in events]
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [("messages/stream", {}), ("messages/stream", {"streaming": True}), ("messages", {"streaming": True})],
-)
+@pytest.mark.parametrize(("path", "body"), [("messages/stream", {}), ("messages", {"streaming": True})])
 def test_a_stream_is_ping_messages_stop_reason_usage_and_done(
     http: httpx2.Client, server: ServerInThread, agent: AgentState, path: str, body: dict[str, Any]
 ) -> None:
@@ -55,15 +59,8 @@ def test_a_stream_is_ping_messages_stop_reason_usage_and_done(
     assert answer.headers["cache-control"] == "no-cache"
     assert re.fullmatch(rb"(data: \{[^\n]*\}\n\n)+data: \[DONE\]\n\n", answer.content)
     events = events_of(answer.text)
-    assert kinds(events) == [
-        "ping",
-        "tool_call_message",
-        "tool_return_message",
-        "assistant_message",
-        "stop_reason",
-        "usage_statistics",
-        "[DONE]",
-    ]
+    said = ["tool_call_message", "tool_return_message", "assistant_message"]
+    assert kinds(events) == ["ping", *said, "stop_reason", "usage_statistics", "[DONE]"]
     ping, *messages, reason, usage = [value for _, value in events[:-1]]
     assert re.fullmatch(r"ping-[0-9a-f-]{36}", ping["id"])
     assert is_id(ping["run_id"], "run")
@@ -109,19 +106,11 @@ def test_the_client_reads_a_stream_and_ends_at_done(
 
 
 async def test_the_asynchronous_client_reads_a_stream_too(server: ServerInThread, agent: AgentState) -> None:
-    server.says(call("memory_insert", label="human", new_string="x"), "Hello, Ada.")
-
+    server.says("Hello, Ada.")
     async with server.async_client() as client:
-        events = [
-            event
-            async for event in await client.agents.messages.create(
-                agent.id, input="Hello.", streaming=True, stream_tokens=True, include_pings=False
-            )
-        ]
-        listed = [message.message_type async for message in client.agents.messages.list(agent.id, limit=2)]
-
-    assert "".join(event.content for event in events if event.message_type == "assistant_message") == "Hello, Ada."
-    assert len(listed) == 5
+        answer = await client.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True)
+        said = [event.content async for event in answer if event.message_type == "assistant_message"]
+    assert "".join(said) == "Hello, Ada."
 
 
 def _calls(*names: str) -> list[ToolCallPart]:
@@ -190,52 +179,12 @@ def test_deltas_add_up_exactly_to_what_is_stored(
         assert all(DATE.fullmatch(delta["date"]) for delta in deltas)
 
 
-def test_a_speaking_tool_is_told_as_what_it_says_while_it_says_it(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, pieces_agent: AgentState
-) -> None:
-    speech = client.tools.list(name="send_message").items[0]
-    client.agents.tools.attach(speech.id, agent_id=pieces_agent.id)
-
-    def ask(**body: Any) -> list[Any]:
-        one = ToolCallPart("call-1", "send_message", '{"message": "Hello, Ada."}')
-        server.pieces.answers.append((list(_letters([one])), ModelReply((one,), USAGE, "tool_calls")))
-        server.pieces.answers.append(([], ModelReply((TextPart("Done."),), USAGE)))
-        return stream(http, pieces_agent, stream_tokens=True, include_pings=False, **body)
-
-    spoken = ask()
-    *deltas, returned = spoken[: kinds(spoken).index("tool_return_message") + 1]
-    assert [delta["content"] for _, delta in deltas] == list("Hello, Ada.")
-    listed = http.get(f"/v1/agents/{pieces_agent.id}/messages", params={"order": "asc"}).json()
-    assert {(delta["id"], delta["otid"]) for _, delta in deltas} == {(listed[2]["id"], listed[2]["otid"])}
-    assert returned[1] == listed[3]
-    assert "tool_call_message" not in kinds(spoken)
-    called = add_up(ask(use_assistant_message=False))["calls"]
-    assert called == {"call-1": {"name": "send_message", "arguments": '{"message": "Hello, Ada."}'}}
-
-
-def test_only_the_types_that_are_wanted_are_streamed(
-    http: httpx2.Client, server: ServerInThread, pieces_agent: AgentState
-) -> None:
-    (one,) = _calls("tea")
-    chunks = [ReasoningChunk("Hm."), *_letters([one])]
-    server.pieces.answers.append((chunks, ModelReply((ReasoningPart("Hm."), one), USAGE, "tool_calls")))
-    server.pieces.answers.append(([TextChunk("Done.")], ModelReply((TextPart("Done."),), USAGE)))
-
-    events = stream(
-        http, pieces_agent, stream_tokens=True, include_return_message_types=["assistant_message", "reasoning_message"]
-    )
-
-    wanted = ["ping", "reasoning_message", "assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
-    assert kinds(events) == wanted
-
-
-@pytest.mark.parametrize("tokens", [False, True])
 def test_an_error_ends_the_stream_in_its_own_event(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState, tokens: bool
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
     server.says(*[ModelError("llm_rate_limit", "Slow down.")] * 2)
 
-    answer = http.post(f"/v1/agents/{agent.id}/messages/stream", json={"input": "Hello.", "stream_tokens": tokens})
+    answer = http.post(f"/v1/agents/{agent.id}/messages/stream", json={"input": "Hello."})
 
     assert answer.status_code == 200
     assert b"\n\nevent: error\ndata: {" in answer.content
@@ -254,7 +203,7 @@ def test_an_error_ends_the_stream_in_its_own_event(
     assert done == (None, "[DONE]")
 
     seen: list[str | None] = []
-    answers = client.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=tokens)
+    answers = client.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True)
     with pytest.raises(APIStatusError) as caught:
         seen.extend(event.message_type for event in answers)
     assert seen == ["ping", "stop_reason"]
@@ -274,47 +223,8 @@ def test_an_error_of_ours_never_shows_its_insides(
     assert "Traceback" not in str(events)
 
 
-def test_a_silent_stream_is_kept_alive(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server.runtime.settings, "keepalive", 0.05)
-    gate = Gate(server)
-    server.answers_with(gate)
-
-    lines: list[str] = []
-    with http.stream("POST", f"/v1/agents/{agent.id}/messages/stream", json={"input": "Hello."}) as answer:
-        for line in answer.iter_lines():
-            lines.append(line)
-            if sum('"ping"' in one for one in lines) == 3:
-                gate.open()
-
-    events = events_of("\n".join(lines).strip())
-    pings = [value for _, value in events if isinstance(value, dict) and value["message_type"] == "ping"]
-    assert len(pings) >= 3
-    assert len({ping["id"] for ping in pings}) == len(pings)
-    assert len({ping["run_id"] for ping in pings}) == 1
-    assert kinds(events)[len(pings) :] == ["assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
-
-
-def test_a_silent_stream_without_pings_stays_silent(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server.runtime.settings, "keepalive", 0.02)
-    gate = Gate(server)
-    server.answers_with(gate)
-
-    threading.Timer(0.1, gate.open).start()
-
-    assert "ping" not in kinds(stream(http, agent, include_pings=False))
-
-
 def test_leaving_a_stream_does_not_cancel_the_turn(
-    client: StrictLetta,
-    http: httpx2.Client,
-    server: ServerInThread,
-    agent: AgentState,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState, caplog: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(server.runtime.settings, "keepalive", 0.02)
     gate = Gate(server)
@@ -328,8 +238,8 @@ def test_leaving_a_stream_does_not_cancel_the_turn(
     assert run.status == "running"
     gate.open()
 
-    _wait_for_end(server, run.id)
-
+    while client.runs.retrieve(run.id).status == "running":
+        time.sleep(0.01)
     assert client.runs.retrieve(run.id).status == "completed"
     assert client.agents.messages.list(agent.id, limit=1).items[0].content == "Here I am."  # type: ignore[union-attr]
     assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
@@ -352,19 +262,208 @@ def test_a_second_reader_with_the_same_otid_joins_the_running_turn(
     assert len(server.model.requests) == 1
 
 
-def test_options_of_a_stream_need_a_stream(http: httpx2.Client, server: ServerInThread, agent: AgentState) -> None:
+WORDS = [f"word {number} " for number in range(40)]
+
+
+class Receiver(JsonServer):
+    """Who is told of the end of runs."""
+
+    key_header, key_value = "content-type", "application/json"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_told = threading.Event()
+
+    def answer(self, _method: str, _parts: list[str], _body: Any) -> Any:
+        """Takes everything."""
+        self.was_told.set()
+        return {}
+
+    def said_no(self, _status: int, words: str) -> Any:
+        """Says why."""
+        return {"detail": words}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[ServerInThread, ServerInThread]]:
+    """Two servers on one PostgreSQL."""
+    url = postgres.server().new_database()
+    with (
+        serving(tmp_path / "one", database_url=SecretStr(url), database_connections=3) as one,
+        serving(tmp_path / "two", database_url=SecretStr(url), database_connections=3) as two,
+    ):
+        yield one, two
+    postgres.server().drop(url)
+
+
+def agent_on(server: ServerInThread, model: str = PIECES) -> str:
+    """An agent whose model streams word by word."""
+    server.pieces.answers.append(([TextChunk(word) for word in WORDS], ModelReply((TextPart("".join(WORDS)),))))
+    with server.http() as http:
+        return str(http.post("/v1/agents/", json={"model": model}).json()["id"])
+
+
+def piecemeal(http: httpx2.Client, path: str, body: dict[str, Any], most: int) -> list[bytes]:
+    """The first events of an answer, without pings; then the connection is cut."""
+    blocks: list[bytes] = []
+    with http.stream("POST", path, json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        rest = b""
+        for piece in answer.iter_raw():
+            *whole, rest = (rest + piece).split(b"\n\n")
+            blocks += [block + b"\n\n" for block in whole if b'"ping"' not in block]
+            if len(blocks) >= most:
+                break
+    return blocks[:most]
+
+
+def read_in_pieces(servers: list[ServerInThread], agent_id: str, size: int) -> tuple[str, list[bytes]]:
+    """A background stream whose connection breaks after every few events, resumed on the next server each time."""
+    clients = [server.http() for server in servers]
+    body = {"input": "Hello.", "background": True, "stream_tokens": True}
+    chunks = piecemeal(clients[0], f"/v1/agents/{agent_id}/messages/stream", body, size)
+    run_id = clients[0].get("/v1/runs/", params={"agent_id": agent_id}).json()[0]["id"]
+    turn = 0
+    while chunks[-1] != b"data: [DONE]\n\n":
+        turn += 1
+        wanted = {"starting_after": len(chunks), "poll_interval": 0.02, "batch_size": 7}
+        chunks += piecemeal(clients[turn % len(clients)], f"/v1/runs/{run_id}/stream", wanted, size)
+    for one in clients:
+        one.close()
+    return run_id, chunks
+
+
+def test_a_stream_that_breaks_every_few_events_is_resumed_to_the_same_bytes(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    run_id, chunks = read_in_pieces([server], agent_on(server), 3)
+
+    whole = http.post(f"/v1/runs/{run_id}/stream", json={"include_pings": False})
+
+    assert whole.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert whole.content == b"".join(chunks)
+    events = [value for _, value in events_of(whole.text)[:-1]]
+    assert [event["seq_id"] for event in events] == list(range(1, len(chunks)))
+    assert "".join(event.get("content", "") for event in events) == "".join(WORDS)
+    assert http.get(f"/v1/runs/{run_id}").json()["background"] is True
+
+
+def test_two_servers_give_the_same_bytes_while_the_stream_is_made(pair: tuple[ServerInThread, ServerInThread]) -> None:
+    one, two = pair
+    run_id, chunks = read_in_pieces([one, two], agent_on(one), 5)
+
+    for server in pair:
+        with server.http() as http:
+            for after in (0, 7, len(chunks) - 1):
+                again = http.post(f"/v1/runs/{run_id}/stream", json={"include_pings": False, "starting_after": after})
+                assert again.content == b"".join(chunks[after:])
+
+
+def test_the_official_client_reads_a_background_stream_and_resumes_it(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
+    server.says(call("memory_insert", label="human", new_string="x"), "Done.")
+
+    first = list(client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True))
+    run_id = str(first[0].run_id)  # type: ignore[union-attr]
+    again = list(client.runs.messages.stream(run_id, starting_after=1, include_pings=False))
+    found = list(client.conversations.messages.stream("default", agent_id=agent.id, starting_after=2))
+
+    assert [event.seq_id for event in first[:4]] == [0, 1, 2, 3]  # type: ignore[union-attr]
+    assert again == first[2:]
+    assert found[0].seq_id == 2  # type: ignore[union-attr]
+    assert found[1:] == first[3:]
+
+
+def test_leaving_a_background_stream_does_not_cancel_its_turn(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    gate = Gate(server)
+    server.answers_with(gate)
+    body = {"messages": [{"role": "user", "content": "Hello.", "otid": "otid-left"}], "background": True}
+    path = f"/v1/agents/{agent.id}/messages/stream"
+    with http.stream("POST", path, json=body) as answer:
+        assert "ping" in next(answer.iter_lines())
+        gate.wait()
+    gate.open()
+
+    repeated = http.post(path, json={**body, "include_pings": False})
+    by_otid = {"otid": "otid-left", "agent_id": agent.id, "include_pings": False}
+    found = http.post("/v1/conversations/default/stream", json=by_otid)
+
+    assert events_of(repeated.text)[-1] == (None, "[DONE]")
+    assert '"content":"Here I am."' in repeated.text
+    assert found.content == repeated.content
+    assert len(server.model.requests) == 1
+
+
+def test_a_stream_that_was_not_kept_or_is_no_more_is_refused_with_what_to_do(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState, monkeypatch: Any
+) -> None:
+    client.agents.messages.create(agent.id, input="Hello.")
+    (plain,) = client.runs.list(agent_id=agent.id).items
+    words = refused(http.post(f"/v1/runs/{plain.id}/stream", json={}), 400)
+    assert "was not begun with background=true" in words
+    assert f"GET /v1/runs/{plain.id}/messages" in words
+    for path, body, status in (
+        ("conversations/default", {"agent_id": agent.id}, 404),
+        ("conversations/default", {}, 400),
+        ("conversations/conv-none", {}, 404),
+        ("runs/run-none", {}, 404),
+        (f"runs/{plain.id}", {"starting_after": -1}, 422),
+    ):
+        refused(http.post(f"/v1/{path}/stream", json=body), status)
     rows = server.rows()
-
-    refused = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello.", "stream_tokens": True})
-
-    assert refused.status_code == 422
-    assert "Streaming options set without streaming enabled." in refused.json()["detail"]
+    for option in ("stream_tokens", "background"):
+        words = refused(http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello.", option: True}), 422)
+        assert "Streaming options set without streaming enabled." in words
     assert server.rows() == rows
 
+    list(client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True))
+    kept = client.runs.list(agent_id=agent.id).items[0]
+    assert http.post(f"/v1/runs/{kept.id}/stream").status_code == 200
+    monkeypatch.setattr(server.runtime.settings, "stream_hours", 1e-9)
+    assert "has expired" in refused(http.post(f"/v1/runs/{kept.id}/stream"), 410)
 
-def _wait_for_end(server: ServerInThread, run_id: str) -> None:
-    async def wait() -> None:
-        if live := server.runtime.live.get(run_id):
-            await live.wait()
 
-    server.run(wait())
+def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    receiver = Receiver()
+    server.runtime.settings.allow_private_callbacks = True
+    gate = Gate(server)
+    server.answers_with(gate)
+    try:
+        run = client.agents.messages.create_async(agent.id, input="Hello.", callback_url=f"{receiver.url}/done")
+        assert run.status in ("created", "running")
+        assert run.background
+        assert run.callback_url == f"{receiver.url}/done"
+        gate.wait()
+        assert not receiver.was_told.is_set()
+        gate.open()
+        assert receiver.was_told.wait(LIMIT)
+    finally:
+        server.runtime.settings.allow_private_callbacks = False
+        receiver.close()
+
+    (seen,) = receiver.seen
+    assert (seen.body["run_id"], seen.body["status"]) == (run.id, "completed")
+    assert seen.headers["x-ricordo-signature"].startswith("t=")
+    assert len(bytes.fromhex(signing_key(server.settings.data_dir))) == 32
+    streamed = http.post(f"/v1/runs/{run.id}/stream", json={"include_pings": False})
+    assert '"content":"Here I am."' in streamed.text
+    assert server.read(lambda tx: run_events.last(tx, run.id))
+    with server.http() as again:
+        while (told := again.get(f"/v1/runs/{run.id}").json())["callback_sent_at"] is None:
+            pass
+    assert (told["callback_status_code"], told["callback_error"]) == (200, None)
+
+
+def test_a_callback_to_a_private_address_is_refused_before_anything_runs(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    rows = server.rows()
+    for url in ("http://127.0.0.1:9/", "http://169.254.169.254/latest", "file:///etc/passwd", "http://localhost/"):
+        body = {"input": "Hello.", "callback_url": url}
+        refused(http.post(f"/v1/agents/{agent.id}/messages/async", json=body), 400)
+    assert server.rows() == rows
