@@ -10,9 +10,9 @@ import pytest
 from letta_client import APIStatusError
 from letta_client.types import AgentState
 
-from ricordo.api.errors import MODEL_STATUS
 from ricordo.domain.ids import new_id
 from ricordo.errors import Forbidden, ModelError, ModelErrorKind, RicordoError, Unavailable
+from tests.seams.http import refused
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 JSON = {"content-type": "application/json"}
@@ -186,31 +186,14 @@ def test_a_body_that_nobody_can_read_is_refused(http: httpx2.Client, agent: Agen
     assert answer.json() == {"detail": "There was an error parsing the body"}
 
 
+DECISION = {"type": "approval", "tool_call_id": "x", "approve": True}
 NONSENSE: list[tuple[dict[str, Any], int, str]] = [
     ({}, 422, "Must specify either 'input' or 'messages'."),
-    (
-        {"input": "Hello.", "messages": [{"role": "user", "content": "Hello."}]},
-        422,
-        "Must specify either 'input' or 'messages'.",
-    ),
+    ({"input": "Hello.", "messages": [{"role": "user", "content": "Hello."}]}, 422, "Must specify either 'input' or"),
     ({"messages": []}, 400, "There is no message to answer. Send at least one"),
-    (
-        {"messages": [{"type": "approval", "approve": True, "approval_request_id": "message-1"}]},
-        400,
-        "No tool call is currently awaiting approval",
-    ),
     ({"messages": [{"approve": False}]}, 400, "No tool call is currently awaiting approval"),
-    (
-        {"messages": [{"type": "approval", "approvals": [{"type": "approval", "tool_call_id": "x", "approve": True}]}]},
-        400,
-        "No tool call is currently awaiting approval",
-    ),
-    (
-        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64"}}]}]},
-        400,
-        "A picture needs data in base64, or the url where it lies.",
-    ),
-    ({"input": [{"type": "image", "source": {"type": "url"}}]}, 400, "A picture needs data in base64"),
+    ({"messages": [{"type": "approval", "approvals": [DECISION]}]}, 400, "No tool call is currently awaiting approval"),
+    ({"input": [{"type": "image", "source": {"type": "url"}}]}, 400, "A picture needs data in base64, or the url"),
 ]
 
 
@@ -220,9 +203,8 @@ def test_a_message_that_makes_no_sense_is_refused(
     rows = server.rows()
     for path in ("messages", "messages/stream"):
         for body, status, text in NONSENSE:
-            answer = http.post(f"/v1/agents/{agent.id}/{path}", json=body)
-            assert answer.status_code == status, (path, body)
-            assert answer.json()["detail"].startswith(f"INVALID_ARGUMENT: {text}"), (path, body)
+            words = refused(http.post(f"/v1/agents/{agent.id}/{path}", json=body), status)
+            assert words.startswith(f"INVALID_ARGUMENT: {text}"), (path, body)
     assert server.rows() == rows
     assert server.model.requests == []
 
@@ -234,14 +216,8 @@ IMPOSSIBLE_AGENTS: list[tuple[dict[str, Any], int, str]] = [
     ({"tools": ["no_such_tool", "nor_this"]}, 404, "NOT_FOUND: Tool with name no_such_tool, nor_this not found"),
     ({"tool_ids": ["tool-x"]}, 404, "NOT_FOUND: Tool with ID tool-x not found"),
     ({"block_ids": ["block-x"]}, 404, "NOT_FOUND: Block with "),
-    (
-        {"memory_blocks": [{"label": "a", "value": "1"}, {"label": "a", "value": "2"}]},
-        400,
-        'INVALID_ARGUMENT: Two blocks are labelled "a".',
-    ),
+    ({"memory_blocks": [{"label": "human", "value": ""}]}, 400, 'INVALID_ARGUMENT: Two blocks are labelled "human".'),
     ({"agent_type": "voice_convo_agent"}, 422, "INVALID_ARGUMENT: Agents of type voice_convo_agent are not"),
-    ({"agent_type": "voice_sleeptime_agent"}, 422, "INVALID_ARGUMENT: Agents of type voice_sleeptime_agent are"),
-    ({"timezone": "Mars/Base"}, 400, 'INVALID_ARGUMENT: Time zone "Mars/Base" is unknown.'),
     ({"timezone": "../../etc/passwd"}, 400, 'INVALID_ARGUMENT: Time zone "../../etc/passwd" is unknown.'),
 ]
 
@@ -310,64 +286,44 @@ def test_a_change_that_cannot_be_leaves_the_agent_as_it_was(
     assert server.rows() == rows
 
 
-MODEL_ERRORS: dict[ModelErrorKind, type[APIStatusError]] = {
-    "llm_timeout": letta_client.InternalServerError,
-    "llm_rate_limit": letta_client.RateLimitError,
-    "llm_authentication": letta_client.AuthenticationError,
-    "llm_insufficient_credits": APIStatusError,
-    "llm_bad_request": letta_client.BadRequestError,
-    "llm_empty_response": letta_client.InternalServerError,
-    "llm_error": letta_client.InternalServerError,
+MODEL_ERRORS: dict[ModelErrorKind, tuple[int, type[APIStatusError]]] = {
+    "llm_timeout": (504, letta_client.InternalServerError),
+    "llm_rate_limit": (429, letta_client.RateLimitError),
+    "llm_authentication": (401, letta_client.AuthenticationError),
+    "llm_insufficient_credits": (402, APIStatusError),
+    "llm_bad_request": (400, letta_client.BadRequestError),
+    "llm_empty_response": (500, letta_client.InternalServerError),
+    "llm_error": (500, letta_client.InternalServerError),
 }
 
 
 def test_a_models_failure_is_told_in_its_own_words_and_not_repeated(
     client: StrictLetta, server: ServerInThread, agent: AgentState
 ) -> None:
-    for kind, error in MODEL_ERRORS.items():
+    assert MODEL_ERRORS.keys() | {"context_window_exceeded"} == set(get_args(ModelErrorKind))
+    for kind, (status, error) in MODEL_ERRORS.items():
         server.forget()
         server.says(ModelError(kind, "The provider said no."))
         with pytest.raises(error) as caught:
             client.with_options(max_retries=2).agents.messages.create(agent.id, input="Hello.")
-        assert caught.value.status_code == MODEL_STATUS[kind]
+        assert caught.value.status_code == status
         assert caught.value.body == {"error": {"type": kind, "message": "The provider said no.", "detail": None}}
         assert caught.value.response.headers["x-should-retry"] == "false"
         assert len(server.model.requests) == 1
 
 
-def test_every_kind_of_model_failure_has_a_status() -> None:
-    assert {*MODEL_STATUS, "context_window_exceeded"} == set(get_args(ModelErrorKind))
-    assert MODEL_STATUS == {
-        "llm_timeout": 504,
-        "llm_rate_limit": 429,
-        "llm_authentication": 401,
-        "llm_insufficient_credits": 402,
-        "llm_bad_request": 400,
-        "llm_empty_response": 500,
-        "llm_error": 500,
-    }
-
-
-def test_a_context_that_is_too_long_is_a_bad_request(
+def test_a_turn_that_breaks_says_so_and_shows_nothing_internal(
     http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
-    server.says(*[ModelError("context_window_exceeded", "Too long.")] * 5)
-
-    answer = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
-
-    assert (answer.status_code, answer.json()) == (400, {"detail": "CONTEXT_WINDOW_EXCEEDED: Too long."})
-
-
-def test_a_turn_that_breaks_shows_nothing_internal(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    for error, detail in (
-        (RuntimeError("secret words"), "An unknown error occurred"),
-        (Unavailable("The sandbox is down."), "The sandbox is down."),
+    for error, status, detail in (
+        (ModelError("context_window_exceeded", "Too long."), 400, "CONTEXT_WINDOW_EXCEEDED: Too long."),
+        (RuntimeError("secret words"), 500, "An unknown error occurred"),
+        (Unavailable("The sandbox is down."), 500, "The sandbox is down."),
     ):
-        server.says(error)
+        server.forget()
+        server.says(*[error] * 5)
         answer = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
-        assert (answer.status_code, answer.json()) == (500, {"detail": detail})
+        assert (answer.status_code, answer.json()) == (status, {"detail": detail})
 
 
 def test_the_agent_answers_again_after_any_failure(
@@ -414,9 +370,6 @@ def test_a_server_that_stops_takes_no_new_turn(
 ) -> None:
     rows = server.rows()
     monkeypatch.setattr(server.runtime, "is_stopping", True)
-
-    answer = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
-
-    assert answer.status_code == 503
-    assert answer.json()["detail"].startswith("The server is shutting down.")
+    words = refused(http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."}), 503)
+    assert words.startswith("The server is shutting down.")
     assert server.rows() == rows

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,10 +8,11 @@ from letta_client.types import AgentState
 from letta_client.types.agents import LettaResponse
 
 from ricordo.domain.ids import is_id, new_id, part_otid
-from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart
+from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
 from ricordo.llm.scripted import call
+from tests.seams.http import refused
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, StrictLetta
 from tests.seams.stores import count_statements
 
@@ -55,31 +55,23 @@ def test_the_model_sees_what_was_said_and_what_was_said_before(
 ) -> None:
     server.says("Nice.", "I do.")
     client.agents.messages.create(agent.id, input="I like tea.")
-    client.agents.messages.create(agent.id, messages=[{"role": "user", "content": [{"type": "text", "text": "Why?"}]}])
+    several = [
+        {"role": "system", "content": "She is in a hurry."},
+        {"role": "user", "content": "Why?", "name": "Ada", "otid": "my-otid", "sender_id": "identity-1"},
+        {"type": "message", "role": "user", "content": [{"type": "text", "text": "Are you there?"}]},
+    ]
+    client.agents.messages.create(agent.id, messages=several)
 
     seen = [(message.role, message.text) for message in server.model.requests[-1].messages]
     assert seen[0][0] == "system"
     assert "Her name is Ada." in seen[0][1]
-    assert seen[1:] == [("user", "I like tea."), ("assistant", "Nice."), ("user", "Why?")]
+    assert seen[1:3] == [("user", "I like tea."), ("assistant", "Nice.")]
+    assert [text for _, text in seen[3:]] == ["She is in a hurry.", "Why?", "Are you there?"]
     assert server.model.requests[-1].stream is False
-
-
-def test_several_messages_come_in_at_once(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
-    client.agents.messages.create(
-        agent.id,
-        messages=[
-            {"role": "system", "content": "She is in a hurry."},
-            {"role": "user", "content": "Hello.", "name": "Ada", "otid": "my-otid", "sender_id": "identity-1"},
-            {"type": "message", "role": "user", "content": "Are you there?"},
-        ],
-    )
-
-    seen = [(message.role, message.text) for message in server.model.requests[-1].messages[1:]]
-    assert [text for _, text in seen] == ["She is in a hurry.", "Hello.", "Are you there?"]
-    listed = client.agents.messages.list(agent.id, order="asc").items[1:4]
+    listed = client.agents.messages.list(agent.id, order="asc").items[3:6]
     assert [message.message_type for message in listed] == ["system_message", "user_message", "user_message"]
-    hello = listed[1]
-    assert (hello.name, hello.otid, hello.sender_id, hello.step_id) == ("Ada", "my-otid", "identity-1", None)
+    why = listed[1]
+    assert (why.name, why.otid, why.sender_id, why.step_id) == ("Ada", "my-otid", "identity-1", None)
     assert listed[2].otid == part_otid(listed[2].id, 0)
 
 
@@ -93,25 +85,14 @@ def test_a_turn_with_a_tool_shows_call_result_and_answer(
 
     called, result, said = answer.messages
     assert called.message_type == "tool_call_message"
-    assert called.tool_call.to_dict() == {
-        "name": "memory_insert",
-        "arguments": insert.arguments,
-        "tool_call_id": insert.call_id,
-    }
+    id = insert.call_id
+    assert called.tool_call.to_dict() == {"name": "memory_insert", "arguments": insert.arguments, "tool_call_id": id}
     assert [one.to_dict() for one in called.tool_calls] == [called.tool_call.to_dict()]  # type: ignore[union-attr]
     assert result.message_type == "tool_return_message"
     value = "Her name is Ada.\nShe likes tea."
-    assert (result.tool_return, result.status, result.tool_call_id) == (value, "success", insert.call_id)
-    assert result.to_dict()["tool_returns"] == [
-        {
-            "type": "tool",
-            "tool_return": value,
-            "status": "success",
-            "tool_call_id": insert.call_id,
-            "stdout": None,
-            "stderr": None,
-        }
-    ]
+    returned = {"tool_return": value, "status": "success", "tool_call_id": id, "stdout": None, "stderr": None}
+    assert returned.items() <= result.to_dict().items()
+    assert result.to_dict()["tool_returns"] == [{"type": "tool", **returned}]
     assert said.message_type == "assistant_message"
     assert called.step_id == result.step_id != said.step_id
     assert answer.usage.step_count == 2
@@ -161,19 +142,6 @@ def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(
     assert listed(**custom) == 4
 
 
-def test_another_tool_may_be_the_one_that_speaks(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(call("memory_insert", label="human", new_string="She likes tea."), "Done.")
-
-    answer = client.agents.messages.create(
-        agent.id, input="Hello.", assistant_message_tool_name="memory_insert", assistant_message_tool_kwarg="new_string"
-    )
-
-    assert answer.messages[0].message_type == "assistant_message"
-    assert answer.messages[0].content == "She likes tea."
-
-
 def test_only_the_types_that_are_wanted_are_shown(
     client: StrictLetta, server: ServerInThread, agent: AgentState
 ) -> None:
@@ -188,31 +156,6 @@ def test_only_the_types_that_are_wanted_are_shown(
     assert [message.message_type for message in listed] == ["user_message"]
     server.says("Nothing of that.")
     assert client.agents.messages.create(agent.id, input="Hello.", include_return_message_types=[]).messages == []
-
-
-def test_thoughts_are_shown_with_their_proof_and_hidden_ones_as_hidden(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says((ReasoningPart("Hm.", signature="proof"), ReasoningPart("", redacted="c2VjcmV0"), TextPart("Yes.")))
-
-    thought, hidden, said = client.agents.messages.create(agent.id, input="Well?").messages
-
-    assert thought.message_type == "reasoning_message"
-    assert (thought.reasoning, thought.source, thought.signature) == ("Hm.", "reasoner_model", "proof")
-    assert hidden.message_type == "hidden_reasoning_message"
-    assert (hidden.state, hidden.hidden_reasoning) == ("redacted", "c2VjcmV0")
-    assert [message.otid for message in (thought, hidden, said)] == [part_otid(said.id, n) for n in range(3)]
-    assert thought.id == hidden.id == said.id
-
-
-def test_a_turn_ends_at_its_step_limit(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
-    server.says(*(call("memory_insert", label="human", new_string="x") for _ in range(3)))
-
-    answer = client.agents.messages.create(agent.id, input="Go on.", max_steps=2)
-
-    assert answer.stop_reason.stop_reason == "max_steps"
-    assert answer.usage.step_count == 2
-    assert kinds(answer) == ["tool_call_message", "tool_return_message"] * 2
 
 
 def test_a_picture_reaches_the_model_and_the_list(
@@ -245,15 +188,8 @@ def test_messages_are_listed_in_either_order_down_to_their_pieces(
     oldest_first = client.agents.messages.list(agent.id, order="asc").items
     newest_first = client.agents.messages.list(agent.id).items
 
-    assert [message.message_type for message in oldest_first] == [
-        "system_message",
-        "user_message",
-        "reasoning_message",
-        "assistant_message",
-        "tool_call_message",
-        "tool_return_message",
-        "assistant_message",
-    ]
+    types = "system user reasoning assistant tool_call tool_return assistant".split()
+    assert [message.message_type for message in oldest_first] == [f"{type}_message" for type in types]
     assert [one.otid for one in newest_first] == [one.otid for one in oldest_first][::-1]
     assert [one.to_dict() for one in client.agents.messages.list(agent.id, conversation_id="default")] == [
         one.to_dict() for one in newest_first
@@ -262,27 +198,21 @@ def test_messages_are_listed_in_either_order_down_to_their_pieces(
     assert len(client.agents.messages.list(agent.id, conversation_id=thread).items) == 7
     with pytest.raises(NotFoundError):
         client.agents.messages.list(agent.id, conversation_id=new_id("conv"))
-
-
-def test_one_agent_never_shows_anothers_messages(client: StrictLetta, agent: AgentState) -> None:
-    client.agents.messages.create(agent.id, input="A secret.")
-    thread = client.runs.list(agent_id=agent.id).items[0].conversation_id
-    other = client.agents.create(model=MODEL)
-
+    # One agent never shows another's messages.
     with pytest.raises(NotFoundError):
-        client.agents.messages.list(other.id, conversation_id=thread)
+        client.agents.messages.list(client.agents.create(model=MODEL).id, conversation_id=thread)
 
 
-@pytest.mark.parametrize("order", ["asc", "desc"])
-def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentState, order: str) -> None:
+def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentState) -> None:
     """An empty page ends a client's reading, so one that the filter emptied would hide all that lies behind it."""
     said = [f"Message {number}." for number in range(4)]
     for text in said:
         client.agents.messages.create(agent.id, input=text)
 
-    found = client.agents.messages.list(agent.id, limit=1, order=order, include_return_message_types=["user_message"])
-
-    assert [message.content for message in found] == (said if order == "asc" else said[::-1])
+    for order, step in (("asc", 1), ("desc", -1)):
+        only = {"include_return_message_types": ["user_message"]}
+        found = client.agents.messages.list(agent.id, limit=1, order=order, **only)
+        assert [message.content for message in found] == said[::step]
 
 
 def test_a_reset_begins_anew_and_keeps_the_memory(
@@ -310,6 +240,8 @@ def test_a_cancelled_turn_ends_where_it_stands(client: StrictLetta, server: Serv
         gate.wait()
         (run,) = client.runs.list(agent_id=agent.id, active=True).items
 
+        stranger = new_id("run")
+        assert client.agents.messages.cancel(agent.id, run_ids=[stranger]) == {stranger: "failed"}
         assert client.agents.messages.cancel(agent.id) == {run.id: "cancelled"}
         answer = asking.result(LIMIT)
 
@@ -321,19 +253,6 @@ def test_a_cancelled_turn_ends_where_it_stands(client: StrictLetta, server: Serv
     server.forget()
     assert kinds(client.agents.messages.create(agent.id, input="And now?")) == ["assistant_message"]
     assert [message.text for message in server.model.requests[-1].messages[1:]] == ["Wait.", "And now?"]
-
-
-def test_only_the_runs_that_are_named_are_cancelled(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    gate, stranger = Gate(server), new_id("run")
-    server.answers_with(gate)
-    with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(lambda: client.agents.messages.create(agent.id, input="Wait."))
-        gate.wait()
-        assert client.agents.messages.cancel(agent.id, run_ids=[stranger]) == {stranger: "failed"}
-        gate.open()
-        assert asking.result(LIMIT).stop_reason.stop_reason == "end_turn"
 
 
 @pytest.mark.parametrize("path", ["messages", "messages/stream"])
@@ -348,11 +267,10 @@ def test_a_second_message_at_the_same_time_is_refused_as_busy(
         (run,) = client.runs.list(agent_id=agent.id).items
         rows = server.rows()
 
-        refused = http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Second."})
+        answer = http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Second."})
 
-        assert refused.status_code == 409
-        assert refused.json() == {"detail": BUSY, "run_id": run.id}
-        assert refused.headers["x-should-retry"] == "false"
+        assert (answer.status_code, answer.json()) == (409, {"detail": BUSY, "run_id": run.id})
+        assert answer.headers["x-should-retry"] == "false"
         assert server.rows() == rows
         with pytest.raises(ConflictError, match="Another request is currently being processed"):
             client.with_options(max_retries=2).agents.messages.create(agent.id, input="Second.")
@@ -363,31 +281,24 @@ def test_a_second_message_at_the_same_time_is_refused_as_busy(
     assert len(server.model.requests) == 1
 
 
-def _by_otid(text: str) -> dict[str, Any]:
-    return {"json": {"messages": [{"role": "user", "content": text, "otid": "otid-1"}]}}
+def said(*otids: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Hello.", "otid": otid} for otid in otids]}
 
 
-def _by_retry(text: str) -> dict[str, Any]:
-    return {"json": {"input": text}, "headers": {"x-stainless-retry-count": "1"}}
-
-
-@pytest.mark.parametrize("request_of", [_by_otid, _by_retry])
+@pytest.mark.parametrize(
+    ("body", "headers"), [(said("otid-1"), {}), ({"input": "Hello."}, {"x-stainless-retry-count": "1"})]
+)
 def test_a_repeated_request_gets_the_first_answer(
-    client: StrictLetta,
-    http: httpx2.Client,
-    server: ServerInThread,
-    agent: AgentState,
-    request_of: Callable[[str], dict[str, Any]],
+    http: httpx2.Client, server: ServerInThread, agent: AgentState, body: Any, headers: dict[str, str]
 ) -> None:
     server.says("The only answer.")
     path = f"/v1/agents/{agent.id}/messages"
-    first = http.post(path, **{**request_of("Hello."), "headers": {}})
+    first = http.post(path, json=body)
     rows = server.rows()
 
-    again = http.post(path, **request_of("Hello."))
+    again = http.post(path, json=body, headers=headers)
 
-    assert again.status_code == 200
-    assert again.json() == first.json()
+    assert (again.status_code, again.json()) == (200, first.json())
     assert server.rows() == rows
     assert len(server.model.requests) == 1
 
@@ -396,21 +307,12 @@ def test_an_otid_that_was_used_for_something_else_is_refused(
     http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
     path = f"/v1/agents/{agent.id}/messages"
-    http.post(path, **_by_otid("Hello."))
+    http.post(path, json=said("otid-1"))
     rows = server.rows()
-    two = [{"role": "user", "content": "Hello.", "otid": otid} for otid in ("otid-1", "otid-2")]
 
-    refused = http.post(path, json={"messages": two})
-
-    assert refused.status_code == 409
-    assert refused.json()["detail"].startswith("CONFLICT: The otid otid-1 was used before")
+    assert "CONFLICT: The otid otid-1 was used before" in refused(http.post(path, json=said("otid-1", "otid-2")), 409)
+    assert http.post(path, json=said("same", "same")).status_code in (400, 422)
     assert server.rows() == rows
-
-
-def test_two_messages_with_one_otid_are_refused_as_malformed(http: httpx2.Client, agent: AgentState) -> None:
-    two = [{"role": "user", "content": text, "otid": "same"} for text in ("Hello.", "Again.")]
-
-    assert http.post(f"/v1/agents/{agent.id}/messages", json={"messages": two}).status_code in (400, 422)
 
 
 def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
@@ -427,20 +329,14 @@ def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
 
 # A search reads in a transaction of its own, between the one that begins the turn and the one that saves the step.
 @pytest.mark.parametrize(
-    ("name", "arguments", "statements", "transactions"),
+    ("name", "arguments", "most"),
     [
-        ("conversation_search", {"query": "tea"}, 6, 2),
-        ("memory_insert", {"label": "human", "new_string": "Likes tea."}, 11, 1),
+        ("conversation_search", {"query": "tea"}, (6, 2)),
+        ("memory_insert", {"label": "human", "new_string": "Likes tea."}, (11, 1)),
     ],
 )
 def test_a_step_with_a_tool_costs_little_more(
-    client: StrictLetta,
-    server: ServerInThread,
-    agent: AgentState,
-    name: str,
-    arguments: dict[str, str],
-    statements: int,
-    transactions: int,
+    client: StrictLetta, server: ServerInThread, agent: AgentState, name: str, arguments: Any, most: tuple[int, int]
 ) -> None:
     def cost(*lines: Any) -> tuple[int, int]:
         server.says(*lines)
@@ -451,20 +347,5 @@ def test_a_step_with_a_tool_costs_little_more(
     cost(call(name, **arguments), "Done.")
     plain, with_tool = cost("Done."), cost(call(name, **arguments), "Done.")
 
-    assert 1 <= with_tool[0] - plain[0] <= statements
-    assert 1 <= with_tool[1] - plain[1] <= transactions
-
-
-def test_a_reply_of_several_calls_is_one_message_with_all_of_them(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    calls = [ToolCallPart(f"call-{n}", "conversation_search", f'{{"query": "tea {n}"}}') for n in range(3)]
-    server.says(calls, "Nothing found.")
-
-    called, results, _ = client.agents.messages.create(agent.id, input="Search.").messages
-
-    assert [one["tool_call_id"] for one in called.to_dict()["tool_calls"]] == ["call-0", "call-1", "call-2"]  # type: ignore[attr-defined]
-    assert called.tool_call.tool_call_id == "call-0"  # type: ignore[union-attr]
-    returned = results.to_dict()["tool_returns"]
-    assert [one["tool_call_id"] for one in returned] == ["call-0", "call-1", "call-2"]  # type: ignore[attr-defined]
-    assert results.tool_call_id == "call-0"  # type: ignore[union-attr]
+    assert 1 <= with_tool[0] - plain[0] <= most[0]
+    assert 1 <= with_tool[1] - plain[1] <= most[1]
