@@ -17,15 +17,23 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.seams.http import ok, require_fits
+from tests.seams.http import ok, refused, require_fits
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, StrictLetta
 
 
-def test_a_run_tells_what_became_of_a_turn(client: StrictLetta, agent: AgentState) -> None:
+def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_times(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    insert = call("memory_insert", label="human", new_string="x")
+    server.says(
+        ModelReply((TextPart("Noted."), insert), Usage(10, 2, 4, 1, None), "tool_calls", model="model-2026"),
+        ModelReply((TextPart("Done."),), Usage(20, 3, 5, None, 2)),
+    )
+    before = datetime.now(UTC).timestamp() * 1e9
     answer = client.agents.messages.create(agent.id, input="Hello.", assistant_message_tool_name="speak")
+    run_id = answer.messages[0].run_id or ""
 
-    run = client.runs.retrieve(answer.messages[0].run_id or "")
-
+    run = client.runs.retrieve(run_id)
     assert is_id(run.id, "run")
     assert (run.agent_id, run.status, run.stop_reason, run.background) == (agent.id, "completed", "end_turn", False)
     assert is_id(run.conversation_id or "", "conv")
@@ -42,27 +50,15 @@ def test_a_run_tells_what_became_of_a_turn(client: StrictLetta, agent: AgentStat
     assert run.completed_at is not None
     assert (run.completed_at - run.created_at).total_seconds() * 1e9 == pytest.approx(run.total_duration_ns)
     assert 0 < (run.ttft_ns or 0) <= (run.total_duration_ns or 0)
-
-
-def test_a_run_shows_its_messages_steps_and_usage(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    insert = call("memory_insert", label="human", new_string="x")
-    server.says(
-        ModelReply((TextPart("Noted."), insert), Usage(10, 2, 4, 1, None), "tool_calls"),
-        ModelReply((TextPart("Done."),), Usage(20, 3, 5, None, 2)),
-    )
-    answer = client.agents.messages.create(agent.id, input="Hello.")
-    run_id = answer.messages[0].run_id or ""
+    metrics = ok(http.get(f"/v1/runs/{run_id}/metrics"))
+    require_fits(RunMetricsResponse, metrics)
+    tool_ids = [tool.id for tool in agent.tools if tool.name == "memory_insert"]
+    assert (metrics["num_steps"], metrics["run_ns"], metrics["tools_used"]) == (2, run.total_duration_ns, tool_ids)
+    assert metrics["run_start_ns"] == pytest.approx(run.created_at.timestamp() * 1e9, abs=1e6)
 
     messages = client.runs.messages.list(run_id).items
-    assert [message.message_type for message in messages] == [
-        "user_message",
-        "assistant_message",
-        "tool_call_message",
-        "tool_return_message",
-        "assistant_message",
-    ]
+    types = [f"{type}_message" for type in ("user", "assistant", "tool_call", "tool_return", "assistant")]
+    assert [message.message_type for message in messages] == types
     newest_first = client.runs.messages.list(run_id, order="desc").items
     assert [message.otid for message in newest_first] == [message.otid for message in messages][::-1]
     usage = client.runs.usage.retrieve(run_id)
@@ -77,6 +73,24 @@ def test_a_run_shows_its_messages_steps_and_usage(
         (20, 3, "end_turn"),
     ]
     assert [step.id for step in client.runs.steps.list(run_id)] == [step.id for step in reversed(steps)]
+
+    step = client.steps.retrieve(steps[0].id)
+    assert is_id(step.id, "step")
+    assert (step.agent_id, step.run_id) == (agent.id, run_id)
+    assert (step.model, step.api_model_handle, step.provider_name) == ("model-2026", MODEL, "scripted")
+    assert (step.cached_input_tokens, step.cache_write_tokens, step.reasoning_tokens) == (4, 1, None)
+    assert step.prompt_tokens_details == {"cached_tokens": 4, "cache_creation_tokens": 1}
+    assert (step.status, step.stop_reason, step.context_window_limit) == ("success", None, 128_000)
+    assert (step.error_type, step.error_data, step.feedback, step.tags) == (None, None, None, [])
+    made = client.steps.messages.list(step.id).items
+    assert [one.otid for one in made] == [one.otid for one in messages[1:4]]
+    assert [one.otid for one in client.steps.messages.list(step.id, order="desc")] == [one.otid for one in made][::-1]
+    times = client.steps.metrics.retrieve(step.id)
+    assert (times.id, times.run_id, times.agent_id) == (step.id, run_id, agent.id)
+    assert times.to_dict()["organization_id"] == LOCAL_ORGANIZATION
+    assert before - 1e6 <= (times.step_start_ns or 0) <= datetime.now(UTC).timestamp() * 1e9
+    assert times.llm_request_start_ns == times.step_start_ns
+    assert 0 < (times.llm_request_ns or 0) + (times.tool_execution_ns or 0) <= (times.step_ns or 0)
 
 
 def test_a_failed_run_and_its_step_keep_the_error(
@@ -101,8 +115,8 @@ def test_a_failed_run_and_its_step_keep_the_error(
     assert list(client.steps.messages.list(step.id)) == []
 
 
-def test_runs_are_found_by_agent_status_thread_and_reason(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
+def test_runs_are_found_by_agent_status_thread_and_reason_and_an_open_one_is_not_deleted(
+    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
     other = client.agents.create(model=agent.model)
     theirs = (client.agents.messages.create(other.id, input="Hello.").usage.run_ids or [])[0]
@@ -128,27 +142,10 @@ def test_runs_are_found_by_agent_status_thread_and_reason(
         assert ids(conversation_id=client.runs.retrieve(theirs).conversation_id) == [theirs]
         running = client.runs.retrieve(second)
         assert (running.status, running.stop_reason, running.completed_at) == ("running", None, None)
+        assert "has not ended" in refused(http.delete(f"/v1/runs/{second}"), 409)
         gate.open()
         asking.result(LIMIT)
     assert client.runs.retrieve(second).status == "completed"
-
-
-def test_a_run_tells_its_times_and_the_tools_it_used(
-    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
-) -> None:
-    insert = call("memory_insert", label="human", new_string="x")
-    server.says(insert, call("unknown_tool"), "Done.")
-    run_id = client.agents.messages.create(agent.id, input="Hello.").messages[0].run_id or ""
-
-    metrics = http.get(f"/v1/runs/{run_id}/metrics").json()
-
-    require_fits(RunMetricsResponse, metrics)
-    run = client.runs.retrieve(run_id)
-    tool_ids = [tool.id for tool in agent.tools if tool.name == "memory_insert"]
-    assert (metrics["id"], metrics["agent_id"], metrics["num_steps"]) == (run_id, agent.id, 3)
-    assert (metrics["run_ns"], metrics["tools_used"]) == (run.total_duration_ns, tool_ids)
-    assert run.created_at is not None
-    assert metrics["run_start_ns"] == pytest.approx(run.created_at.timestamp() * 1e9, abs=1e6)
 
 
 def test_a_run_is_deleted_with_its_steps_and_without_its_messages(
@@ -165,79 +162,6 @@ def test_a_run_is_deleted_with_its_steps_and_without_its_messages(
     assert http.delete(f"/v1/runs/{run_id}").status_code == 404
     assert [message.id for message in client.agents.messages.list(agent.id)] == history
     assert client.agents.messages.create(agent.id, input="Again.").messages
-
-
-def test_an_open_run_is_not_deleted(
-    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
-) -> None:
-    gate = Gate(server)
-    server.answers_with(gate)
-    with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(lambda: client.agents.messages.create(agent.id, input="Wait."))
-        gate.wait()
-        (run,) = client.runs.list(agent_id=agent.id).items
-        answer = http.delete(f"/v1/runs/{run.id}")
-        gate.open()
-        assert asking.result(LIMIT).messages
-    assert (answer.status_code, "has not ended" in answer.json()["detail"]) == (409, True)
-    assert client.runs.retrieve(run.id).status == "completed"
-
-
-def test_a_step_tells_which_model_was_asked_and_what_it_took(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(ModelReply((TextPart("Hello."),), Usage(10, 2, 4, 1, 0), model="model-2026"))
-    answer = client.agents.messages.create(agent.id, input="Hello.")
-
-    step = client.steps.retrieve(answer.messages[0].step_id or "")
-
-    assert is_id(step.id, "step")
-    assert (step.agent_id, step.run_id) == (agent.id, answer.messages[0].run_id)
-    assert (step.model, step.api_model_handle, step.provider_name) == ("model-2026", MODEL, "scripted")
-    assert (step.prompt_tokens, step.completion_tokens, step.total_tokens) == (10, 2, 12)
-    assert (step.cached_input_tokens, step.cache_write_tokens, step.reasoning_tokens) == (4, 1, 0)
-    assert step.prompt_tokens_details == {"cached_tokens": 4, "cache_creation_tokens": 1}
-    assert step.completion_tokens_details == {"reasoning_tokens": 0}
-    assert (step.status, step.stop_reason, step.context_window_limit) == ("success", "end_turn", 128_000)
-    assert (step.error_type, step.error_data, step.feedback, step.tags) == (None, None, None, [])
-
-
-def test_a_step_shows_the_messages_it_made(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
-    server.says((TextPart("Noted."), call("memory_insert", label="human", new_string="x")), "Done.")
-    *first, last = client.agents.messages.create(agent.id, input="Hello.").messages
-    step_id = first[0].step_id or ""
-
-    made = client.steps.messages.list(step_id).items
-    assert [(one.otid, one.message_type) for one in made] == [(one.otid, one.message_type) for one in first]
-    assert [one.message_type for one in made] == ["assistant_message", "tool_call_message", "tool_return_message"]
-    newest_first = client.steps.messages.list(step_id, order="desc").items
-    assert [one.otid for one in newest_first] == [one.otid for one in first][::-1]
-    assert [one.id for one in client.steps.messages.list(last.step_id or "")] == [last.id]
-
-
-def test_the_times_of_a_step_fit_into_each_other(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(call("memory_insert", label="human", new_string="x"), "Done.")
-    before = datetime.now(UTC).timestamp() * 1e9
-    first = client.agents.messages.create(agent.id, input="Hello.").messages[0]
-
-    times = client.steps.metrics.retrieve(first.step_id or "")
-
-    assert (times.id, times.run_id, times.agent_id) == (first.step_id, first.run_id, agent.id)
-    assert times.to_dict()["organization_id"] == LOCAL_ORGANIZATION
-    assert before - 1e6 <= (times.step_start_ns or 0) <= datetime.now(UTC).timestamp() * 1e9
-    assert times.llm_request_start_ns == times.step_start_ns
-    assert 0 < (times.llm_request_ns or 0) + (times.tool_execution_ns or 0) <= (times.step_ns or 0)
-
-
-def test_steps_are_found_by_agent_and_by_model(client: StrictLetta, agent: AgentState) -> None:
-    step_ids = [client.agents.messages.create(agent.id, input="Hello.").messages[0].step_id for _ in range(2)]
-
-    assert [step.id for step in client.steps.list(agent_id=agent.id)] == step_ids[::-1]
-    assert [step.id for step in client.steps.list(agent_id=agent.id, order="asc")] == step_ids
-    assert [step.id for step in client.steps.list(agent_id=agent.id, model="model")] == step_ids[::-1]
-    assert list(client.steps.list(agent_id=agent.id, model="other")) == []
 
 
 def test_feedback_and_tags_are_kept_with_a_step(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
@@ -258,7 +182,7 @@ def test_feedback_and_tags_are_kept_with_a_step(client: StrictLetta, http: httpx
     assert http.patch(f"/v1/steps/{new_id('step')}/feedback", json={}).status_code == 404
 
 
-def test_steps_are_found_by_feedback_tags_and_dates(client: StrictLetta, agent: AgentState) -> None:
+def test_steps_are_found_by_agent_model_feedback_tags_and_dates(client: StrictLetta, agent: AgentState) -> None:
     good, bad, plain = [
         client.agents.messages.create(agent.id, input="Hello.").messages[0].step_id or "" for _ in range(3)
     ]
@@ -268,6 +192,9 @@ def test_steps_are_found_by_feedback_tags_and_dates(client: StrictLetta, agent: 
     def ids(**query: object) -> list[str]:
         return [step.id for step in client.steps.list(agent_id=agent.id, order="asc", **query)]  # type: ignore[arg-type]
 
+    assert ids() == ids(model="model") == [good, bad, plain]
+    assert [step.id for step in client.steps.list(agent_id=agent.id)] == [plain, bad, good]
+    assert ids(model="other") == []
     assert ids(has_feedback=True) == [good, bad]
     assert ids(has_feedback=False) == [plain]
     assert ids(feedback="positive") == [good]
@@ -306,7 +233,7 @@ def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_th
     assert (later["passages"], later["forgotten_passage_ids"]) == ([], [passage.id])
 
 
-def test_a_step_that_edited_tells_what_it_changed(
+def test_a_step_that_edited_tells_what_it_changed_and_what_a_user_said_knew_nothing(
     client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
     edit = call("memory_replace", label="human", old_string="Ada", new_string="Ada L.")
@@ -314,6 +241,9 @@ def test_a_step_that_edited_tells_what_it_changed(
 
     answer = client.agents.messages.create(agent.id, input="My name is Ada L.")
 
+    said = next(one for one in client.agents.messages.list(agent.id) if one.message_type == "user_message")
+    nothing = ok(http.get(f"/v1/messages/{said.id}/memory"))
+    assert (nothing["step_id"], nothing["blocks"], nothing["passages"]) == (None, [], [])
     why = ok(http.get(f"/v1/messages/{answer.messages[0].id}/memory"))
     (changed,) = why["changed"]
     human = client.agents.blocks.retrieve("human", agent_id=agent.id)
@@ -321,14 +251,3 @@ def test_a_step_that_edited_tells_what_it_changed(
     assert changed == newest
     # It read the version before its own.
     assert first["sha"] in {held["sha"] for held in why["blocks"]}
-
-
-def test_what_a_user_said_knew_nothing(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
-    client.agents.messages.create(agent.id, input="Hello.")
-    (first, *_) = [
-        one for one in client.agents.messages.list(agent.id, order="asc") if one.message_type == "user_message"
-    ]
-
-    why = ok(http.get(f"/v1/messages/{first.id}/memory"))
-
-    assert (why["step_id"], why["blocks"], why["passages"]) == (None, [], [])
