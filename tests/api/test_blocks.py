@@ -1,3 +1,5 @@
+"""Blocks: loose ones, those of agents, and their versions."""
+
 from collections.abc import Callable
 from typing import Any
 
@@ -8,19 +10,13 @@ from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
+from tests.seams.http import ok, put, refused
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 
 def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> None:
-    plain: dict[str, Any] = {
-        "label": "project/plan",
-        "value": "Write tests.",
-        "description": "What I work on",
-        "limit": 500,
-        "read_only": True,
-        "hidden": True,
-        "metadata": {"n": 1},
-    }
+    plain: dict[str, Any] = {"label": "project/plan", "value": "Write tests.", "description": "What I work on"}
+    plain |= {"limit": 500, "read_only": True, "hidden": True, "metadata": {"n": 1}}
     made = client.blocks.create(**plain, tags=["b", "a"])
 
     assert is_id(made.id, "block")
@@ -72,10 +68,9 @@ def test_a_deleted_block_leaves_every_prompt(client: StrictLetta, agent: AgentSt
 
     assert answer == {"message": f"Block id={human.id} successfully deleted"}
     assert [block.label for block in client.agents.retrieve(agent.id).blocks] == ["persona"]
-    with pytest.raises(NotFoundError):
-        client.blocks.retrieve(human.id)
-    with pytest.raises(NotFoundError):
-        client.blocks.delete(human.id)
+    for ask in (client.blocks.retrieve, client.blocks.delete):
+        with pytest.raises(NotFoundError):
+            ask(human.id)
 
 
 def test_an_agents_blocks_are_read_and_changed_by_label(client: StrictLetta, agent: AgentState) -> None:
@@ -87,6 +82,13 @@ def test_an_agents_blocks_are_read_and_changed_by_label(client: StrictLetta, age
     assert (changed.id, changed.value, changed.limit) == (human.id, "His name is Bob.", 40)
     assert client.blocks.retrieve(human.id).value == "His name is Bob."
     assert {block.label for block in client.agents.blocks.list(agent.id)} == {"persona", "human"}
+    # A shared block is the same for all its agents, and is found by its new label alone.
+    other = client.agents.create(model=MODEL, block_ids=[human.id])
+    client.agents.blocks.update("human", agent_id=agent.id, label="friend")
+    assert client.agents.blocks.retrieve("friend", agent_id=other.id).value == "His name is Bob."
+    with pytest.raises(NotFoundError) as caught:
+        client.agents.blocks.retrieve("human", agent_id=agent.id)
+    assert caught.value.body == {"detail": f"NOT_FOUND: Block with label human not found for agent {agent.id}"}
 
 
 def test_a_label_may_hold_slashes_and_core_memory_is_all_blocks_at_once(
@@ -117,25 +119,6 @@ def test_a_block_is_attached_once_and_detached(client: StrictLetta, agent: Agent
     assert client.agents.blocks.detach(block.id, agent_id=agent.id).to_dict() == detached.to_dict()
     assert list(client.blocks.agents.list(block.id)) == []
     assert client.blocks.retrieve(block.id).value == "Ricordo"
-
-
-def test_a_shared_block_is_the_same_for_all_its_agents(client: StrictLetta) -> None:
-    block = client.blocks.create(label="shared", value="one")
-    first, second = (client.agents.create(model=MODEL, block_ids=[block.id]) for _ in range(2))
-
-    client.agents.blocks.update("shared", agent_id=first.id, value="two")
-
-    assert client.agents.blocks.retrieve("shared", agent_id=second.id).value == "two"
-    assert {found.id for found in client.blocks.agents.list(block.id)} == {first.id, second.id}
-
-
-def test_a_renamed_block_is_found_by_its_new_label(client: StrictLetta, agent: AgentState) -> None:
-    client.agents.blocks.update("human", agent_id=agent.id, label="friend")
-
-    assert client.agents.blocks.retrieve("friend", agent_id=agent.id).value == "Her name is Ada."
-    with pytest.raises(NotFoundError) as caught:
-        client.agents.blocks.retrieve("human", agent_id=agent.id)
-    assert caught.value.body == {"detail": f"NOT_FOUND: Block with label human not found for agent {agent.id}"}
 
 
 def test_two_blocks_of_an_agent_never_share_a_label(
@@ -184,6 +167,8 @@ def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(
 ) -> None:
     persona = agent.blocks[0].id or ""
     client.blocks.update(persona, limit=20)
+    client.blocks.update(persona, value="é" * 20)
+    assert client.blocks.create(label="new", value="", limit=0).limit == 0
     before, rows = client.agents.retrieve(agent.id).to_dict(), server.rows()
     long = "x" * 21
 
@@ -194,9 +179,7 @@ def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(
         lambda: client.blocks.update(persona, limit=3),
         lambda: client.agents.blocks.update("persona", agent_id=agent.id, value=long),
         lambda: client.agents.create(
-            model=MODEL,
-            tags=["t"],
-            memory_blocks=[{"label": "fits", "value": "x"}, {"label": "new", "value": long, "limit": 20}],
+            model=MODEL, tags=["t"], memory_blocks=[{"label": "new", "value": long, "limit": 20}]
         ),
     ]
     for attempt in attempts:
@@ -211,8 +194,81 @@ def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(
     assert server.rows() == rows
 
 
-def test_a_text_of_exactly_the_limit_fits(client: StrictLetta) -> None:
-    made = client.blocks.create(label="new", value="é" * 20, limit=20)
+def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState
+) -> None:
+    block = client.agents.blocks.retrieve("human", agent_id=agent.id)
+    client.agents.blocks.update("human", agent_id=agent.id, value="Her name is Ada.\nShe likes tea.")
+    address = f"/v1/blocks/{block.id}"
 
-    assert client.blocks.retrieve(made.id).value == "é" * 20
-    assert client.blocks.create(label="new", value="", limit=0).limit == 0
+    newest, first = ok(http.get(f"{address}/history"))
+    assert (newest["parents"], first["label"], first["author_kind"]) != ([], "human", "agent")
+    assert ok(http.get(f"{address}/history", params={"limit": 1, "before": newest["sha"]})) == [first]
+    assert ok(http.get(f"{address}/versions/{first['sha'][:7]}"))["body"] == "Her name is Ada."
+    seen = ok(http.get(f"{address}/compare"))
+    assert (seen["from_version"], seen["to_version"]) == (first["sha"], newest["sha"])
+    assert [one["version"]["sha"] for one in ok(http.get(f"{address}/blame"))] == [first["sha"], newest["sha"]]
+
+    back = ok(http.post(f"{address}/restore", json={"sha": first["sha"], "message": "Back"}))
+    assert ok(http.get(f"{address}/history"))[0]["message"] == "Back"
+    assert (back["id"], back["value"]) == (block.id, "Her name is Ada.")
+    assert client.blocks.retrieve(block.id).value == "Her name is Ada."
+    assert len(ok(http.get(f"{address}/history"))) == 3
+    ok(http.post(f"{address}/restore", json={"sha": first["sha"]}))
+    assert len(ok(http.get(f"{address}/history"))) == 3
+
+
+def test_a_text_that_is_too_long_by_now_is_not_restored(client: StrictLetta, http: httpx2.Client) -> None:
+    block = client.blocks.create(label="note", value="A long text")
+    (first,) = ok(http.get(f"/v1/blocks/{block.id}/history"))
+    client.blocks.update(block.id, value="Short", limit=5)
+
+    assert "limit" in refused(http.post(f"/v1/blocks/{block.id}/restore", json={"sha": first["sha"]}), 422)
+    assert client.blocks.retrieve(block.id).value == "Short"
+
+
+def test_a_version_of_another_block_or_of_none_is_not_found(client: StrictLetta, http: httpx2.Client) -> None:
+    block = client.blocks.create(label="note", value="One")
+    other = client.blocks.create(label="other", value="Other")
+    (foreign,) = ok(http.get(f"/v1/blocks/{other.id}/history"))
+    for sha in (foreign["sha"], "0" * 40, "short", "g" * 7):
+        for address in (f"/v1/blocks/{block.id}", f"/v1/blocks/{new_id('block')}"):
+            answer = http.post(f"{address}/restore", json={"sha": sha})
+            assert answer.status_code == (422 if sha == "short" else 404), answer.text
+            for path in ("history?before=", "versions/", "blame?at=", "compare?from=", "compare?to="):
+                answer = http.get(f"{address}/{path}{sha}")
+                assert answer.status_code == 404, (path, answer.text)
+                assert "Other" not in answer.text
+
+
+def test_a_policy_is_set_with_a_block_and_changed_with_it(client: StrictLetta, http: httpx2.Client) -> None:
+    made = client.blocks.create(label="note", value="One", extra_body={"policy": "guarded"})
+    assert ok(http.get(f"/v1/blocks/{made.id}"))["policy"] == "guarded"
+
+    def change(**body: object) -> tuple[object, object]:
+        changed = ok(http.patch(f"/v1/blocks/{made.id}", json=body))
+        return changed["policy"], changed["read_only"]
+
+    assert change(policy="explicit") == ("explicit", False)
+    assert change(read_only=True) == ("read_only", True)
+    assert change(policy="propose") == ("propose", False)
+    assert change(policy="read_only") == ("read_only", True)
+    assert change(read_only=False) == ("direct", False)
+    assert change(policy=None, value="Two") == ("direct", False)
+    refused(http.patch(f"/v1/blocks/{made.id}", json={"policy": "none"}), 422)
+    refused(http.post("/v1/blocks/", json={"label": "a", "value": "", "policy": "none"}), 422)
+
+
+def test_a_users_block_is_never_left_open_to_agents_by_the_older_flag(http: httpx2.Client) -> None:
+    made = put(http, new_id("ada"), "student", "One", policy="read_only")
+
+    changed = ok(http.patch(f"/v1/blocks/{made['id']}", json={"read_only": False}))
+
+    assert changed["policy"] == "propose"
+
+
+def test_an_agents_blocks_have_the_policies_they_were_made_with(client: StrictLetta, http: httpx2.Client) -> None:
+    blocks = [{"label": "human", "value": "", "policy": "propose"}, {"label": "persona", "value": ""}]
+    made = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": blocks}))
+
+    assert {one["label"]: one["policy"] for one in made["blocks"]} == {"human": "propose", "persona": "direct"}
