@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import jsonschema
 import letta_client
 import pytest
@@ -20,71 +19,35 @@ from tests.seams.server import MODEL, ServerInThread
 
 METHODS = ("get", "post", "put", "patch", "delete")
 # Routes of the official client 1.12.1 that this version serves; a stub is no endpoint, so the others are missing.
+# Each line is a pattern of methods and one of paths.
 SERVED = """
 get /v1/health/
-post get /v1/agents/
-get patch delete /v1/agents/{}
-post get /v1/agents/{}/messages
-post /v1/agents/{}/messages/cancel
-post /v1/agents/{}/messages/stream
+(post|get) /v1/(agents|archives|blocks|conversations)/
+(get|patch|delete) /v1/(agents|archives|blocks|conversations)/{}
+(post|get) /v1/(agents|conversations)/{}/messages
+post /v1/agents/{}/messages/(cancel|stream|async)
 patch /v1/agents/{}/reset-messages
-get patch /v1/agents/{}/core-memory/blocks/{}
-get /v1/agents/{}/core-memory/blocks
-patch /v1/agents/{}/core-memory/blocks/attach/{}
-patch /v1/agents/{}/core-memory/blocks/detach/{}
-get /v1/agents/{}/tools
-patch /v1/agents/{}/tools/attach/{}
-patch /v1/agents/{}/tools/detach/{}
-post get /v1/agents/{}/archival-memory
+(get|patch) /v1/agents/{}/core-memory/blocks/{}
+get /v1/agents/{}/(core-memory/blocks|tools)
+patch /v1/agents/{}/(core-memory/blocks|tools|archives)/(attach|detach)/{}
+patch /v1/agents/{}/tools/approval/{}
+(post|get) /v1/agents/{}/archival-memory
 delete /v1/agents/{}/archival-memory/{}
 get /v1/agents/{}/archival-memory/search
-post get /v1/archives/
-get patch delete /v1/archives/{}
-post /v1/archives/{}/passages
-post /v1/archives/{}/passages/batch
+post /v1/archives/{}/passages(/batch)?
 delete /v1/archives/{}/passages/{}
-patch /v1/agents/{}/archives/attach/{}
-patch /v1/agents/{}/archives/detach/{}
-post /v1/messages/search
-post /v1/passages/search
-get /v1/tools/{}
-get /v1/tools/
-post get /v1/blocks/
-get patch delete /v1/blocks/{}
+post /v1/(messages|passages)/search
+get /v1/tools/({})?
 get /v1/blocks/{}/agents
-get /v1/models/
-get /v1/models/embedding
-get /v1/runs/{}
-get /v1/runs/
-get /v1/runs/{}/messages
-get /v1/runs/{}/trace
-get /v1/runs/{}/usage
-get /v1/runs/{}/steps
-get /v1/steps/{}
-get /v1/steps/
-get /v1/steps/{}/metrics
-get /v1/steps/{}/trace
-get /v1/steps/{}/messages
-post /v1/agents/{}/messages/async
-patch /v1/agents/{}/tools/approval/{}
-post get /v1/conversations/
-patch delete get /v1/conversations/{}
-post /v1/conversations/{}/fork
-post /v1/agents/{}/recompile
-post /v1/agents/{}/summarize
-post /v1/conversations/{}/cancel
-post /v1/conversations/{}/compact
-get post /v1/conversations/{}/messages
-post /v1/conversations/{}/recompile
-post /v1/conversations/{}/stream
-post /v1/runs/{}/stream
+get /v1/models/(embedding)?
+get /v1/(runs|steps)/({})?
+get /v1/runs/{}/(messages|trace|usage|steps)
+get /v1/steps/{}/(metrics|trace|messages)
 patch /v1/steps/{}/feedback
+post /v1/conversations/{}/(fork|cancel|compact|recompile)
+post /v1/agents/{}/(recompile|summarize)
+post /v1/(runs|conversations)/{}/stream
 """
-
-
-def _pairs(text: str) -> set[tuple[str, str]]:
-    lines = [line.split() for line in text.strip().splitlines()]
-    return {(method, path) for *methods, path in lines for method in methods}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +96,10 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(do
     routes = routes_of_the_client()
     documented = {(method, _bare(path)) for method, path, _ in operations(document)}
     assert len(routes) == 129
-    assert _pairs(SERVED) == documented & routes
+    lines = [line.replace("{}", r"\{\}") for line in SERVED.strip().splitlines()]
+    served = {route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)}
+    assert served == documented & routes
+    assert len(served) == 74
 
 
 def test_every_documented_route_answers_and_every_route_is_documented(
@@ -141,6 +107,8 @@ def test_every_documented_route_answers_and_every_route_is_documented(
 ) -> None:
     with server.http() as http:
         assert http.get("/openapi.json").json() == document
+        # Pages that load scripts from elsewhere are not served.
+        assert [http.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]
         # A route that is there never answers "Not Found" or "Method Not Allowed" in the framework's own words.
         for method, path, _ in operations(document):
             answer = http.request(method, re.sub(r"\{[^}]*\}", "nothing", path))
@@ -159,11 +127,8 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
         (content,) = operation["responses"]["200"]["content"].items()
         kind, body = content
         ending = path.rsplit("/", 1)[1]
-        assert kind == {"stream": "text/event-stream", "export": "application/zip"}.get(ending, "application/json"), (
-            where
-        )
-        assert body["schema"], where
-        assert body["schema"] != {}, where
+        kinds = {"stream": "text/event-stream", "export": "application/zip"}
+        assert (kind, bool(body["schema"])) == (kinds.get(ending, "application/json"), True), where
 
 
 def test_every_parameter_is_typed(document: dict[str, Any]) -> None:
@@ -175,12 +140,6 @@ def test_every_parameter_is_typed(document: dict[str, Any]) -> None:
         if method in ("post", "patch") and "requestBody" in operation:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
             assert schema.keys() & {"$ref", "anyOf"}, (method, path)
-
-
-def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
-    ids = [operation["operationId"] for _, _, operation in operations(document)]
-
-    assert len(ids) == len(set(ids))
 
 
 def test_every_schema_is_sound_and_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
@@ -205,10 +164,8 @@ def test_every_schema_is_sound_and_every_reference_leads_somewhere(document: dic
     for reference in used:
         assert reference.removeprefix("#/components/schemas/") in schemas
     assert {f"#/components/schemas/{name}" for name in schemas} == used
-
-
-def test_pages_that_load_scripts_from_elsewhere_are_not_served(http: httpx2.Client) -> None:
-    assert [http.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]
+    ids = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(ids) == len(set(ids))
 
 
 def test_refusals_are_documented_as_they_are_sent(document: dict[str, Any], server: ServerInThread) -> None:

@@ -6,47 +6,29 @@ from letta_client.types import AgentState
 from ricordo.domain.ids import is_id
 from tests.seams.server import ServerInThread, StrictLetta
 
-TOOLS = {
-    "send_message": "letta_core",
-    "conversation_search": "letta_core",
-    "archival_memory_insert": "letta_core",
-    "archival_memory_search": "letta_core",
-    "core_memory_append": "letta_memory_core",
-    "core_memory_replace": "letta_memory_core",
-    "memory_insert": "letta_memory_core",
-    "memory_replace": "letta_memory_core",
-    "memory": "letta_memory_core",
-    "memory_apply_patch": "letta_memory_core",
-    "memory_rethink": "letta_sleeptime_core",
-    "memory_finish_edits": "letta_sleeptime_core",
-    "list_memory_blocks": "letta_memory_core",
-    "read_memory_block": "letta_memory_core",
-    "edit_memory_block": "letta_memory_core",
-    "propose_memory_edit": "letta_memory_core",
-}
+CORE = "send_message conversation_search archival_memory_insert archival_memory_search"
+MEMORY = """core_memory_append core_memory_replace memory_insert memory_replace memory memory_apply_patch list_memory_blocks
+    read_memory_block edit_memory_block propose_memory_edit"""
+TYPES = {"letta_core": CORE, "letta_memory_core": MEMORY, "letta_sleeptime_core": "memory_rethink memory_finish_edits"}
+TOOLS = {name: type for type, names in TYPES.items() for name in names.split()}
 
 
-def test_every_tool_of_the_server_is_listed(client: StrictLetta, http: httpx2.Client) -> None:
+def test_every_tool_of_the_server_is_listed_and_shows_how_it_is_called(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     found = list(client.tools.list())
 
     assert {tool.name: tool.tool_type for tool in found} == TOOLS
     assert http.get("/v1/tools/count").json() == len(TOOLS)
-
-
-def test_a_tool_shows_how_it_is_called(client: StrictLetta) -> None:
-    listed = client.tools.list(name="memory_replace").items[0]
-
-    tool = client.tools.retrieve(listed.id)
-
-    assert tool.to_dict() == listed.to_dict()
+    tool = next(tool for tool in found if tool.name == "memory_replace")
+    assert client.tools.retrieve(tool.id).to_dict() == tool.to_dict()
     assert is_id(tool.id, "tool")
-    assert (tool.name, tool.tool_type, tool.source_type) == ("memory_replace", "letta_memory_core", "python")
+    assert (tool.source_type, tool.return_char_limit, tool.default_requires_approval) == ("python", 50_000, False)
+    assert tool.tags == ["letta_memory_core"]
     assert tool.json_schema is not None
-    assert tool.json_schema["name"] == "memory_replace"
+    assert (tool.json_schema["name"], tool.json_schema["description"]) == (tool.name, tool.description)
     parameters: Any = tool.json_schema["parameters"]
     assert parameters["required"] == ["label", "old_string", "new_string"]
-    assert tool.description == tool.json_schema["description"]
-    assert (tool.return_char_limit, tool.default_requires_approval, tool.tags) == (50_000, False, ["letta_memory_core"])
 
 
 def test_tools_are_found_by_name_piece_id_and_type(client: StrictLetta) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import orjson
 
-from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response, spoken_words
+from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, spoken_words
 from ricordo.domain.message import (
     ApprovalPart,
     CompactionPart,
@@ -100,16 +100,6 @@ def test_thoughts_are_shown_or_hidden() -> None:
         assert fields.items() <= wire.items()
 
 
-def test_parallel_calls_are_one_message_whose_first_call_stands_alone_too() -> None:
-    calls = [ToolCallPart(f"call-{n}", "search", f'{{"query": "{n}"}}') for n in range(2)]
-
-    (wire,) = wires(assistant(*calls))
-
-    expected = [{"name": "search", "arguments": f'{{"query": "{n}"}}', "tool_call_id": f"call-{n}"} for n in range(2)]
-    assert wire["tool_calls"] == expected
-    assert wire["tool_call"] == expected[0]
-
-
 def test_a_speaking_call_becomes_words_and_the_others_stay_calls() -> None:
     speech = ToolCallPart("call-1", "send_message", '{"message": "Hello.", "more": 1}')
     message = assistant(ToolCallPart("call-0", "search", "{}"), speech, TextPart("Bye."))
@@ -170,28 +160,6 @@ def test_a_view_keeps_the_types_it_wants_with_their_places() -> None:
     assert wire["content"] == "Hello."
     assert wire["otid"].endswith("01")
     assert wires(message, MessageFormat(types=frozenset())) == []
-
-
-def test_a_view_is_kept_with_the_run_in_the_wires_words() -> None:
-    assert MessageFormat(False, "speak", "words", frozenset({"b", "a"})).to_json() == {
-        "use_assistant_message": False,
-        "assistant_message_tool_name": "speak",
-        "assistant_message_tool_kwarg": "words",
-        "include_return_message_types": ["a", "b"],
-        "include_compaction_messages": True,
-    }
-    assert FORMAT.to_json()["include_return_message_types"] is None
-
-
-def test_newest_first_turns_the_pieces_of_each_message_around_too() -> None:
-    one = assistant(ReasoningPart("Hm."), TextPart("One."))
-    two = assistant(TextPart("Two."))
-
-    forwards = messages_response([one, two], FORMAT)
-    backwards = messages_response([two, one], FORMAT, newest_first=True)
-
-    assert backwards == forwards[::-1]
-    assert len(forwards) == 3
 
 
 def test_calls_that_wait_are_a_request_and_those_beside_them_are_calls() -> None:
