@@ -32,8 +32,7 @@ from ricordo.search import pgvector
 from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_vector_settings
 from ricordo.storage.engine.database import is_shared, open_store
 from ricordo.storage.migrations import create_missing
-from ricordo.tools.catalogue import sync_tools
-from ricordo.tools.toolbox import Toolbox
+from ricordo.tools.toolbox import Toolbox, sync_tools
 
 # Searches are many and small: on several threads each takes ten times the CPU. numpy is imported later, and reads this then.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -15,8 +15,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid, NotFound, Unavailable, Unsupported
-from ricordo.prompt.packaging import local_time, login_event
 from ricordo.prompt.texts import BUILT_IN, text
+from ricordo.prompt.transcript import local_time, login_event
 from ricordo.tools.builtin.recall import SENT
 
 SPEECH = "send_message"

@@ -17,6 +17,7 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
+from ricordo.prompt.truncation import exchanges
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, messages, runs, users
@@ -273,44 +274,25 @@ def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Con
 
 def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     """How much of the window a fork takes: nothing behind the message, and no call without its result."""
-    end = len(window)
-    place = -1
+    pieces, place = exchanges(window), -1
     if message_id is not None:
         place = next((place for place, message in enumerate(window) if message.id == message_id), -1)
         if place < 0:
             raise Invalid(
                 f"Message {message_id} is not in view in this conversation. Fork at one of its messages in view."
             )
-        end = place + 1
-        # The results belong to the message with the calls, and the answer to a request stands between the two.
-        while end < len(window) and _is_answer(window[end]) and _open_call(window[:end]) is not None:
-            end += 1
-    began = _open_call(window[:end])
-    if began is None:
+        pieces = [piece for piece in pieces if piece[0] <= place]
+    if not pieces:
+        return 0
+    begin, end = pieces[-1]
+    results = {part.call_id for message in window[begin:end] for part in message.tool_returns if message.role == "tool"}
+    if all(call.call_id in results for call in window[begin].tool_calls):
         return end
-    if place >= began:
+    if place >= begin:
         raise Invalid(
             f"Message {message_id} belongs to a call that has no result yet. Fork at a message before it, or wait for the result."
         )
-    return began
-
-
-def _is_answer(message: Message) -> bool:
-    return message.role == "tool" or (message.role == "approval" and not message.tool_calls)
-
-
-def _open_call(window: Sequence[Message]) -> int | None:
-    """The place of the message whose calls are without results at the end of the window; None where all is answered."""
-    waiting: set[str] = set()
-    began = 0
-    for place, message in enumerate(window):
-        if message.tool_calls:
-            waiting, began = {call.call_id for call in message.tool_calls}, place
-        elif message.role == "tool":
-            waiting -= {part.call_id for part in message.tool_returns}
-        elif message.role != "approval":
-            waiting = set()  # the talk went on without them, and a transcript says that they were interrupted
-    return began if waiting else None
+    return begin
 
 
 def _not_yet_in(tx: Transaction, conversation: Conversation) -> list[Message]:

@@ -9,9 +9,7 @@ from typing import get_args
 
 from ricordo.agents.run_end import close_run, denied
 from ricordo.domain.agent import Conversation
-from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Role, TextPart
-from ricordo.domain.run import Run
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, damage, runs
 from ricordo.storage.engine.store import Transaction
@@ -48,42 +46,48 @@ class _Examination:
             self.found.append(f"{count} {fault}")
 
 
-def examine(tx: Transaction, conversation_id: str, *, is_alone: bool) -> Repair:
-    """Return what is wrong; nothing is changed. `is_alone`: no server uses the database, so no open run is alive."""
-    if damage.window_of(tx, conversation_id) is None:
-        return Repair(conversation_id, ("the window was unreadable, and was rebuilt from the newest messages",))
-    dead, alive = _open_runs(tx, conversation_id, is_alone=is_alone)
-    found = [f"{run.id} was left open, and was closed" for run in dead]
-    return Repair(conversation_id, (*found, *_examined(tx, conversation_id).found), is_busy=bool(alive))
+def repair(tx: Transaction, conversation_id: str, *, is_alone: bool, is_dry: bool = False) -> Repair:
+    """Repair the conversation and return what was wrong; one in which a turn runs is left as it is, and so is any with `is_dry`.
 
-
-def repair(tx: Transaction, conversation_id: str, *, is_alone: bool) -> Repair:
-    """Repair the conversation; one in which a turn runs is left as it is."""
-    conversations.lock(tx, conversation_id)
-    before = examine(tx, conversation_id, is_alone=is_alone)
-    if before.is_busy or not before.found:
-        return before
-    found: list[str] = []
+    `is_alone`: no server uses the database, so no open run is alive.
+    """
+    if not is_dry:
+        conversations.lock(tx, conversation_id)
+    now, found = tx.clock.now(), list[str]()
+    open_runs = runs.open_runs(tx, conversation_id=conversation_id)
+    dead = [run for run in open_runs if is_alone or run.lease_expires_at <= now]
+    is_busy = len(dead) < len(open_runs)
     if damage.window_of(tx, conversation_id) is None:
+        found.append("the window was unreadable, and was rebuilt from the newest messages")
+        if is_dry or is_busy:
+            return Repair(conversation_id, tuple(found), is_busy)
         conversations.change(tx, conversation_id, window=damage.newest_of(tx, conversation_id))
-        found += before.found
-    dead, _ = _open_runs(tx, conversation_id, is_alone=is_alone)
-    # Closing a run reads its messages.
-    for message in damage.unreadable_of_runs(tx, [run.id for run in dead]):
-        damage.write_parts(tx, message)
-    found += [f"{run.id} was left open, and was closed" for run in dead if close_run(tx, run, "error", _INTERRUPTED)]
+    found += [f"{run.id} was left open, and was closed" for run in dead]
+    if not (is_dry or is_busy):
+        # Closing a run reads its messages.
+        for message in damage.unreadable_of_runs(tx, [run.id for run in dead]):
+            damage.write_parts(tx, message)
+        for run in dead:
+            close_run(tx, run, "error", _INTERRUPTED)
     examined = _examined(tx, conversation_id)
+    found += examined.found
+    if found and not (is_dry or is_busy):
+        _write(tx, examined)
+    return Repair(conversation_id, tuple(found), is_busy)
+
+
+def _write(tx: Transaction, examined: _Examination) -> None:
+    id = examined.conversation.id
     insert_messages(tx, examined.new)
     for message in examined.unreadable:
         damage.write_parts(tx, message)
-    for run_id in damage.half_ended(tx, conversation_id):
+    for run_id in damage.half_ended(tx, id):
         damage.end_run(tx, run_id)
     count = examined.conversation.message_count + len(examined.new)
     if examined.conversation.forked_from is None:
-        count = damage.count_rows(tx, conversation_id)
+        count = damage.count_rows(tx, id)
     window = [message.id for message in examined.window]
-    conversations.change(tx, conversation_id, window=window, message_count=count, **examined.values)
-    return Repair(conversation_id, (*found, *examined.found))
+    conversations.change(tx, id, window=window, message_count=count, **examined.values)
 
 
 def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
@@ -97,14 +101,6 @@ def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
     conversations.insert_one(tx, replace(made, window=(system.id,), message_count=1))
     insert_messages(tx, [system])
     return made.id
-
-
-def _open_runs(tx: Transaction, conversation_id: str, *, is_alone: bool) -> tuple[list[Run], list[Run]]:
-    """Return the open runs that no server drives any more, and those that one may be driving."""
-    now = tx.clock.now()
-    found = runs.open_runs(tx, conversation_id=conversation_id)
-    dead = [run for run in found if is_alone or run.lease_expires_at <= now]
-    return dead, [run for run in found if run not in dead]
 
 
 def _examined(tx: Transaction, conversation_id: str) -> _Examination:
@@ -183,12 +179,5 @@ def _begin_with_system_message(tx: Transaction, examined: _Examination) -> None:
 
 def _system(tx: Transaction, conversation: Conversation) -> Message:
     organization_id, text = damage.agent_of(tx, conversation.agent_id)
-    return Message(
-        new_id("message"),
-        conversation.agent_id,
-        conversation.id,
-        "system",
-        (TextPart(text),),
-        tx.clock.now(),
-        organization_id=organization_id,
-    )
+    made = conversation.new_message("system", (TextPart(text),), tx.clock.now())
+    return replace(made, organization_id=organization_id)

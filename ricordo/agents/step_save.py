@@ -29,7 +29,7 @@ from ricordo.memory.schemas import schemas_in
 from ricordo.memory.step_commit import Committed, commit
 from ricordo.memory.summary import Summary
 from ricordo.memory.working_memory import EditContext
-from ricordo.prompt.packaging import heartbeat_event, local_time, truncate
+from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, messages, runs, traces, usage
@@ -48,8 +48,7 @@ async def save_calls(runtime: Runtime, turn: TurnContext, step: StepDraft, reply
         run = _advanced(turn.run, now)
         runs.save(tx, run)
         message = _assistant_message(turn, step, reply, now, is_untrusted=turn.is_untrusted())
-        insert_messages(tx, [message])
-        _save_window(tx, turn, _with_delayed(turn, [message]), run, added=turn.unsaved + 1)
+        _put(tx, turn, [message], run)
         return run, message
 
     turn.run, message = await _finish(runtime.store.write(save))
@@ -98,8 +97,7 @@ async def save_step(
         if action.heartbeat is not None:
             event = heartbeat_event(action.heartbeat, local_time(now, turn.state.agent.timezone))
             new.append(turn.run.new_message("user", (event,), now, step.id))
-        insert_messages(tx, new)
-        _save_window(tx, turn, _with_delayed(turn, new), run, added=turn.unsaved + len(new))
+        _put(tx, turn, new, run)
         record = _record(turn, step, reply, run, edits, now) if reply else None
         if record:
             runs.insert_step(tx, record)
@@ -185,6 +183,11 @@ def _with_delayed(turn: TurnContext, new: Sequence[Message]) -> list[Message]:
     return [*turn.window, *new, *(turn.delayed if any(message.role == "tool" for message in new) else ())]
 
 
+def _put(tx: Transaction, turn: TurnContext, new: Sequence[Message], run: Run) -> None:
+    insert_messages(tx, new)
+    _save_window(tx, turn, _with_delayed(turn, new), run, added=turn.unsaved + len(new))
+
+
 def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], run: Run, *, added: int) -> None:
     """Save the in-context ids, with the system message where it changed, and what the run's end changes of the conversation."""
     if turn.prompt_changed:
@@ -233,17 +236,16 @@ def _outcomes(
     """The results with what became of their calls when they were saved, and with notes for the agent."""
     limits = {tool.name: tool.return_limit for tool in turn.state.tools}
     outcomes: list[ToolReturnPart] = []
-    for given in results:
-        result, call_id = given, given.call_id
+    for result in results:
+        call_id, content = result.call_id, result.content
         if error := committed.failed.get(call_id):
             outcomes.append(failed_result(ToolCallPart(call_id, result.name, ""), error))
             continue
         if (told := committed.results.get(call_id)) is not None:
-            told = truncate(told, limits.get(result.name, DEFAULT_RETURN_LIMIT))
-            result = replace(result, content=told, is_json=False)
+            content = truncate(told, limits.get(result.name, DEFAULT_RETURN_LIMIT))
         if (notes := step.memory.notes.get(call_id)) and result.status == "success":
-            result = replace(result, content=f"{result.content}\n\n[{' '.join(notes)}]", is_json=False)
-        outcomes.append(result)
+            content = f"{content}\n\n[{' '.join(notes)}]"
+        outcomes.append(result if content is result.content else replace(result, content=content, is_json=False))
     return outcomes
 
 

@@ -19,7 +19,6 @@ import typer
 
 from ricordo import __version__
 from ricordo.agents.repair import Repair, repair, restore_default_conversation
-from ricordo.agents.repair import examine as examine_conversation
 from ricordo.api.models.jobs import QueueResponse
 from ricordo.app import open_models
 from ricordo.cli.client import Client, Json, require_database, running_server
@@ -321,7 +320,7 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
     count = after = 0
     while portion := damage.some_conversations(tx, after):
         count, after = count + len(portion), portion[-1][0]
-        found += [one for _, id in portion if (one := examine_conversation(tx, id, is_alone=is_alone)).found]
+        found += [one for _, id in portion if (one := repair(tx, id, is_alone=is_alone, is_dry=True)).found]
     return count, found
 
 

@@ -15,6 +15,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ricordo.domain.agent import AgentState
+from ricordo.domain.ids import new_id
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import Scope
@@ -22,8 +23,9 @@ from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, RicordoError
 from ricordo.memory.recall import Recall
 from ricordo.memory.working_memory import WorkingMemory
-from ricordo.prompt.packaging import truncate
-from ricordo.storage.engine.store import Store
+from ricordo.prompt.transcript import truncate
+from ricordo.storage import tools
+from ricordo.storage.engine.store import Store, Transaction
 
 log = logging.getLogger(__name__)
 _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
@@ -275,3 +277,32 @@ def _plain(schema: Any) -> Any:
         for key, value in schema.items()
         if key != "title" and (key, value) not in (("additionalProperties", False), ("default", None))
     }
+
+
+def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
+    """Bring the stored tools of this organization up to date with what this server can run, as each start does."""
+    tools.lock(tx, scope)  # several servers of one database may start at once
+    offered = {tool.name: tool for tool in toolbox}
+    stored, now = tools.by_names(tx, scope, list(offered)), tx.clock.now()
+    new = [
+        Tool(new_id("tool"), scope.organization_id, name, tool.tool_type, {}, created_at=now, updated_at=now)
+        for name, tool in offered.items()
+        if name not in stored
+    ]
+    tools.insert_all(tx, [_as_offered(tool, offered[tool.name]) for tool in new])
+    for name, tool in stored.items():
+        if (current := _as_offered(tool, offered[name])) != tool:
+            tools.update(tx, replace(current, updated_at=now))
+
+
+def _as_offered(tool: Tool, offered: ServerTool) -> Tool:
+    schema = offered.schema
+    return replace(
+        tool,
+        tool_type=offered.tool_type,
+        json_schema={"name": schema.name, "description": schema.description, "parameters": schema.parameters},
+        description=schema.description,
+        source_type="python",
+        runs_in_parallel=offered.runs_in_parallel,
+        tags=(offered.tool_type,),
+    )

@@ -3,7 +3,7 @@
 from sqlalchemy import text
 
 from ricordo.agents.conversations import fork_conversation
-from ricordo.agents.repair import Repair, examine, repair, restore_default_conversation
+from ricordo.agents.repair import Repair, repair, restore_default_conversation
 from ricordo.domain.message import ToolCallPart
 from ricordo.domain.scope import Scope
 from ricordo.llm.openai_format import to_messages
@@ -42,7 +42,7 @@ async def mended(stage: Stage, agent_id: str) -> Repair:
 
 async def looked_at(stage: Stage, agent_id: str) -> Repair:
     thread = conversations.default_id(agent_id)
-    return await stage.store.read(lambda tx: examine(tx, thread, is_alone=True))
+    return await stage.store.read(lambda tx: repair(tx, thread, is_alone=True, is_dry=True))
 
 
 async def dump(stage: Stage) -> list[object]:

@@ -12,8 +12,7 @@ from ricordo.domain.message import ApprovalPart, CompactionPart, Message, TextPa
 from ricordo.llm.tokens import message_tokens, text_tokens, transcript_tokens
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
 from ricordo.memory.summary import clipped
-from ricordo.prompt.packaging import heartbeat_event
-from ricordo.prompt.transcript import paired
+from ricordo.prompt.transcript import heartbeat_event, paired
 from ricordo.prompt.truncation import fit
 from tests.seams import make
 

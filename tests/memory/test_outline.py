@@ -2,7 +2,7 @@
 
 from ricordo.domain.message import Message, ToolReturnPart
 from ricordo.memory.summary import outline
-from ricordo.prompt.packaging import heartbeat_event
+from ricordo.prompt.transcript import heartbeat_event
 from tests.seams import make
 from tests.seams.stores import START
 

@@ -13,9 +13,8 @@ from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, Script, ScriptedModel
 from ricordo.llm.tokens import request_tokens, text_tokens
 from ricordo.memory.summary import AgentWriter, Summary, Writer, summarize
-from ricordo.prompt.packaging import heartbeat_event
 from ricordo.prompt.texts import text
-from ricordo.prompt.transcript import paired, transcript
+from ricordo.prompt.transcript import heartbeat_event, paired, transcript
 from tests.seams import make
 
 AGENT = make.agent()

@@ -16,8 +16,7 @@ from ricordo.domain.message import (
     ToolReturnPart,
 )
 from ricordo.llm.tokens import message_tokens, transcript_tokens
-from ricordo.prompt.packaging import heartbeat_event
-from ricordo.prompt.transcript import paired, transcript
+from ricordo.prompt.transcript import heartbeat_event, paired, transcript
 from ricordo.prompt.truncation import LEAST_ROOM, SystemPromptTooLong, exchanges, fit, shorten
 from tests.seams import make
 

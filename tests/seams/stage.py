@@ -31,8 +31,7 @@ from ricordo.storage import agents, blocks, conversations, messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import SqlStore
 from ricordo.tools.builtin import plugin
-from ricordo.tools.catalogue import sync_tools
-from ricordo.tools.toolbox import ServerTool, Toolbox
+from ricordo.tools.toolbox import ServerTool, Toolbox, sync_tools
 
 T = TypeVar("T")
 LIMIT = 5  # seconds that anything here may take

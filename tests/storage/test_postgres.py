@@ -43,8 +43,7 @@ from ricordo.storage.engine.store import Overtaken, Transaction, to_json
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.tools.builtin import plugin
-from ricordo.tools.catalogue import sync_tools
-from ricordo.tools.toolbox import Toolbox
+from ricordo.tools.toolbox import Toolbox, sync_tools
 from tests.seams import make
 from tests.seams.stores import ManualClock, flush
 from tests.support.postgres import name_in, server

@@ -23,8 +23,7 @@ from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.builtin import plugin
-from ricordo.tools.catalogue import sync_tools
-from ricordo.tools.toolbox import ServerTool, Toolbox
+from ricordo.tools.toolbox import ServerTool, Toolbox, sync_tools
 from tests.seams.stores import ManualClock
 from tests.support.faults_model import TIME_OUT
 from tests.support.postgres import name_in, server

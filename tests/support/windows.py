@@ -28,8 +28,7 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents, messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.tools.catalogue import sync_tools
-from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext
+from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, sync_tools
 from tests.support.faults_audit import split_pairs
 from tests.support.windows_model import PICTURE, Counted, CountingModel
 

@@ -16,7 +16,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
-from ricordo.prompt.packaging import heartbeat_event
+from ricordo.prompt.transcript import heartbeat_event
 from tests.seams import make
 from tests.seams.http import require_fits
 

@@ -8,7 +8,7 @@ import pytest
 
 from ricordo.domain.clock import to_micros
 from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.prompt.packaging import heartbeat_event
+from ricordo.prompt.transcript import heartbeat_event
 from ricordo.search.index import insert_passages
 from ricordo.storage import archives
 from ricordo.storage.engine.repository import Page
