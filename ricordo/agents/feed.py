@@ -47,9 +47,6 @@ class Deltas:
         self._ids = run_id, step_id
         self._thoughts = thoughts
         self._held = held
-        self._begin()
-
-    def _begin(self) -> None:
         self._silent: set[int] = set()
         self._parts: dict[object, int] = {}
         self._call_ids: dict[int, str] = {}
@@ -88,7 +85,8 @@ class Deltas:
 
     def _restart(self) -> tuple[MessageRestarted, ...]:
         has_told = bool(self._parts)
-        self._begin()
+        for kept in (self._parts, self._call_ids, self._names, self._arguments, self._silent):
+            kept.clear()
         if not has_told:
             return ()
         void, self.message_id = self.message_id, new_id("message")
