@@ -100,6 +100,12 @@ def test_thoughts_are_shown_or_hidden() -> None:
         assert fields.items() <= wire.items()
 
 
+def test_parallel_calls_are_one_message_whose_first_call_stands_alone_too() -> None:
+    (wire,) = wires(assistant(*(ToolCallPart(f"call-{n}", "search", f'{{"query": "{n}"}}') for n in range(2))))
+    expected = [{"name": "search", "arguments": f'{{"query": "{n}"}}', "tool_call_id": f"call-{n}"} for n in range(2)]
+    assert (wire["tool_calls"], wire["tool_call"]) == (expected, expected[0])
+
+
 def test_a_speaking_call_becomes_words_and_the_others_stay_calls() -> None:
     speech = ToolCallPart("call-1", "send_message", '{"message": "Hello.", "more": 1}')
     message = assistant(ToolCallPart("call-0", "search", "{}"), speech, TextPart("Bye."))

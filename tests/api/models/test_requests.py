@@ -163,6 +163,12 @@ def read(base: CompactionSettings | None = None, **sent: Any) -> CompactionSetti
     return CompactionSettingsRequest.model_validate(sent).settings(base)
 
 
+def test_an_empty_body_means_the_defaults() -> None:
+    body, defaults = CompactionSettingsRequest(), CompactionSettings()
+    for name in ("model", "prompt", "prompt_acknowledgement", "clip_chars", "mode", "sliding_window_percentage"):
+        assert getattr(body, name) == getattr(defaults, name)
+
+
 def test_what_was_sent_is_kept_and_served_again() -> None:
     model_settings = {"provider_type": "openai", "temperature": 0.2, "reasoning": {"reasoning_effort": "low"}}
     sent: dict[str, Any] = {
