@@ -1,42 +1,38 @@
 """The process in which doltlite runs: it takes the place of SQLite in all of its process, so never in the server's.
 
-Started as `python -I child.py <file>`; it knows nothing of Ricordo. Each line in is `{"sql", "values"}` in JSON, each line out
-`{"rows"}` or `{"error"}`. It ends with its input, and what was not committed then is rolled back.
+Started as `python -I child.py <file> <descriptor of a pipe>`; it knows nothing of Ricordo. It is sent `{"sql", "values"}` in JSON,
+and sends `{"rows"}` or `{"error"}`. It ends when the pipe is closed, and what was not committed then is rolled back.
 """
 
-import doltlite  # type: ignore[import-untyped,unused-ignore]  # isort: skip - before sqlite3, which it takes the place of
+import doltlite  # type: ignore[import-untyped,unused-ignore]  # isort: skip  # noqa: F401 - before sqlite3, whose place it takes
 
 import contextlib
 import json
 import os
 import sqlite3
 import sys
-from typing import Any, TextIO
+from multiprocessing.connection import Connection
+from typing import Any
 
 _PATIENCE = 30.0  # seconds to wait for another process that writes the file
 
 
 def main() -> None:
     """Answer statements on the file until there are no more."""
-    # A second start by the loader, or a library that prints, must not be taken for an answer.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     os.umask(0o077)
-    with contextlib.closing(sqlite3.connect(sys.argv[1], isolation_level=None, timeout=_PATIENCE)) as connection:
-        _say(answers, {"rows": [[doltlite.__version__]]})
-        for line in sys.stdin:
-            asked = json.loads(line)
+    server: Connection = Connection(int(sys.argv[2]))
+    answer: dict[str, Any] = {"rows": []}
+    with (
+        contextlib.closing(sqlite3.connect(sys.argv[1], isolation_level=None, timeout=_PATIENCE)) as connection,
+        contextlib.suppress(EOFError, OSError),
+    ):
+        while True:
+            server.send_bytes(json.dumps(answer).encode())
+            asked = json.loads(server.recv_bytes())
             try:
-                rows = connection.execute(asked["sql"], asked["values"]).fetchall()
+                answer = {"rows": connection.execute(asked["sql"], asked["values"]).fetchall()}
             except sqlite3.Error as error:
-                _say(answers, {"error": str(error)})
-            else:
-                _say(answers, {"rows": rows})
-
-
-def _say(answers: TextIO, answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
+                answer = {"error": str(error)}
 
 
 if __name__ == "__main__":

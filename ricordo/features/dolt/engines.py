@@ -7,7 +7,6 @@ file lies in one of the folders that the operator named. What differs between th
 
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -27,7 +27,6 @@ from ricordo.llm.addresses import connect, require_public_host
 Row = Sequence[Any]
 _CHILD = Path(__file__).with_name("child.py")
 _TIMEOUT = 60.0  # seconds for one statement
-_PIECE = 1 << 20
 # What the child needs to start; it gets nothing else of the server's environment.
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 _TABLE = """CREATE TABLE IF NOT EXISTS memory_blocks (user_id VARCHAR(255) NOT NULL, label VARCHAR(255) NOT NULL, \
@@ -203,14 +202,16 @@ class Doltlite(Engine):
         address.require_usable()
         assert address.path  # noqa: S101 - it is a file
         address.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.process = subprocess.Popen(  # noqa: S603 - our own arguments
-            [sys.executable, "-I", str(_CHILD), str(address.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _KEPT if name in os.environ},
-        )
-        self._rest = b""
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self.process = subprocess.Popen(  # noqa: S603 - our own arguments
+                [sys.executable, "-I", str(_CHILD), str(address.path), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _KEPT if name in os.environ},
+                pass_fds=[theirs.fileno()],
+            )
         try:
             self._answer()
         except RicordoError:
@@ -219,20 +220,13 @@ class Doltlite(Engine):
 
     def run(self, sql: str, *values: object) -> list[Row]:
         """Return the rows of a statement."""
-        assert self.process.stdin  # noqa: S101 - it is a pipe
-        try:
-            self.process.stdin.write(json.dumps({"sql": sql, "values": values}).encode() + b"\n")
-            self.process.stdin.flush()
-        except OSError:
-            raise self._stopped() from None
+        with suppress(OSError):  # it has ended, and gives no answer either
+            self._pipe.send_bytes(json.dumps({"sql": sql, "values": values}).encode())
         return self._answer()
 
     def close(self) -> None:
         """End the child."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe and not pipe.closed:
-                with suppress(OSError):  # it has ended, with something unsent
-                    pipe.close()
+        self._pipe.close()
         try:
             self.process.wait(2)
         except subprocess.TimeoutExpired:
@@ -240,24 +234,17 @@ class Doltlite(Engine):
             self.process.wait()
 
     def _answer(self) -> list[Row]:
-        assert self.process.stdout  # noqa: S101 - it is a pipe
-        pieces = [self._rest]
-        while b"\n" not in pieces[-1]:
-            ready, _, _ = select.select([self.process.stdout], [], [], _TIMEOUT)
-            piece = os.read(self.process.stdout.fileno(), _PIECE) if ready else b""
-            if not piece:
-                raise self._stopped()
-            pieces.append(piece)
-        line, _, self._rest = b"".join(pieces).partition(b"\n")
-        answer = json.loads(line)
+        try:
+            answer = json.loads(self._pipe.recv_bytes()) if self._pipe.poll(_TIMEOUT) else None
+        except (EOFError, OSError):
+            answer = None
+        if answer is None:
+            self.process.kill()
+            raise Unavailable("doltlite has stopped, or does not answer. This is tried again; check the file's folder.")
         if "error" in answer:
             raise EngineError(answer["error"])
         rows: list[Row] = answer["rows"]
         return rows
-
-    def _stopped(self) -> Unavailable:
-        self.process.kill()
-        return Unavailable("doltlite has stopped, or does not answer. This is tried again; check the file's folder.")
 
 
 def open_engine(address: DoltAddress) -> Engine:

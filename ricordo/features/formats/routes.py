@@ -9,7 +9,6 @@ Texts and history are as they were when the export began; settings and proposals
 """
 
 import asyncio
-import io
 import zipfile
 from collections.abc import AsyncIterator
 from typing import IO, Any, cast
@@ -35,22 +34,19 @@ _ODD = str.maketrans({"\\": "%5C", ":": "%3A"})
 _PORTION = 20  # versions or proposals, each with its texts, that are in memory at a time
 
 
-class _Sink(io.RawIOBase):
+class _Sink(list[bytes]):
     """What the archive is written to: the bytes since they were last taken."""
 
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
     def write(self, data: Any) -> int:
-        self._parts.append(bytes(data))
-        return len(self._parts[-1])
+        self.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing, as it keeps nothing back."""
 
     def take(self) -> bytes:
-        taken = b"".join(self._parts)
-        self._parts.clear()
+        taken = b"".join(self)
+        self.clear()
         return taken
 
 

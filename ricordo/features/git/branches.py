@@ -5,6 +5,7 @@ that shows the memory as it is, in the layout of YouLab's first storage: `blocks
 Each commit depends on what is stored alone, so that every server makes the same.
 """
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from ricordo.storage.engine.store import Transaction
 
 PREFIX = b"refs/heads/agent/"
 TOML_BRANCH = b"refs/heads/toml"
+_NOT_IN_REFS = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
 _RICORDO = Actor("system", "ricordo", "Ricordo")
 
 
@@ -88,13 +90,8 @@ def _message(proposal: Proposal) -> str:
 
 def _ref_name(label: str) -> str:
     """The label as a part of a branch's name, which may not hold all that a label may."""
-    parts = (
-        "".join("-" if sign in " ~^:?*[\\" or not sign.isprintable() else sign for sign in part)
-        for part in label.split("/")
-    )
-    return "/".join(
-        part.replace("..", "-").replace("@{", "-").strip(".").removesuffix(".lock") or "-" for part in parts
-    )
+    parts = (_NOT_IN_REFS.sub("-", part).strip(".").removesuffix(".lock") or "-" for part in label.split("/"))
+    return "/".join(parts)
 
 
 def toml_commit(

@@ -138,11 +138,7 @@ class Push:
 
     def _commit(self, id: bytes) -> Commit:
         if id not in self._commits:
-            found = self._object(id, "commit")
-            try:
-                self._commits[id] = read_commit(found.body)
-            except Invalid as error:
-                raise Refused([str(error)]) from None
+            self._commits[id] = read_commit(self._object(id, "commit").body)
         return self._commits[id]
 
     def _object(self, id: bytes, kind: str) -> GitObject:

@@ -38,7 +38,6 @@ _PIECE = 65_515  # bytes that are copied at once, as many as a line of git's pro
 
 
 def repository_path(data_dir: Path, chain_id: str) -> Path:
-    """The path of the repository of a chain, if it has one."""
     return data_dir / chain_files.FOLDER / f"{chain_id}.git"
 
 
@@ -48,15 +47,14 @@ async def read_repository(store: Store, data_dir: Path, chain_id: str, work: Cal
     Any error that is not the repository's fault is raised as it came. Raises NotFound, Unavailable.
     """
     path = await refreshed(store, data_dir, chain_id)
-    before = await asyncio.to_thread(_identity, path)
     try:
         return await asyncio.to_thread(work, path)
     except Exception as error:
-        is_other = await asyncio.to_thread(_identity, path) != before  # it was rebuilt meanwhile
-        # A client's own fault is no reason to read every object.
-        is_thorough = not isinstance(error, RicordoError)
-        if not is_other and not await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=is_thorough):
+        # A client's own fault is no reason to read every object, or to try again.
+        is_ours = isinstance(error, RicordoError)
+        if not await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours) and is_ours:
             raise
+    # Also where it was rebuilt by another request meanwhile.
     return await asyncio.to_thread(work, await refreshed(store, data_dir, chain_id))
 
 
@@ -262,7 +260,3 @@ def _is_whole(repository: "Repo") -> bool:
         elif found.kind == "tree":
             waiting += [entry.id for entry in read_tree(found.body)]
     return True
-
-
-def _identity(path: Path) -> int:
-    return path.stat().st_ino if path.exists() else 0

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from ricordo.domain.git_objects import object_id
+from ricordo.errors import Invalid
 from ricordo.features.git import push as pushing
 from ricordo.features.git.objects import GitObject, Lacking, git_object
 from ricordo.features.git.push import Push, Refused
@@ -99,7 +100,7 @@ def test_what_is_lacking_or_malformed_is_told() -> None:
         with pytest.raises(Lacking, match="lacks the"):
             push({key: one for key, one in new.items() if key != id}).adoption(BASE, tip)
     bad = git_object("commit", new[tip].body.replace(b" +0100", b" soon"))
-    with pytest.raises(Refused, match="is malformed"):
+    with pytest.raises(Invalid, match="is malformed"):
         push({**new, bad.id: bad}).adoption(BASE, bad.id)
 
 
