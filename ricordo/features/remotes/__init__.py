@@ -14,7 +14,7 @@ class RemotesPlugin:
         return [LazyRouter("ricordo.features.remotes.routes", ("/users/*/remotes",))]
 
     def jobs(self) -> list[Any]:
-        from ricordo.features.remotes.jobs import HANDLERS
+        from ricordo.features.remotes.service import HANDLERS
 
         return [*HANDLERS]
 

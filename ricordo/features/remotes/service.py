@@ -2,6 +2,9 @@
 
 The database is the truth: jobs keep a remote in sync with it, can be repeated and killed anywhere, and pull what the owner commits
 at the remote. The kinds come from plugins (`ricordo.memory.remote_kind`); git and Dolt are built in.
+
+The transaction that changes a memory adds the job of its remotes (`storage/versions.py`). A sweep is for what changes without that:
+what the owner commits at the remote, titles, proposals that expire, and remotes that could not be reached for long.
 """
 
 import asyncio
@@ -9,20 +12,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
-from ricordo.domain.remote import Access, Remote
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.remote import SYNC, Access, Remote
 from ricordo.domain.scope import Scope, User
-from ricordo.errors import Conflict, Invalid, LeaseLost, RicordoError
+from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, RicordoError
 from ricordo.features.remotes import queries
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import open_memory
+from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import jobs, users
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.jobs import FencedStore
 
 # The setting that allows remotes at private addresses.
 PRIVATE = "RICORDO_ALLOW_PRIVATE_REMOTES"
+SWEEP = "memory_remotes_sweep"
+_SYNC_AFTER = 600 * SECOND
 
 
 class RemoteMoved(Exception):
@@ -123,3 +132,33 @@ def require_folder(path: Path, folders: Sequence[Path]) -> None:
         return
     except OSError as error:  # too long, or a file where a folder should be
         raise Invalid(f"{path} cannot be used ({error.strerror}). Choose another.") from error
+
+
+async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
+    scope, remote_id = Scope(job.organization_id), job.payload["remote_id"]
+    try:
+        remote = await runtime.store.read(lambda tx: queries.get(tx, scope, remote_id))
+    except NotFound:
+        return  # it was removed, or its user was erased
+    kind = runtime.remotes.get(remote.kind)
+    if kind is None:
+        missing = Invalid(f'There are no remotes of the kind "{remote.kind}" here. Install its plugin, or remove it.')
+        await runtime.store.write(lambda tx: note_error(tx, remote, str(missing), tx.clock.now()))
+        raise missing
+    try:
+        await sync(FencedStore(runtime.store, job), runtime.settings, kind, remote)
+    except LeaseLost:
+        # A server that froze in the middle may have written something older there since: the next job syncs once more.
+        await runtime.store.write(lambda tx: jobs.add(tx, remote.job()))
+        raise
+
+
+async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
+    def work(tx: Transaction) -> None:
+        for remote in queries.due(tx, list(runtime.remotes), tx.clock.now() - _SYNC_AFTER):
+            jobs.add(tx, remote.job())
+
+    await runtime.store.write(work)
+
+
+HANDLERS = (JobHandler(SYNC, _sync), JobHandler(SWEEP, _sweep, every_seconds=60.0))

@@ -18,7 +18,7 @@ from ricordo.features.dolt.database import Database
 from ricordo.features.dolt.engines import open_engine, read_address
 from ricordo.features.git import transport
 from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.jobs import HANDLERS, SWEEP
+from ricordo.features.remotes.service import HANDLERS, SWEEP
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
 from ricordo.plugins import Plugins, load_plugins
