@@ -1,24 +1,28 @@
-"""Values of the domain: each noun of the design is one frozen class, and runs, proposals and counts of tokens behave."""
+"""Values of the domain: each noun of the design is one frozen class; ids, labels, blocks, runs and counts of tokens behave."""
 
 import dataclasses
 import importlib
 import pkgutil
+import uuid
 from typing import get_args
 
 import pytest
 
 import ricordo.domain
+from ricordo.domain.block import require_label
+from ricordo.domain.git_objects import fits_git
+from ricordo.domain.ids import is_id, new_id, part_otid
 from ricordo.domain.run import StopReason, status_after
-from ricordo.domain.scope import Actor
 from ricordo.domain.usage import Usage
-from ricordo.domain.version import Proposal, ProposalStatus
-from ricordo.errors import Conflict
+from ricordo.errors import Invalid
+from tests.seams import make
 
 NOUNS = """Agent Message Block BlockVersion Proposal Passage Tool ToolRule Run Step User Job Conversation Archive
 RunStarted TextDelta ReasoningDelta ToolCallDelta StepSaved ApprovalAsked Compacted RunEnded Failed""".split()
 MODULES = [
     importlib.import_module(f"ricordo.domain.{module.name}") for module in pkgutil.iter_modules(ricordo.domain.__path__)
 ]
+ID = "message-1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e5f6"
 
 
 def test_a_noun_is_one_frozen_value() -> None:
@@ -30,23 +34,72 @@ def test_a_noun_is_one_frozen_value() -> None:
         assert kind.__dataclass_params__.frozen, noun
 
 
+def test_an_id_is_its_prefix_and_a_uuid4_and_what_is_nearly_one_is_none() -> None:
+    made = [new_id("agent") for _ in range(500)]
+    assert all(str(uuid.UUID(one.removeprefix("agent-"), version=4)) == one.removeprefix("agent-") for one in made)
+    assert len(set(made)) == len(made)
+    assert is_id(ID, "message")
+    assert not is_id(ID, "agent")
+    nearly = [ID.upper(), ID.replace("-4d2b", "-5d2b"), ID.replace("-8c3f", "-7c3f"), ID.removeprefix("message-")]
+    for text in ("", "message-", ID + "\n", ID + "0", "x" + ID, *nearly):
+        assert not is_id(text, "message"), text
+
+
+def test_the_otid_of_a_part_replaces_the_last_byte_by_its_number() -> None:
+    for part, end in ((0, "00"), (11, "0b"), (-1, "80")):
+        assert part_otid(ID, part) == f"1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e5{end}"
+
+
+def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_route_could_hold_is_none() -> None:
+    for label in [*"human persona Lieblings-Tee a/b/c/d 名前 historian my.history".split(), "course/week 1", "x" * 255]:
+        assert require_label(label) == label
+    for label in (
+        *("", " ", "/", "/human", "human/", "a//b", "a/ /b", "two\nlines", "nul\x00", "<human>", "del\x7f", "x" * 256),
+        *(
+            "git~1",
+            ".git./x",
+            ".gitmodules",
+            ".GIT \u200b".strip(),
+            "a/.g\u200cit",
+            "a\\.git",
+            "notes.md/b",
+            "a.MD/b/c",
+        ),
+    ):
+        with pytest.raises(Invalid, match="cannot be used"):
+            require_label(label)
+    for label in (".", "..", "a/../b", ".git/config", ".GIT", "history", "human/History", "a/restore", "compare/b"):
+        with pytest.raises(Invalid, match="has a meaning of its own"):
+            require_label(label)
+
+
+def test_what_means_something_to_git_is_no_label_and_other_words_are() -> None:
+    for label in (
+        *(".git/x", ".GIT", ".git./x", ".git /x", ".git:x/y", "a/.gitmodules/x", ".GitAttributes/x"),
+        *("git~1", "GI7EBA~1/x", "a\\b", ".g\u200cit/x", "human.md/more"),
+    ):
+        assert not fits_git(label), label
+    for label in ("human", "courses/week 1", "..git", ".gitter", "Übung", "human.md", "a~1", "git"):
+        assert fits_git(label), label
+
+
+def test_a_text_of_just_the_limit_fits_and_one_more_character_does_not() -> None:
+    block = make.block("human", limit=4)
+    block.require_fits("été ")
+    with pytest.raises(Invalid, match='"human" would hold 5 characters, but its limit is 4'):
+        block.require_fits("étés ")
+
+
+def test_a_block_is_read_only_by_its_flag_or_by_its_policy() -> None:
+    for is_read_only, flags in ((False, {}), (True, {"read_only": True}), (True, {"policy": "read_only"})):
+        assert make.block(**flags).is_read_only == is_read_only
+
+
 def test_a_run_ends_in_the_status_its_stop_reason_says() -> None:
     completed = {"end_turn", "max_steps", "tool_rule", "requires_approval"}
     for reason in get_args(StopReason):
         expected = "cancelled" if reason == "cancelled" else "completed" if reason in completed else "failed"
         assert status_after(reason) == expected, reason
-
-
-def test_a_settled_proposal_cannot_be_settled_again() -> None:
-    agent = Actor("agent", "agent-1", "Tutor")
-    waits = Proposal("proposal-1", "org-1", "chain-1", "human", None, None, "Likes tea.", agent, "She said so.", 0)
-    for status in get_args(ProposalStatus):
-        one = dataclasses.replace(waits, status=status)
-        if status in ("open", "conflicted"):
-            one.require_waiting()
-            continue
-        with pytest.raises(Conflict, match=f"is {status} already"):
-            one.require_waiting()
 
 
 def test_usages_add_by_kind_and_unreported_stays_unreported() -> None:

@@ -1,18 +1,22 @@
-"""Steps of a stored agent that edit its memory, and what someone else does to it meanwhile."""
+"""Steps of a stored agent that edit its memory, what someone else does to it meanwhile, and the memory of a user."""
 
 from dataclasses import replace
 from typing import Any
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import Actor, Scope
+from ricordo.memory import user_memory
 from ricordo.memory.step_commit import Committed, commit
+from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, blocks
 from ricordo.storage.engine.store import Store, Transaction
 from tests.seams import make
 
 SCOPE = Scope()
+ADA = Actor("user", "user-ada", "Ada")
+TUTOR = Actor("agent", "agent-tutor", "Tutor")
 
 
 async def save(store: Store, state: AgentState, memory: WorkingMemory, step_id: str = "step-1") -> Committed:
@@ -31,3 +35,17 @@ async def someone_else(store: Store, block: Block, **changes: Any) -> None:
         blocks.update(tx, stored, replace(stored, **changes), make.change_metadata("user-else"))
 
     await store.write(work)
+
+
+async def put(store: Store, label: str, text: str, who: str = "ada", by: Actor = ADA, **options: Any) -> Block:
+    """Write a block of a user's own memory."""
+
+    def work(tx: Transaction) -> Block:
+        owned = user_memory.open_memory(tx, SCOPE, who, makes=True)
+        return user_memory.put(tx, owned, label, text, by, PutOptions(**options))
+
+    return await store.write(work)
+
+
+async def owned_of(store: Store, who: str = "ada") -> UserMemory:
+    return await store.read(lambda tx: user_memory.open_memory(tx, SCOPE, who))

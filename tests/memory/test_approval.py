@@ -19,7 +19,7 @@ from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.step_commit import commit
-from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
+from ricordo.memory.user_memory import ProposalOptions, PutOptions
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import blocks, history, proposals, runs
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -27,26 +27,13 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import blocks as blocks_table
 from ricordo.storage.schema.memory_tables import chains
 from ricordo.storage.schema.memory_tables import proposals as proposals_table
+from tests.memory.steps import ADA, TUTOR, owned_of, put
 from tests.seams import make
 from tests.seams.stores import overlapped
 
-ADA = Actor("user", "user-ada", "Ada")
-TUTOR = Actor("agent", "agent-tutor", "Tutor")
 COACH = Actor("agent", "agent-coach", "Coach")
 # Edits of neighbouring lines collide, as they do in git, so a line stands between any two that are edited here.
 TEXT = "Name: Ada\n\nLikes: tea\n\nLives in: Turin\n"
-
-
-async def put(store: SqliteStore, label: str, text: str, **options: Any) -> Block:
-    def work(tx: Transaction) -> Block:
-        owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)
-        return user_memory.put(tx, owned, label, text, ADA, PutOptions(**options))
-
-    return await store.write(work)
-
-
-async def owned_of(store: SqliteStore) -> UserMemory:
-    return await store.read(lambda tx: user_memory.open_memory(tx, Scope(), "ada"))
 
 
 async def proposed(
@@ -115,6 +102,15 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
         "user-ada",
     )
     assert await reread(store, proposal) == done.proposal
+    # With a text of the owner's own it is the owner's, unless the text is what was proposed.
+    same, edited = (
+        await proposed(store, "rum", "gin"),
+        await proposed(store, "Turin", "Rome", by=COACH, reasoning="A change"),
+    )
+    await approve(store, same, body=TEXT.replace("tea", "gin"))
+    await approve(store, edited, body=TEXT.replace("tea", "gin fizz"))
+    authors = [(one.author, one.reason) for one in await store.read(lambda tx: history.page(tx, owned.chain.id))]
+    assert authors[:2] == [(ADA, "A change"), (TUTOR, "Edit human")]
 
 
 async def test_a_stale_proposal_is_merged_with_what_was_written_since(store: SqliteStore) -> None:
@@ -157,35 +153,7 @@ async def test_a_collision_is_shown_writes_nothing_and_waits_for_the_owner(store
     assert await text_of(store) == TEXT.replace("tea", "rum and milk")
 
 
-async def test_an_edited_proposal_is_the_owners_text_and_an_unchanged_one_its_authors(store: SqliteStore) -> None:
-    await put(store, "human", TEXT)
-    owned = await owned_of(store)
-    same = await proposed(store, "tea", "rum")
-    await approve(store, same, body=TEXT.replace("tea", "rum"))
-    edited = await proposed(store, "rum", "gin", reasoning="A change")
-    await approve(store, edited, body=TEXT.replace("tea", "gin fizz"))
-    authors = [
-        (version.author, version.reason) for version in await store.read(lambda tx: history.page(tx, owned.chain.id))
-    ]
-    assert authors[:2] == [(ADA, "A change"), (TUTOR, "Edit human")]
-
-
-async def test_a_decided_proposal_cannot_be_decided_again(store: SqliteStore) -> None:
-    await put(store, "human", TEXT)
-    one, two = await proposed(store, "tea", "rum"), await proposed(store, "Turin", "Rome", by=COACH)
-    await approve(store, one)
-    rejected = await store.write(lambda tx: approval.reject(tx, Scope(), two.id, ADA, reason="Not true"))
-    assert (rejected.status, rejected.note, rejected.resolved_by) == ("rejected", "Not true", "user-ada")
-    assert rejected == await reread(store, two)
-    for proposal, status in ((one, "approved"), (two, "rejected")):
-        with pytest.raises(Conflict, match=f"is {status} already"):
-            await approve(store, proposal)
-        with pytest.raises(Conflict, match=f"is {status} already"):
-            await store.write(lambda tx, id=proposal.id: approval.reject(tx, Scope(), id, ADA))  # type: ignore[misc]
-    assert await text_of(store) == TEXT.replace("tea", "rum")
-
-
-async def test_only_people_decide_and_only_about_their_own(store: SqliteStore) -> None:
+async def test_only_people_decide_only_about_their_own_and_only_once(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
     proposal = await proposed(store, "tea", "rum")
     for work in (approval.approve, approval.reject):
@@ -197,6 +165,14 @@ async def test_only_people_decide_and_only_about_their_own(store: SqliteStore) -
     owner = (await owned_of(store)).user.id
     done = await store.write(lambda tx: approval.approve(tx, Scope(subject_id=owner), proposal.id, ADA))
     assert isinstance(done, Approved)
+    other = await proposed(store, "Turin", "Rome", by=COACH)
+    rejected = await store.write(lambda tx: approval.reject(tx, Scope(), other.id, ADA, reason="Not true"))
+    assert (rejected.status, rejected.note, rejected.resolved_by) == ("rejected", "Not true", "user-ada")
+    assert rejected == await reread(store, other)
+    for decided, work in itertools.product((done.proposal, rejected), (approval.approve, approval.reject)):
+        with pytest.raises(Conflict, match=f"is {decided.status} already"):
+            await store.write(lambda tx, work=work, id=decided.id: work(tx, Scope(), id, ADA))  # type: ignore[misc]
+    assert await text_of(store) == TEXT.replace("tea", "rum")
 
 
 async def test_a_proposed_deletion_is_done_unless_the_block_changed(store: SqliteStore) -> None:

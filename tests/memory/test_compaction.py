@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.agent import TRIGGER, CompactionMode
 from ricordo.domain.message import ApprovalPart, CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.llm.tokens import message_tokens, text_tokens, transcript_tokens
+from ricordo.llm.tokens import message_tokens, transcript_tokens
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
 from ricordo.memory.summary import clipped
 from ricordo.prompt.transcript import heartbeat_event, paired
@@ -251,23 +251,6 @@ def test_a_large_system_message_does_not_make_all_of_the_conversation_leave() ->
     found = cut_at(window, "sliding_window", overhead=1_000)
     assert found is not None
     assert len(found.kept) >= 10
-
-
-def test_a_summary_is_clipped_to_its_characters_and_to_its_room() -> None:
-    assert clipped("word " * 100, 50, None) == ("word " * 100)[:47] + "..."
-    assert clipped("short", 50, 50) == "short"
-    assert clipped("abc", 0, None) == ""
-    for text in ("word " * 1_000, "日本語" * 1_000, "naïve " * 900):
-        short = clipped(text, None, 100)
-        assert 60 <= text_tokens(short) <= 100
-        assert short.endswith("...")
-    assert clipped("日本語", None, 0) == ""
-
-
-def test_the_room_of_a_summary_follows_the_window_and_the_correction() -> None:
-    assert summary_room(4_096) == 614
-    assert summary_room(200_000) == 12_500
-    assert summary_room(4_096, 200) == 307
 
 
 def test_after_a_refusal_the_same_transcript_counts_as_too_long() -> None:

@@ -39,10 +39,6 @@ def test_what_was_recalled_and_what_the_system_says_is_no_news_and_ones_own_word
         GUARD.require_new(text)
 
 
-def test_what_the_user_said_just_now_is_hers_to_have_kept() -> None:
-    EditGuard(lambda: GuardSources(recalled=(PASSAGE,), said=(f"Write this down: {PASSAGE}",))).require_new(PASSAGE)
-
-
 def test_sources_are_read_once_and_only_for_something_long() -> None:
     read: list[int] = []
 

@@ -25,9 +25,9 @@ from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import blobs, history, proposals
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
+from tests.memory.steps import ADA
 from tests.seams.stores import ManualClock
 
-ADA = Actor("user", "user-ada", "Ada")
 AGENTS = tuple(Actor("agent", f"agent-{name}", name.title()) for name in ("tutor", "coach"))
 LABELS = ("human", "goals", "courses/maths", "courses-old", "courses")
 LINES = ("", "tea", "rum", "Übt täglich 🍵", "maths", "x" * 80)
@@ -371,56 +371,3 @@ async def test_blame_goes_back_so_far_and_says_where_it_stopped(
         ("human 3", True),
         ("human 4", False),
     ]
-
-
-async def test_a_merge_collides_where_git_merge_file_says_so(tmp_path: Path) -> None:
-    compare_with_merge_file(tmp_path, triples=60, seed=3)
-
-
-async def test_a_merge_of_texts_that_repeat_themselves_is_never_another_than_gits(tmp_path: Path) -> None:
-    compare_with_merge_file(tmp_path, triples=60, seed=9, repeats=True)
-
-
-def compare_with_merge_file(folder: Path, *, triples: int, seed: int, repeats: bool = False) -> tuple[int, int]:
-    """Merge random triples of texts both ways; returns how many were clean and how many collided.
-
-    Where lines repeat themselves, which of them stayed is a matter of taste: then one may see a collision and the other none.
-    """
-    chance = random.Random(seed)  # noqa: S311 - repeatable
-    clean = collided = 0
-    for _ in range(triples):
-        count = chance.randrange(1, 14)
-        base = [chance.choice(("", "a", "b", "- tea")) if repeats else f"line {number}" for number in range(count)]
-        ours, theirs = (_edited(base, chance, who) for who in ("ours", "theirs"))
-        merged = merge_lines(*("".join(f"{line}\n" for line in lines) for lines in (base, ours, theirs)))
-        expected = merge_file(folder, base, ours, theirs)
-        is_matter_of_taste = repeats and None in (merged, expected)
-        assert merged == expected or is_matter_of_taste, (base, ours, theirs)
-        clean, collided = clean + (merged is not None), collided + (merged is None)
-    assert clean
-    assert collided
-    return clean, collided
-
-
-def merge_file(folder: Path, base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> str | None:
-    """What the stock git makes of three texts; None for a conflict."""
-    names = [str(folder / name) for name in ("ours", "base", "theirs")]
-    for name, lines in zip(names, (ours, base, theirs), strict=True):
-        Path(name).write_text("".join(f"{line}\n" for line in lines))
-    done = subprocess.run(["git", "merge-file", "-p", "-q", *names], capture_output=True, text=True, check=False)
-    assert done.returncode >= 0
-    return done.stdout if done.returncode == 0 else None
-
-
-def _edited(base: Sequence[str], chance: random.Random, who: str) -> list[str]:
-    lines = list(base)
-    for _ in range(chance.randrange(4)):
-        place = chance.randrange(len(lines) + 1)
-        match chance.randrange(4):
-            case 0:
-                lines.insert(place, f"{chance.choice((who, 'both'))} {chance.randrange(3)}")
-            case 1:
-                del lines[place : place + chance.randrange(1, 3)]
-            case _:
-                lines[place : place + 1] = [f"{chance.choice((who, 'both'))} {chance.randrange(3)}"]
-    return lines

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.scope import Scope
 from ricordo.memory import approval, user_memory
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history
@@ -15,10 +15,9 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
 from ricordo.storage.schema.memory_tables import blobs, blocks, blocks_log, chains, commits, proposals
+from tests.memory.steps import ADA, TUTOR
 from tests.seams.stores import count_statements
 
-ADA = Actor("user", "user-ada", "Ada")
-TUTOR = Actor("agent", "agent-tutor", "Tutor")
 TABLES = (users, chains, blocks, commits, blobs, proposals, blocks_log)
 
 

@@ -13,9 +13,8 @@ from ricordo.storage import archives, history, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
+from tests.memory.steps import ADA
 from tests.seams import make
-
-ADA = Actor("user", "user-ada", "Ada")
 
 
 async def test_an_answers_lineage_is_what_its_step_had_and_did(store: SqliteStore, scope: Scope) -> None:

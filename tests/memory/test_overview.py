@@ -35,20 +35,8 @@ def test_sections_add_up_to_about_what_a_request_takes() -> None:
     assert seen.summary == "She moved to Turin."
     assert seen.parts.base == AGENT.system
     assert (seen.limit, seen.recall_count, seen.passage_count, len(seen.messages)) == (64_000, 40, 7, 4)
-
-
-def test_counts_follow_what_the_provider_counted_and_the_threads_own_window() -> None:
-    window = [SYSTEM, make.message(AGENT, "Hello." * 100)]
-    plain = overview(STATE, window, TOOLS)
     thread = replace(STATE.conversation, token_percent=150, context_window=8_000)
-    seen = overview(replace(STATE, conversation=thread), window, TOOLS)
-    assert seen.tokens.messages == -(-plain.tokens.messages * 150 // 100)
-    assert seen.limit == 8_000
-    assert plain.summary is None
-    assert plain.tokens.summary == 0
-
-
-def test_an_empty_window_shows_the_agents_instructions() -> None:
-    seen = overview(STATE, [], ())
-    assert seen.parts.base == AGENT.system
-    assert (seen.tokens.messages, seen.tokens.tools, seen.messages) == (0, 0, ())
+    more = overview(replace(STATE, conversation=thread), window, TOOLS)
+    assert (more.tokens.messages, more.limit) == (-(-seen.tokens.messages * 150 // 100), 8_000)
+    empty = overview(STATE, [], ())
+    assert (empty.parts.base, empty.tokens.messages, empty.tokens.tools, empty.summary) == (AGENT.system, 0, 0, None)

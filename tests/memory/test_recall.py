@@ -69,12 +69,6 @@ async def test_another_agents_messages_are_not_found(library: Library) -> None:
     assert len(await library.recall.messages("jasmine", MessageFilter((state.agent.id, other.agent.id)), 5)) == 1
 
 
-async def test_without_an_archive_no_passage_is_found(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    await make.stored_archive(library.store, state.agent, "jasmine")
-    assert await library.recall.passages("jasmine", PassageFilter(()), 5) == []
-
-
 async def test_only_the_archives_that_are_asked_are_searched(library: Library) -> None:
     state = await make.stored_agent(library.store)
     one = await make.stored_archive(library.store, state.agent, "jasmine tea", name="one")
@@ -103,13 +97,6 @@ async def test_a_model_that_fails_leaves_a_search_by_words(library: Library) -> 
     library.embedder.fails(Unavailable("The model is away."), Unavailable("The model is away."))
     hits = await library.recall.passages("jasmine", PassageFilter((archive.id,)), 1)
     assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea", "fts")]
-
-
-async def test_where_nothing_is_embedded_a_search_by_meaning_goes_by_words(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "walk")
-    hits = await library.recall.passages("jasmine", PassageFilter((archive.id,)), 5, "vector")
-    assert [(hit.passage.text, hit.relevance.mode) for hit in hits][:1] == [("jasmine tea", "fts")]
 
 
 async def test_a_query_is_embedded_once_and_not_at_all_for_words_alone(library: Library) -> None:

@@ -8,7 +8,7 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import Invalid
-from ricordo.memory.rotation import TAG, Rotation, read_rotation
+from ricordo.memory.rotation import TAG, read_rotation
 from ricordo.memory.step_commit import Committed
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import archives, blocks, history
@@ -58,12 +58,6 @@ async def test_a_block_that_is_not_full_or_not_rotated_stays_whole(store: Sqlite
         assert committed.archives == ()
 
 
-async def test_a_proposal_does_not_fill_the_block(store: SqliteStore) -> None:
-    state, committed = await written(store, replace(filling(), policy="propose"))
-    assert [one.value for one in committed.blocks] == [state.blocks[0].value]
-    assert committed.archives == ()
-
-
 async def test_the_next_step_goes_on_with_what_was_kept(store: SqliteStore) -> None:
     state, committed = await written(store, filling())
     after = replace(state, blocks=committed.blocks, archives=committed.archives)
@@ -102,9 +96,3 @@ def test_settings_that_cannot_be_are_told(given: Any) -> None:
 async def test_settings_that_were_spoiled_cost_no_step(store: SqliteStore) -> None:
     _, committed = await written(store, filling({"strategy": "wild"}))
     assert [one.value for one in committed.blocks] == [LINES]
-
-
-def test_settings_have_the_strategies_own_defaults() -> None:
-    assert read_rotation({}) is None
-    assert read_rotation({"rotation": {"strategy": "aggressive"}}) == Rotation("aggressive", 0.7, 0.5)
-    assert read_rotation({"rotation": {"threshold": 0.6}}) == Rotation("adaptive", 0.6, 0.5)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.domain.block import DEFAULT_LIMIT
 from ricordo.domain.block_schema import BlockSchema, SchemaField
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.memory.schemas import (
@@ -57,12 +56,6 @@ def test_a_schema_is_read_with_its_fields_in_order() -> None:
         "propose",
         4000,
     )
-
-
-def test_a_schema_needs_no_more_than_a_field() -> None:
-    schema = parse_schema("[fields.notes]", "learning_journey")
-    assert (schema.title, schema.policy, schema.limit) == ("Learning journey", None, DEFAULT_LIMIT)
-    assert schema.fields == (SchemaField("notes", "string", "Notes"),)
 
 
 def test_a_schema_can_stand_in_a_table_of_a_larger_text() -> None:

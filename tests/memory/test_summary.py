@@ -7,7 +7,7 @@ import pytest
 
 from ricordo.domain.agent import CompactionMode, CompactionSettings
 from ricordo.domain.message import Message, TextPart, ToolCallPart
-from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
+from ricordo.domain.model import ModelRequest, ModelSettings, ToolSchema
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, Script, ScriptedModel
@@ -105,16 +105,6 @@ async def test_no_text_can_leave_its_tags_or_pretend_to_be_a_line_of_its_own() -
     assert "\n[2026-01-01 12:00:00 AM UTC+0000] agent: I promise." not in prompt
 
 
-async def test_an_earlier_summary_is_carried_into_the_next_one() -> None:
-    asked = model(["Both."])
-    messages = [make.message(AGENT, "She moved to Turin.", "summary"), *talk(2)]
-    await summarize(messages, SLIDING, writer=writer_of(asked))
-    prompt = prompt_of(asked.requests[0])
-    assert "<summary_so_far>\nShe moved to Turin.\n</summary_so_far>" in prompt
-    assert text("summary_so_far") in prompt
-    assert prompt.count("She moved to Turin.") == 1
-
-
 @pytest.mark.parametrize("window", [4_096, 8_000])
 async def test_ten_windows_of_messages_are_summed_up_piece_by_piece_and_each_request_leaves_room_for_double(
     window: int,
@@ -187,11 +177,6 @@ async def test_whatever_fails_ends_in_an_outline_and_what_was_spent_in_vain_coun
         assert summary.usage.prompt_tokens == spent, failure
 
 
-async def test_an_agents_model_that_is_not_given_is_passed_over() -> None:
-    summary = await summarize(talk(6), in_mode("self_compact_all"), writer=writer_of(model(["From outside."])))
-    assert (summary.text, summary.mode) == ("From outside.", "all")
-
-
 async def test_a_model_that_hangs_is_left_after_its_time_and_what_it_had_written_is_kept() -> None:
     async def answer(_: ModelRequest) -> Line:
         if len(asked.requests) > 1:
@@ -238,13 +223,6 @@ async def test_an_agent_sums_up_for_itself_behind_the_very_beginning_of_its_own_
     assert (request.tools, request.tool_choice) == (TOOLS, "none")
     assert request.settings == settings
     assert "hidden from the user" in prompt_of(request)
-
-
-async def test_an_agent_whose_last_message_is_its_own_is_asked_right_after_it() -> None:
-    asked = model(["Fine.", "Fine."], "own")
-    await summarize(talk(4), in_mode("self_compact_all"), writer=own_of(asked))
-    assert [message.role for message in asked.requests[0].messages[-2:]] == ["assistant", "user"]
-    assert len(asked.requests[0].messages) == 6
 
 
 async def test_an_agent_sums_up_ten_windows_for_itself_in_valid_pieces() -> None:
@@ -321,9 +299,3 @@ async def test_nothing_but_events_is_outlined_without_asking_anybody() -> None:
     beats = [make.message(AGENT, parts=(BEAT,))] * 3
     summary = await summarize(beats, SLIDING, writer=writer_of(asked))
     assert (summary.mode, summary.usage, asked.requests) == ("deterministic", Usage(), [])
-
-
-async def test_reasoning_in_the_reply_is_no_part_of_the_summary() -> None:
-    reply = ModelReply((TextPart("One."), TextPart("Two.")), Usage(10, 5))
-    summary = await summarize(talk(2), SLIDING, writer=writer_of(model([reply])))
-    assert (summary.text, summary.usage) == ("One.\nTwo.", Usage(10, 5))

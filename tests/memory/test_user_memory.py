@@ -5,44 +5,27 @@ Any sequence of them is compared with a plain model in `test_history.py`.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ricordo.domain.block import Block
-from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale, TooLong
 from ricordo.memory import approval, user_memory
 from ricordo.memory.proposals import ProposalDraft, propose
-from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
-from ricordo.storage import blocks, history, proposals, users, versions
+from ricordo.memory.user_memory import ProposalOptions
+from ricordo.storage import history, proposals, users
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import chains
-from tests.seams import make
-
-ADA = Actor("user", "user-ada", "Ada")
-TUTOR = Actor("agent", "agent-tutor", "Tutor")
-
-
-async def put(store: SqliteStore, label: str, text: str, who: str = "ada", by: Actor = ADA, **options: Any) -> Block:
-    def work(tx: Transaction) -> Block:
-        owned = user_memory.open_memory(tx, Scope(), who, makes=True)
-        return user_memory.put(tx, owned, label, text, by, PutOptions(**options))
-
-    return await store.write(work)
+from tests.memory.steps import ADA, TUTOR, owned_of, put
 
 
 async def do(store: SqliteStore, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Do this to Ada's memory."""
     return await store.write(lambda tx: work(tx, user_memory.open_memory(tx, Scope(), "ada"), *arguments, **options))
-
-
-async def owned_of(store: SqliteStore, who: str = "ada") -> UserMemory:
-    return await store.read(lambda tx: user_memory.open_memory(tx, Scope(), who))
 
 
 async def history_of(store: SqliteStore, label: str | None = None) -> list[BlockVersion]:
@@ -89,21 +72,6 @@ async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(s
     assert len(await store.read(lambda tx: tx.all(chains.select()))) == 1
     assert len(await store.read(lambda tx: tx.all(users_table.select()))) == 2  # the local user is the other
     assert owned.chain.versions == 10
-
-
-async def test_a_put_of_what_is_there_makes_no_version(store: SqliteStore) -> None:
-    block = await put(store, "human", "Name: Ada")
-    assert await put(store, "human", "Name: Ada", policy="propose") == block
-    assert len(await history_of(store)) == 1
-    titled = await put(store, "human", "Name: Ada", title="You")
-    assert (titled.title, titled.head) == ("You", block.head)
-
-
-async def test_a_put_from_an_older_version_keeps_what_was_written_since_in_other_lines(store: SqliteStore) -> None:
-    first = await put(store, "human", "a\nb\nc")
-    await put(store, "human", "a\nb\nC")
-    merged = await put(store, "human", "A\nb\nc", expected=(first.head or b"").hex())
-    assert merged.value == "A\nb\nC"
 
 
 async def test_a_put_from_an_older_version_that_collides_is_refused_and_changes_nothing(store: SqliteStore) -> None:
@@ -322,19 +290,3 @@ async def test_users_with_equal_labels_do_not_meet(store: SqliteStore) -> None:
     (theirs,) = await store.read(lambda tx: history.page(tx, bobs.chain.id))
     with pytest.raises(NotFound):
         await do(store, user_memory.restore, "human", theirs.id.hex(), ADA)
-
-
-async def test_a_put_reaches_agents_with_the_block_and_a_write_from_before_it_is_seen_as_stale(
-    store: SqliteStore,
-) -> None:
-    block = await put(store, "human", "a\nb", policy="direct")
-    await put(store, "human", "a\nB")
-    late = replace(block)
-    assert await store.write(lambda tx: blocks.write(tx, late, "A\nb", make.change_metadata("agent-1"))) is None
-    state = await make.stored_agent(store)
-    owned = await owned_of(store)
-    seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id, owned.user.id))
-    assert [one.value for one in seen] == ["a\nB"]
-    held = await store.read(lambda tx: versions.of_owner(tx, Scope(), "user", owned.user.id))
-    assert held
-    assert held.versions == 2
