@@ -5,17 +5,85 @@ keeps no state, and gives the same answer to the same request.
 """
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 
 from ricordo.domain.message import Part, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
-from ricordo.features.librarian.answers import spoken_answer
-from ricordo.features.librarian.grammar import read
-from ricordo.features.librarian.plan import SEARCHES, PlannedCall, complete, planned_calls
-from ricordo.features.librarian.view import SEND, LibrarianView, view_of
+from ricordo.features.librarian.grammar import (
+    READ_LENGTH,
+    Intent,
+    facts_asked,
+    facts_told,
+    is_single,
+    read,
+    shared,
+    statements,
+    topic,
+    words_in,
+)
+from ricordo.features.librarian.plan import (
+    ARCHIVE,
+    FORGET_WHICH,
+    INSERT,
+    REPLACE,
+    SEARCHES,
+    complete,
+    is_confirmed,
+    known_note,
+    matching,
+    planned_calls,
+    points_of,
+    question_of,
+)
+from ricordo.features.librarian.view import SEND, LibrarianCall, LibrarianView, note_of, view_of
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
+
+# What marks its own introduction, so that it introduces itself once in a conversation.
+_MARK = "not a language model"
+_INTRODUCTION = (
+    f"By the way: I am Ricordo's librarian, {_MARK}. I file what you tell me and find it again when you ask. "
+    'Say "help" to learn how to connect a real model.'
+)
+_HELP = (
+    f"I am Ricordo's librarian, {_MARK}: I work without any key or network.\n"
+    '- Tell me something ("I\'m allergic to nuts.", "Remember: the exam is on 12 May.") and I file it.\n'
+    '- Ask me ("What am I allergic to?", "What do you know about me?") and I look in my notes, the archive and everything you told '
+    "me, and quote it with its date.\n"
+    '- Say "Forget that I\'m allergic to nuts." and I strike it out of my notes.\n'
+    "To talk with a real model, set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start Ollama; then restart Ricordo and pick that model "
+    "for this agent. All that I filed stays and is there for it."
+)
+_ALL_RIGHT = "All right. Tell me something to remember, or ask about what you told me before."
+_FIXED = {
+    "help": _HELP,
+    "talk": _ALL_RIGHT,
+    "task": 'I cannot do that: it takes a language model, and I only file and find. Say "help" to learn how to connect one.',
+}
+_NOT_FOUND = (
+    'I don\'t know: I looked in {places} and found nothing about "{topic}". '
+    "If you tell me, I file it and can answer next time; for general knowledge, connect a language model."
+)
+_NOWHERE = (
+    "I have nowhere to file this: this agent has neither a block about you that I can write to nor an archive. "
+    "Your message itself stays in our history, though, and can be searched."
+)
+_FORGET_WHAT = (
+    "I strike out one note at a time. Say which one, with a word that is in it. To delete everything, delete the memory or the "
+    "agent itself; that is up to you, not to me."
+)
+_CANNOT_FORGET = (
+    "I cannot strike anything out of my notes: this agent has no tool for it. You can edit them yourself at any time."
+)
+_STAYS = "The message in which you said it stays in our history; deleting messages is up to you, not to me."
+# What the result of an edit says that waits for the block's owner.
+_PROPOSED = " was proposed"
+_PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
+_MOST_QUOTED = 3
+_MOST_NOTES = 20
+_LONGEST_QUOTE = 280
 
 
 class Librarian:
@@ -36,7 +104,7 @@ class Librarian:
         yield reply
 
 
-def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[PlannedCall]:
+def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[LibrarianCall]:
     """Return the words to say, or the calls to make."""
     intents = read(view.words)
     forced = request.forced_tool if request.forced_tool in view.tools else None
@@ -48,15 +116,222 @@ def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[Planne
         # A rule wants a call: one that speaks, else one that only looks.
         forced = forced or next((name for name in (SEND, *SEARCHES) if name in view.tools), next(iter(view.tools)))
     if forced is None:
-        return "That is all." if view.made(SEND) else spoken_answer(view, intents)
-    words = spoken_answer(view, intents) if forced == SEND else view.words
+        return "That is all." if view.made(SEND) else _spoken_answer(view, intents)
+    words = _spoken_answer(view, intents) if forced == SEND else view.words
     texts = dict.fromkeys(("query", "content", "new_string", "message"), words)
-    return [complete(PlannedCall(forced, {**texts, "request_heartbeat": is_asked}), view.tools[forced])]
+    return [complete(LibrarianCall(forced, {**texts, "request_heartbeat": is_asked}), view.tools[forced])]
 
 
-def _called(view: LibrarianView, calls: Sequence[PlannedCall]) -> tuple[Part, ...]:
+def _called(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, ...]:
     # The last message's id makes these ids new in every step, and the same when a step is tried again.
     return tuple(
         ToolCallPart(f"call_{view.key}{index}", call.tool, json.dumps(dict(call.arguments), ensure_ascii=False))
         for index, call in enumerate(calls)
     )
+
+
+def _spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
+    """Return the answer to all that was meant, in the order it was said; the introduction once in a conversation."""
+    if not view.words.strip():
+        return "I can only read words, and I found none in your message."
+    forgotten = [each for each in view.made(REPLACE) if _leaves_out(each)]
+    lines: list[str] = [*map(_forgotten, forgotten)]
+    for intent in intents:
+        match intent.kind:
+            case "tell":
+                lines.append(_told(view, intent.text))
+            case "forget" if not any(_is_about(intent.text, _replaced(each)) for each in forgotten):
+                lines.append(_not_forgotten(view, intent.text))
+            case "ask":
+                lines.append(_found(view, question_of(intents)))
+            case "list":
+                lines.append(_overview(view))
+            case kind if kind in _FIXED:
+                lines.append(_FIXED[kind])
+            case "yes" if is_confirmed(view, intents) and not forgotten:
+                lines.append(_CANNOT_FORGET)
+            case _:
+                pass
+    lines = lines or [_ALL_RIGHT]
+    if all(_MARK not in text for text in (*view.own_words, *lines)):
+        lines.append(_INTRODUCTION)
+    return "\n\n".join(dict.fromkeys(lines))
+
+
+def _told(view: LibrarianView, text: str) -> str:
+    words = " ".join(text[:READ_LENGTH].split())
+    filed = view.made(INSERT, REPLACE, ARCHIVE)
+    done = next((each for each in filed if words in " ".join(_new_words(each).split())), None)
+    if done is None:
+        note = known_note(view, text)
+        return f'I have that in my notes already: "{_short(note.words)}"' if note else _NOWHERE
+    if done.failed:
+        return f'I could not file "{_short(words)}": {_refusal(done)}. Your message stays in our history.'
+    if done.tool == ARCHIVE:
+        return f'I have filed this in the archive: "{_short(words)}"'
+    if _PROPOSED in done.text and words not in done.text:
+        return f'I asked to have this put in my notes: "{_short(words)}"\nThe answer was: "{_reason(done)}"'
+    if done.tool == REPLACE:
+        return f'I have corrected my notes about you: "{_short(words)}" (before: "{_replaced(done)}")'
+    return f'I have put this in my notes about you: "{_short(words)}"'
+
+
+def _leaves_out(outcome: LibrarianCall) -> bool:
+    return words_in(_new_words(outcome)) <= words_in(outcome.argument("old_string"))
+
+
+def _forgotten(done: LibrarianCall) -> str:
+    old, new = _replaced(done), note_of("", _new_words(done)).words
+    words = _short(next((each for each in statements(old) if each not in new), old)) if new else old
+    if done.failed:
+        return f'I could not strike out "{words}": {_refusal(done)}.'
+    if _PROPOSED in done.text:
+        return f'I asked to have this struck out of my notes: "{words}"\nThe answer was: "{_reason(done)}"'
+    return f'I have struck this out of my notes: "{words}"\n{_STAYS}'
+
+
+def _not_forgotten(view: LibrarianView, text: str) -> str:
+    if not topic(text) and not facts_asked(text):
+        return _FORGET_WHAT
+    found = matching(view, text)
+    if not found:
+        about = f'I have no note about "{_short(text, 80)}" to strike out.'
+        return f"{about} The archive and our messages I cannot delete; you can."
+    if REPLACE not in view.tools:
+        return _CANNOT_FORGET
+    return "\n".join([FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
+
+
+def _new_words(outcome: LibrarianCall) -> str:
+    return outcome.argument("new_string", "content")
+
+
+def _replaced(outcome: LibrarianCall) -> str:
+    return _short(note_of("", outcome.argument("old_string").strip()).words)
+
+
+def _refusal(outcome: LibrarianCall) -> str:
+    return f'{outcome.tool} says "{_reason(outcome)}"'
+
+
+def _reason(outcome: LibrarianCall) -> str:
+    return _short(outcome.text, 240)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Words that may answer, how they are quoted, their rank among sources, and how many of the question's words they share."""
+
+    words: str
+    opening: str
+    rank: int
+    on: str = ""
+    points: int = 0
+
+
+def _found(view: LibrarianView, question: str) -> str:
+    wanted, kinds = topic(question), facts_asked(question)
+    if not wanted and not kinds:
+        return "I can look things up by their words. Ask again with a word or two that I can search for."
+    found = _best(view, wanted, kinds)
+    lines = [f'{each.opening}: "{_short(each.words, _LONGEST_QUOTE)}"' for each in found]
+    if not lines:
+        searched = dict.fromkeys(_PLACES[each.tool] for each in view.made(*SEARCHES) if not each.failed)
+        *places, last = "my notes", *searched
+        about = _short(question.strip(" ?.!？"), 80)
+        lines = [_NOT_FOUND.format(places=f"{', '.join(places)} and {last}" if places else last, topic=about)]
+    elif len(lines) > 1:
+        lines = ["Here is what I found:", *(f"- {line}" for line in lines)]
+    broken = (f"Searching did not work everywhere: {_refusal(each)}." for each in view.made(*SEARCHES) if each.failed)
+    return "\n".join([*lines, *broken])
+
+
+def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[Evidence]:
+    """Return the best evidence, best first; nothing that shares no word or kind of fact with the question."""
+    # The last line first: of two lines from one day, the later is the newer.
+    notes = [
+        Evidence(note.words, _opening(note.said_on) if note.said_on else _note_opening(note.label), 0, note.said_on)
+        for note in reversed(view.notes)
+    ]
+    ranked = [replace(each, points=points_of(each.words, wanted, kinds)) for each in (*notes, *_hits(view))]
+    ranked = [each for each in ranked if each.points]
+    ranked.sort(key=lambda each: each.on, reverse=True)
+    ranked.sort(key=lambda each: (-each.points, each.rank))
+    facts = [each for each in ranked if kinds & facts_told(each.words)]
+    if facts and len(kinds) == 1 and all(map(is_single, kinds)):
+        # Someone has one name: the present one answers, older words about it do not.
+        noted = [each for each in facts if each.rank == 0]
+        ranked = [max(noted or facts, key=lambda each: (each.on, -each.rank))]
+    best = [each for each in ranked if each.points * 2 > ranked[0].points]
+    unique = {" ".join(each.words.casefold().split()): each for each in reversed(best)}
+    return [each for each in best if each in unique.values()][:_MOST_QUOTED]
+
+
+def _hits(view: LibrarianView) -> Iterator[Evidence]:
+    """Yield what the searches found; of a message only what was told in it: what was asked before is no answer."""
+    rows = [row for outcome in view.made(*SEARCHES) if not outcome.failed for row in _rows(outcome)]
+    said = [(row, read(str(row["content"]))) for row in rows]
+    forgotten = [
+        (intent.text, str(row.get("timestamp")))
+        for row, intents in said
+        if row.get("role")
+        for intent in intents
+        if intent.kind == "forget"
+    ]
+    for row, intents in said:
+        on = str(row.get("timestamp") or "")
+        item = Evidence(str(row["content"]), f"The archive says, filed on {_day(on)}", 2, on)
+        if row.get("role"):
+            told = " ".join(intent.text for intent in intents if intent.kind == "tell")
+            item = Evidence(told if row["content"] != view.words else "", _opening(on), 1, on)
+        # The history keeps what was struck out, but its owner did not want to hear it again.
+        if item.words and not any(on < later and _is_about(text, item.words) for text, later in forgotten):
+            yield item
+
+
+def _rows(outcome: LibrarianCall) -> list[dict[str, object]]:
+    found = outcome.message.get("results") if isinstance(outcome.message, dict) else outcome.message
+    rows = [row for row in found if isinstance(row, dict) and row.get("content")] if isinstance(found, list) else []
+    return [row for row in rows if row.get("role", "user") == "user"]
+
+
+def _is_about(text: str, words: str) -> bool:
+    wanted = topic(text)
+    is_same_fact = bool((facts_asked(text) | facts_told(text)) & facts_told(words))
+    return is_same_fact or (bool(wanted) and shared(wanted, words) * 2 > len(wanted))
+
+
+def _overview(view: LibrarianView) -> str:
+    """Return all that the notes say."""
+    lines = [f'- "{_short(note.words)}"' + (f" ({note.said_on})" if note.said_on else "") for note in view.notes]
+    if len(lines) > _MOST_NOTES:
+        lines[_MOST_NOTES:] = [f"… and {len(lines) - _MOST_NOTES} more lines."]
+    if lines:
+        return "\n".join(["This is what my notes say:", *lines])
+    return "I know nothing about you yet. Tell me something, and I file it."
+
+
+def _opening(on: str) -> str:
+    return f"You told me on {_day(on)}" if on else "You told me"
+
+
+def _note_opening(label: str) -> str:
+    return "My notes about you say" if label.rsplit("/", 1)[-1] == "human" else f'My notes "{label}" say'
+
+
+def _short(words: str, length: int = 160) -> str:
+    # A little more than fits is enough to see that it does not.
+    words = " ".join(words[: 20 * length].split())
+    if len(words) <= length:
+        return words
+    cut = words[:length].rsplit(" ", 1)[0]
+    return (cut if len(cut) > length // 2 else words[:length]) + " …"
+
+
+def _day(on: str) -> str:
+    """Return the date as people say it: `21 November 2026`."""
+    try:
+        day = date.fromisoformat(on[:10])
+    except ValueError:
+        return on
+    return f"{day.day} {day:%B %Y}"

@@ -19,7 +19,7 @@ from ricordo.features.librarian.grammar import (
     topic,
     words_in,
 )
-from ricordo.features.librarian.view import LibrarianView, Note, ShownBlock
+from ricordo.features.librarian.view import LibrarianCall, LibrarianView, Note, ShownBlock
 
 INSERT, REPLACE, ARCHIVE = "memory_insert", "memory_replace", "archival_memory_insert"
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
@@ -39,14 +39,6 @@ _LEAST = {"boolean": False, "integer": 0, "number": 0, "array": [], "object": {}
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedCall:
-    """A call to make."""
-
-    tool: str
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Statement:
     """One thing that a note says: all of it, or one of its sentences."""
 
@@ -58,7 +50,7 @@ class Statement:
         return " ".join(self.note.words.replace(self.words, " ", 1).split()).removesuffix(" and").strip(" ;")
 
 
-def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[PlannedCall]:
+def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
     """Return the calls to make now; none when it is time to speak."""
     if view.rounds and (view.may_call_in_parallel or view.rounds >= _MAX_ROUNDS):
         return []
@@ -69,13 +61,13 @@ def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[Planne
     return calls if view.may_call_in_parallel else calls[:1]
 
 
-def complete(call: PlannedCall, schema: ToolSchema) -> PlannedCall:
+def complete(call: LibrarianCall, schema: ToolSchema) -> LibrarianCall:
     """Return the call with what its schema demands besides, and without what it does not know."""
     properties: dict[str, Any] = schema.parameters.get("properties") or {}
     arguments = {name: value for name, value in call.arguments.items() if name in properties}
     for name in schema.parameters.get("required") or ():
         arguments.setdefault(name, _least(name, properties.get(name) or {}))
-    return PlannedCall(call.tool, arguments)
+    return LibrarianCall(call.tool, arguments)
 
 
 def _least(name: str, schema: Mapping[str, Any]) -> object:
@@ -135,7 +127,7 @@ def _to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement
     return list(dict.fromkeys(named))
 
 
-def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[PlannedCall]:
+def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[LibrarianCall]:
     if REPLACE not in view.tools:
         return
     for each in _to_forget(view, intents):
@@ -149,7 +141,7 @@ def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Plan
             yield _replacement(note.label, found, new, quote=view.words)
 
 
-def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[PlannedCall]:
+def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[LibrarianCall]:
     block, archives = view.person_block, ARCHIVE in view.tools
     room = block.limit - len(block.value) - 1 if block else 0
     lines: list[str] = []
@@ -168,10 +160,10 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[PlannedC
             archived.append(intent.text)
     if block and lines:
         words = {"label": block.label, "new_string": "\n".join(lines), "insert_line": -1, "quote": told[0].text}
-        yield PlannedCall(INSERT, words)
+        yield LibrarianCall(INSERT, words)
     if archives:
         texts = ["\n".join(archived)] if len(archived) > _MAX_ARCHIVED_APART else archived
-        yield from (PlannedCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in texts)
+        yield from (LibrarianCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in texts)
 
 
 def _outdated(block: ShownBlock, told: str) -> Note | None:
@@ -188,20 +180,18 @@ def _outdated(block: ShownBlock, told: str) -> Note | None:
     return None
 
 
-def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[PlannedCall]:
+def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
     words = question_of(intents)
-    if not words and (view.notes or not any(intent.kind == "list" for intent in intents)):
-        return []
-    query = words if topic(words) else " ".join(facts_asked(words)) or ("I my" if not words else "")
+    query = words if topic(words) else " ".join(facts_asked(words))
     if "home" in facts_asked(words):
         query += " moved home"
     found = {tool: limits for tool, limits in SEARCHES.items() if query and tool in view.tools}
-    return [PlannedCall(tool, {"query": query[:_LONGEST_QUERY], **limits}) for tool, limits in found.items()]
+    return [LibrarianCall(tool, {"query": query[:_LONGEST_QUERY], **limits}) for tool, limits in found.items()]
 
 
 def question_of(intents: Sequence[Intent]) -> str:
     return " ".join(intent.text for intent in intents if intent.kind == "ask")
 
 
-def _replacement(label: str, old: str, new: str, *, quote: str) -> PlannedCall:
-    return PlannedCall(REPLACE, {"label": label, "old_string": old, "new_string": new, "quote": quote})
+def _replacement(label: str, old: str, new: str, *, quote: str) -> LibrarianCall:
+    return LibrarianCall(REPLACE, {"label": label, "old_string": old, "new_string": new, "quote": quote})

@@ -53,8 +53,8 @@ class ShownBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class CallOutcome:
-    """A call made in this turn, and what it gave; `message` is None while no result is there."""
+class LibrarianCall:
+    """A call to make, or one made in this turn with what it gave; `message` is None while no result is there."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -78,7 +78,7 @@ class LibrarianView:
     today: date
     blocks: tuple[ShownBlock, ...]
     tools: Mapping[str, ToolSchema]
-    outcomes: tuple[CallOutcome, ...]
+    outcomes: tuple[LibrarianCall, ...]
     rounds: int
     own_words: tuple[str, ...]
     may_call_in_parallel: bool
@@ -93,7 +93,7 @@ class LibrarianView:
     def notes(self) -> tuple[Note, ...]:
         return tuple(note for block in self.blocks if block.name != "persona" for note in block.notes)
 
-    def made(self, *names: str) -> list[CallOutcome]:
+    def made(self, *names: str) -> list[LibrarianCall]:
         return [outcome for outcome in self.outcomes if outcome.tool in names]
 
 
@@ -166,17 +166,17 @@ def _today(system: str, message: Message | None) -> date:
     return to_datetime(message.created_at if message else 0).date()
 
 
-def _outcomes(turn: Sequence[Message]) -> Iterator[CallOutcome]:
+def _outcomes(turn: Sequence[Message]) -> Iterator[LibrarianCall]:
     results = {result.call_id: result for message in turn for result in message.tool_returns}
     for call in (call for message in turn for call in message.tool_calls):
         arguments, result = object_in(call.arguments), results.get(call.call_id)
         if result is None:
-            yield CallOutcome(call.name, arguments)
+            yield LibrarianCall(call.name, arguments)
             continue
         # Results are packaged: `{"status", "message", "time"}`.
         told = object_in(result.content)
         failed = result.status == "error" or told.get("status") == "Failed"
-        yield CallOutcome(call.name, arguments, failed, told.get("message", result.content))
+        yield LibrarianCall(call.name, arguments, failed, told.get("message", result.content))
 
 
 def _own_words(message: Message) -> Iterator[str]:
