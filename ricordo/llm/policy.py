@@ -17,8 +17,7 @@ from ricordo.domain.backoff import Backoff
 from ricordo.domain.message import Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind
-from ricordo.llm.repair import fault_in, is_empty, repair
-from ricordo.llm.stream_repair import StreamRepair
+from ricordo.llm.repair import StreamRepair, fault_in, is_empty, repair
 from ricordo.llm.written_calls import read_json
 from ricordo.settings import Settings
 

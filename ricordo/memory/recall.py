@@ -15,7 +15,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.passage import Passage, Relevance
 from ricordo.errors import RicordoError
 from ricordo.llm.chat import KnowsWords
-from ricordo.llm.registry.embedders import Embedders
+from ricordo.llm.registry.models import Embedders
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
 from ricordo.search.vector_index import VectorFilter, VectorIndex

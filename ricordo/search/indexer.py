@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict, ModelError, NotFound
 from ricordo.llm.chat import Embedder
-from ricordo.llm.registry.embedders import Embedders
+from ricordo.llm.registry.models import Embedders
 from ricordo.search import partitions, write_buffer
 from ricordo.search.partitions import EmbeddingBatch, PartitionOwner
 from ricordo.search.vector_index import VectorIndex, VectorRecord

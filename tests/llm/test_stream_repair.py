@@ -6,8 +6,7 @@ import pytest
 
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, Restarted, TextChunk, ToolCallChunk, ToolSchema
-from ricordo.llm.repair import repair
-from ricordo.llm.stream_repair import StreamRepair
+from ricordo.llm.repair import StreamRepair, repair
 from tests.llm.talk import CLOCK, WEATHER
 from tests.llm.test_written_calls import HOSTILE
 from tests.llm.wild import openai_shapes

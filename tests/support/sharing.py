@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Dialect, Engine
 
 from ricordo.llm.embedding import embedded
-from ricordo.llm.embedding.related import RelatedWords
+from ricordo.llm.embedding.embedded import RelatedWords
 from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.statements import Statements
 

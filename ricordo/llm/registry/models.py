@@ -1,22 +1,119 @@
-"""All models that can be used here, by their handles `provider/name`. Calls nobody who is not configured or on this machine."""
+"""All chat and embedding models that can be used here, by their handles `provider/name`. Calls nobody who is not configured."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ricordo.domain.model import ModelInfo
+from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.errors import NotFound
 from ricordo.llm.addresses import Connections
-from ricordo.llm.chat import ChatModel
+from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.directory import ModelDirectory, Registry
-from ricordo.llm.model_lists import ModelList, info_of
+from ricordo.llm.embedding import embedded
+from ricordo.llm.embedding.providers import google_embedder, openai_embedder
+from ricordo.llm.model_lists import ModelList, embedding_of, info_of
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_sdks import sdk_model
 from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, configured
 from ricordo.llm.provider_table import local_servers as started
-from ricordo.llm.registry.embedders import Embedders
 from ricordo.settings import ProviderSettings, Settings
+
+NONE = "none"
+# What clients of the retired Letta V1 server name to get that server's own default.
+ALIASES = ("letta/letta-free",)
+# Their lists hold chat models only, though they have others.
+_INCOMPLETE = ("openrouter",)
+_ADAPTERS = {"openai": openai_embedder, "google": google_embedder}
+
+
+class Embedders(Registry[Embedder]):
+    """The embedded model where it is installed, those of the providers in the directory, and those added one by one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        directory: ModelDirectory,
+        connections: Connections,
+        policy: CallPolicy,
+        *,
+        has_embedded: Callable[[], bool] = embedded.is_installed,
+    ) -> None:
+        super().__init__(directory)
+        self._settings = settings
+        self._connections = connections
+        self._policy = policy
+        self._embedded = embedded.EmbeddedModel() if has_embedded() else None
+        if self._embedded:
+            self.add(self._embedded)
+
+    async def require(self, handle: str) -> EmbeddingInfo:
+        """What is known of an embedding model. Raises NotFound where its provider lists its models and this is not among them."""
+        if handle in self._added:
+            return self._added[handle].info
+        provider, name, listed = await self._find(handle)
+        # A name may not tell what a model is for, and who chooses it may know: then it need only be there.
+        names = {info.name for info in listed.embedding} | {info.name for info in listed.chat} if listed else {name}
+        if not names & {name, f"{name}:latest"} and provider.name not in _INCOMPLETE:
+            raise self._not_found(handle)
+        return self._known(embedding_of(provider, name))
+
+    async def choose(self, handle: str | None) -> str | None:
+        """The handle to keep for what a client asked for; None, which follows the default, also for the retired server's own.
+
+        Raises NotFound for a model that cannot be used here: another one in its place would surprise.
+        """
+        if handle is None or handle in ALIASES:
+            return None
+        return (await self.require(handle)).handle
+
+    async def list(self) -> list[EmbeddingInfo]:
+        """All embedding models: the added ones, then each provider's, which is asked at most every five minutes."""
+        added = [embedder.info for embedder in self._added.values()]
+        listed = await self._directory.ask_all()
+        return added + [self._known(info) for each in listed for info in self._infos(each)]
+
+    def info(self, handle: str) -> EmbeddingInfo:
+        """What is known of a handle without asking anybody, also where it can be used no more."""
+        try:
+            return self.get(handle).info
+        except NotFound:
+            provider, _, name = handle.partition("/")
+            return EmbeddingInfo(handle, provider, name, "openai")
+
+    def default_handle(self) -> str | None:
+        """The handle for archives and messages: the setting, else the embedded model; None where there shall be or is none."""
+        handle = self._settings.embedding or (self._embedded.handle if self._embedded else None)
+        return None if handle == NONE else handle
+
+    async def close(self) -> None:
+        self._built.clear()
+
+    def _known(self, info: EmbeddingInfo) -> EmbeddingInfo:
+        built = self._built.get(info.handle)
+        return replace(info, dimensions=built.info.dimensions) if built else info
+
+    def _split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str]:
+        provider, name = super()._split(handle, may_be_down=may_be_down)
+        if provider.adapter not in _ADAPTERS:
+            raise self._not_found(handle)
+        return provider, name
+
+    def _infos(self, listed: ModelList) -> Sequence[EmbeddingInfo]:
+        split = ((info, self._directory.split(info.handle)) for info in listed.embedding)
+        return [info for info, found in split if found and found[0].adapter in _ADAPTERS]
+
+    def _not_found(self, handle: str) -> NotFound:
+        if handle == embedded.HANDLE:
+            return NotFound(f"Handle {handle} not found, its package is missing. {embedded.INSTALL}")
+        return NotFound(
+            f"{super()._not_found(handle)}. Leave the embedding out to use the default, or configure its provider."
+        )
+
+    def _build(self, provider: Provider, name: str) -> Embedder:
+        make = _ADAPTERS[provider.adapter]
+        return make(embedding_of(provider, name), self._connections, self._policy, api_key=provider.api_key)
+
 
 # The model of a built-in feature, for a server where no other is configured or found.
 LIBRARIAN = "ricordo/librarian"

@@ -9,8 +9,7 @@ from ricordo.errors import NotFound
 from ricordo.llm.embedding.embedded import HANDLE
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_table import LocalServer, Provider
-from ricordo.llm.registry.embedders import Embedders
-from ricordo.llm.registry.models import Models
+from ricordo.llm.registry.models import Embedders, Models
 from ricordo.settings import ProviderSettings, Settings
 from tests.support.model_server import Answer, ModelServer
 

@@ -4,8 +4,7 @@ import numpy as np
 
 from ricordo.llm.chat import KnowsWords
 from ricordo.llm.embedding import embedded
-from ricordo.llm.embedding.embedded import EmbeddedModel
-from ricordo.llm.embedding.related import LEAST_LIKE, NEAREST, RelatedWords
+from ricordo.llm.embedding.embedded import LEAST_LIKE, NEAREST, EmbeddedModel, RelatedWords
 from ricordo.llm.embedding.scripted import ScriptedEmbedder
 
 
