@@ -14,8 +14,20 @@ import numpy as np
 import pytest
 
 from ricordo.errors import Unavailable
+from ricordo.llm.chat import KnowsWords
 from ricordo.llm.embedding import embedded
-from ricordo.llm.embedding.embedded import TABLE, TOKENIZER, EmbeddedModel, is_installed, package_folder, pooled
+from ricordo.llm.embedding.embedded import (
+    LEAST_LIKE,
+    NEAREST,
+    TABLE,
+    TOKENIZER,
+    EmbeddedModel,
+    RelatedWords,
+    is_installed,
+    package_folder,
+    pooled,
+)
+from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from tests.support.sharing import LOAD
 
 
@@ -186,3 +198,44 @@ def test_what_points_nowhere_gives_zeros(tokens: list[int]) -> None:
 def test_a_long_text_loses_no_precision() -> None:
     # In float16 this sum would stop growing at 2,048.
     assert pooled(VECTORS, [0] * 5_000 + [1] * 5_000) == pytest.approx([1 / math.sqrt(5), 2 / math.sqrt(5), 0])
+
+
+async def test_a_word_is_given_words_near_in_meaning_nearest_first(model: EmbeddedModel) -> None:
+    related = await model.related("which job do they have")
+    assert {"jobs", "work", "career"} & set(related["job"])
+    assert len(related["job"]) <= 12
+
+
+async def test_names_numbers_and_other_scripts_are_given_none(model: EmbeddedModel) -> None:
+    assert await model.related("Caroline NATO 2023 Haus Ελλάδα 名前 été foo_bar") == {}
+    assert await model.related("") == {}
+
+
+async def test_a_very_long_question_is_read_at_its_beginning(model: EmbeddedModel) -> None:
+    related = await model.related("job " * 100_000 + "career")
+    assert set(related) <= {"job"}
+
+
+def test_only_a_model_that_knows_words_is_asked() -> None:
+    assert isinstance(EmbeddedModel(), KnowsWords)
+    assert not isinstance(ScriptedEmbedder(), KnowsWords)
+
+
+def test_the_first_look_at_signs_loses_no_word_that_is_near() -> None:
+    tokenizer, table = embedded._load(None)
+    words = sorted(token[1:] for token in tokenizer.get_vocab() if token.startswith("▁job") or token.startswith("▁wal"))
+    near = RelatedWords(tokenizer, table).of(" ".join(words))
+    whole = sorted((id, token[1:]) for token, id in tokenizer.get_vocab().items() if embedded_word(token))
+    vectors = table[[id for id, _ in whole]].astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert len(near) > 5
+    for word, found in near.items():
+        vector = table[tokenizer.encode(word, add_special_tokens=False).ids].sum(axis=0, dtype=np.float32)
+        likeness = vectors @ (vector / np.linalg.norm(vector))
+        exact = [whole[place][1] for place in np.argsort(-likeness)[:NEAREST] if likeness[place] >= LEAST_LIKE]
+        assert list(found) == exact
+
+
+def embedded_word(token: str) -> bool:
+    """Whether a token is a whole small word of three letters or more."""
+    return token.startswith("▁") and len(token) > 3 and token[1:].isascii() and token[1:].isalpha() and token.islower()
