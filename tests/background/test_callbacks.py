@@ -15,7 +15,7 @@ from ricordo.background.callbacks import HANDLER, signature, signing_key
 from ricordo.domain.job import Job
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.errors import Invalid, Unavailable
 from ricordo.storage import runs
 from ricordo.storage.engine.store import SqlStore, Transaction
 from tests.seams import make
@@ -141,13 +141,3 @@ async def test_a_private_address_is_refused_for_good(stage: Stage, receiver: Mod
     callback = await noted(stage, run)
     assert callback["status_code"] is None
     assert "no public address" in callback["error"]
-
-
-async def test_nobody_is_told_of_a_run_that_is_gone(stage: Stage, receiver: ModelServer) -> None:
-    run, job = await ended_run(stage, f"{receiver.root}/done")
-    await make.remove_agent(stage.store, run.agent_id)
-
-    with pytest.raises(NotFound):
-        await do(stage, job)
-
-    assert receiver.connections == 0

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from ricordo.background.worker import Schedule, by_kind, describe, is_final, retry_after
+from ricordo.background.worker import Schedule, by_kind, describe, retry_after
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import is_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.errors import Invalid
 from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -27,13 +27,6 @@ def test_retries_come_later_and_later_up_to_ten_minutes_and_never_all_at_once() 
         assert len(waits) > 10
         assert least * SECOND <= min(waits)
         assert max(waits) <= least * 1.2 * SECOND
-
-
-def test_what_is_wrong_for_good_is_not_tried_again() -> None:
-    assert is_final(Invalid("x"))
-    assert is_final(NotFound("x"))
-    assert not is_final(Unavailable("x"))
-    assert not is_final(ValueError("x"))
 
 
 _ERRORS = [

@@ -7,15 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from ricordo.background.postgres_worker import background_work
 from ricordo.background.worker import Pace
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid
+from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
+from ricordo.storage.engine.postgres import PostgresStore
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from tests.seams.jobs import LIMIT, QUICK, add, get, until, working
+from ricordo.storage.engine.store import Transaction
+from tests.seams.jobs import LIMIT, QUICK, add, address_of, get, runtime_on, until, working
 from tests.seams.stores import ManualClock
 
 DATABASES = ("sqlite", "postgresql")
@@ -41,6 +46,10 @@ class Gate:
         report(2, 2)
 
 
+async def nothing(_runtime: Runtime, _job: Job, _report: Report) -> None:
+    await asyncio.sleep(0)
+
+
 async def test_a_job_that_is_added_runs_at_once(store: SqliteStore, database: str, tmp_path: Path) -> None:
     seen: list[dict[str, object]] = []
 
@@ -61,20 +70,15 @@ async def test_a_job_that_is_added_runs_at_once(store: SqliteStore, database: st
 
 
 async def test_a_job_of_a_transaction_that_fails_was_never_there(store: SqliteStore, tmp_path: Path) -> None:
-    ran: list[str] = []
-
-    async def run(_runtime: Runtime, job: Job, _report: Report) -> None:
-        ran.append(job.id)
-
-    def add_and_fail(tx: object) -> None:
-        jobs.add(tx, Job("work", Scope().organization_id))  # type: ignore[arg-type]
+    def add_and_fail(tx: Transaction) -> None:
+        jobs.add(tx, Job("work", Scope().organization_id))
         raise Invalid("no")
 
-    async with working(store, tmp_path, JobHandler("work", run)):
+    async with working(store, tmp_path, JobHandler("work", nothing)):
         with pytest.raises(Invalid):
             await store.write(add_and_fail)
-        await until(store, await add(store))
-    assert len(ran) == 1
+        done = await until(store, await add(store))
+    assert await store.read(lambda tx: jobs.page(tx, Scope(), Page())) == [done]
 
 
 async def test_four_jobs_run_side_by_side_and_the_fifth_waits(store: SqliteStore, tmp_path: Path) -> None:
@@ -195,18 +199,15 @@ async def test_a_stop_puts_a_running_job_back_without_spending_an_attempt(store:
 
 
 async def test_a_stop_right_after_the_start_loses_nothing(store: SqliteStore, tmp_path: Path) -> None:
-    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
-        await asyncio.sleep(0)
-
     added = [await add(store, most_attempts=1) for _ in range(30)]
     for pause in range(6):
-        async with working(store, tmp_path, JobHandler("work", run)):
+        async with working(store, tmp_path, JobHandler("work", nothing)):
             for _ in range(pause):
                 await asyncio.sleep(0.001)
         for job in added:
             now = await get(store, job)
             assert (now.status, now.attempts) in {("waiting", 0), ("done", 1)}
-    async with working(store, tmp_path, JobHandler("work", run)):
+    async with working(store, tmp_path, JobHandler("work", nothing)):
         for job in added:
             assert (await until(store, job)).status == "done"
 
@@ -215,12 +216,9 @@ async def test_a_stop_right_after_the_start_loses_nothing(store: SqliteStore, tm
 async def test_what_a_dead_server_ran_runs_again_if_it_may(
     store: SqliteStore, tmp_path: Path, most: int, status: str
 ) -> None:
-    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
-        pass
-
     job = await add(store, most_attempts=most)
     await store.write(lambda tx: jobs.claim(tx, "dead", 1))
-    async with working(store, tmp_path, JobHandler("work", run)):
+    async with working(store, tmp_path, JobHandler("work", nothing)):
         ended = await until(store, job)
     assert (ended.status, ended.attempts) == (status, most)
     if status == "failed":
@@ -231,12 +229,9 @@ async def test_what_a_dead_server_ran_runs_again_if_it_may(
 async def test_beside_other_servers_a_job_is_taken_over_only_when_its_worker_is_silent(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
-    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
-        pass
-
     job = await add(store)
     await store.write(lambda tx: jobs.claim(tx, "elsewhere", 1))
-    async with working(store, tmp_path, JobHandler("work", run), is_alone=False):
+    async with working(store, tmp_path, JobHandler("work", nothing), is_alone=False):
         await asyncio.sleep(0.1)
         assert (await get(store, job)).worker == "elsewhere"
         clock.advance(31)
@@ -295,10 +290,7 @@ async def test_a_kind_that_nobody_knows_waits_a_day_and_then_says_what_to_do(
 async def test_a_delayed_job_runs_when_its_time_has_come(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
-    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
-        pass
-
-    async with working(store, tmp_path, JobHandler("work", run)):
+    async with working(store, tmp_path, JobHandler("work", nothing)):
         later = await add(store, key="same", not_before=clock.now() + 3600 * SECOND)
         # One that waits for its hour holds up nothing, not even jobs of its key.
         assert (await until(store, await add(store, key="same"))).status == "done"
@@ -310,15 +302,11 @@ async def test_a_delayed_job_runs_when_its_time_has_come(
 async def test_the_worker_survives_a_database_that_fails_for_a_while(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
-        pass
-
     async def broken(*_: object) -> None:
         raise OSError("the disk is full")
 
-    async with working(store, tmp_path, JobHandler("work", run), pace=QUICK):
-        job = await add(store)
-        await until(store, job)
+    async with working(store, tmp_path, JobHandler("work", nothing)):
+        await until(store, await add(store))
         with monkeypatch.context() as patch:
             patch.setattr(type(store), "read", broken)
             async with asyncio.timeout(LIMIT):
@@ -343,3 +331,32 @@ async def test_a_periodic_job_comes_once_in_each_period(store: SqliteStore, cloc
             assert len(slots) == period
             clock.advance(60)
     assert len(set(slots)) == len(slots)
+
+
+class Fetching:
+    """A plugin that brings one handler."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def jobs(self) -> list[JobHandler]:
+        return [JobHandler("weather.fetch", self.fetch)]
+
+    async def fetch(self, _runtime: Runtime, job: Job, _report: Report) -> None:
+        self.ran.append(job.id)
+
+
+async def test_the_jobs_of_a_plugin_run_while_the_server_does(
+    store: SqliteStore | PostgresStore, tmp_path: Path
+) -> None:
+    plugin, runtime = Fetching(), runtime_on(store, tmp_path)
+    runtime.plugins = Plugins([("weather", plugin)])
+    address = address_of(store) if isinstance(store, PostgresStore) else None
+    async with background_work(runtime, address=address):
+        job = await add(store, "weather.fetch")
+        assert (await until(store, job)).status == "done"
+    await add(store, "weather.fetch")
+    assert plugin.ran == [job.id]
+    with pytest.raises(Invalid, match=r'"weather\.fetch" have two handlers'):
+        async with background_work(runtime, plugin.jobs(), address=address):
+            pass

@@ -3,18 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import func, select, text
 
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.search.index import insert_messages
-from ricordo.storage import agents, archives, blocks, conversations, runs, tools
+from ricordo.storage import agents, conversations
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import metadata
 from tests.seams import make
 from tests.seams.stores import count_statements
 
@@ -128,50 +126,6 @@ async def test_a_page_is_filtered_by_tags_name_block_and_columns(store: SqliteSt
     assert await found(name="Bob", tags=["a"]) == []
 
 
-async def test_tags_in_use_are_listed_once_and_sorted(store: SqliteStore, scope: Scope) -> None:
-    await make.stored_agent(store, tags=["tea", "book"])
-    await make.stored_agent(store, tags=["tea"])
-    assert await store.read(make.tags_in_use) == ["book", "tea"]
-
-
-async def test_deleting_an_agent_takes_its_threads_messages_runs_and_steps_along(
-    store: SqliteStore, scope: Scope
-) -> None:
-    kept = await make.stored_agent(store)
-    await make.stored_messages(store, make.message(kept.agent, "kept secret"))
-    state = await make.stored_agent(store, with_blocks=[make.block()], with_tools=[make.tool()], tags=["tea"])
-    agent, run = state.agent, make.run(state.agent)
-    await make.stored_messages(store, make.message(agent, "deleted secret"))
-    await make.stored_archive(store, agent, "Tea grows.")
-    await store.write(lambda tx: runs.open_run(tx, run))
-    await store.write(lambda tx: runs.insert_step(tx, make.step(run)))
-    await make.remove_agent(store, agent.id)
-
-    def counts(tx: Transaction) -> dict[str, int]:
-        names = [name for name in metadata.tables if not name.startswith(("organizations", "users", "jobs", "search"))]
-        return {
-            name: count
-            for name in names
-            if (count := int(tx.all(select(func.count()).select_from(metadata.tables[name]))[0][0]))
-        }
-
-    assert await store.read(counts) == {
-        "agents": 1,
-        "conversations": 1,
-        "messages": 2,
-        # What has an owner of its own, or can be shared, stays.
-        "chains": 1,
-        "commits": 1,
-        "blobs": 1,
-        "blocks": 1,
-        "tools": 1,
-        "archives": 1,
-        "passages": 1,
-    }
-    statement = text("SELECT DISTINCT owner_id FROM search_buffer WHERE owner_id LIKE 'agent-%'")
-    assert await store.read(lambda tx: tx.connection.execute(statement).scalars().all()) == [kept.agent.id]
-
-
 async def test_a_window_and_the_counts_of_a_thread_are_saved_together(store: SqliteStore, scope: Scope) -> None:
     state = await make.stored_agent(store)
     id = state.conversation.id
@@ -214,25 +168,6 @@ async def test_past_messages_are_counted_and_the_newest_date_stays(store: Sqlite
     assert seen == [(4, 50), (7, 50), (10, 60)]
 
 
-async def test_an_agent_has_one_default_thread(store: SqliteStore) -> None:
-    agent = (await make.stored_agent(store)).agent
-    second = make.conversation(agent, id="conv-2", is_default=True)
-    with pytest.raises(Exception, match=r"conversations(\.agent_id|_one_default)"):
-        await store.write(lambda tx: conversations.insert_one(tx, second))
-
-
-async def test_tools_are_attached_once_and_taken_away(store: SqliteStore) -> None:
-    state = await make.stored_agent(store, with_tools=[make.tool("one"), make.tool("two")])
-    one, two = state.tools
-    with pytest.raises(Exception, match="agents_tools"):
-        await store.write(lambda tx: tools.attach(tx, state.agent.id, [one.id]))
-    assert await store.write(lambda tx: tools.detach(tx, state.agent.id, one.id))
-    assert not await store.write(lambda tx: tools.detach(tx, state.agent.id, one.id))
-    assert await store.read(lambda tx: tools.of_agent(tx, state.agent.id)) == (two,)
-    await store.write(lambda tx: tools.detach_all(tx, state.agent.id))
-    assert await store.read(lambda tx: tools.of_agent(tx, state.agent.id)) == ()
-
-
 async def test_creating_an_agent_with_blocks_and_tools_costs_eleven_inserts_however_many_they_are(
     store: SqliteStore,
 ) -> None:
@@ -241,16 +176,3 @@ async def test_creating_an_agent_with_blocks_and_tools_costs_eleven_inserts_howe
         await make.stored_agent(store, with_blocks=shown, with_tools=usable, tags=["a"])
     inserts = [sql for sql in counted.statements if sql.startswith("INSERT")]
     assert (len(inserts), len(counted.statements), counted.transactions) == (11, 15, 1)
-
-
-async def test_archives_attached_to_two_agents_are_seen_by_both(store: SqliteStore, scope: Scope) -> None:
-    one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
-    archive = await make.stored_archive(store, one, "Tea grows.")
-    await store.write(
-        lambda tx: tx.run(metadata.tables["agents_archives"].insert(), {"agent_id": two.id, "archive_id": archive.id})
-    )
-    for agent in (one, two):
-        assert await store.read(lambda tx, id=agent.id: archives.of_agent(tx, id)) == [archive]
-    await make.remove_agent(store, one.id)
-    assert await store.read(lambda tx: archives.of_agent(tx, two.id)) == [archive]
-    assert await store.read(lambda tx: blocks.count(tx, scope)) == 0

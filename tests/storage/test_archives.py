@@ -47,35 +47,6 @@ async def test_an_archive_and_its_passages_read_back_as_they_were_written(store:
     await store.write(work)
 
 
-async def test_an_archive_counts_its_passages_and_gathers_their_tags(store: SqliteStore, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    archive = await make.stored_archive(store, agent, "one", "two", tags=("b",))
-    tagged, plain = make.passage(archive, "three", tags=("a", "b")), make.passage(archive, "four")
-    after = await store.write(lambda tx: insert_passages(tx, archive, [tagged, plain]))
-    assert (after.passage_count, after.tags) == (4, ("a", "b"))
-    await store.write(lambda tx: delete_passage(tx, scope, [after], tagged.id))
-    (after,) = await store.read(lambda tx: archives.of_agent(tx, agent.id))
-    assert (after.passage_count, after.tags) == (3, ("b",))
-    assert after.updated_at > archive.updated_at
-
-
-async def test_two_writers_with_an_old_view_of_an_archive_count_and_tag_rightly(store: SqliteStore) -> None:
-    agent = (await make.stored_agent(store)).agent
-    old = await make.stored_archive(store, agent)
-    for tag in ("a", "b"):
-        await store.write(lambda tx, tag=tag: insert_passages(tx, old, [make.passage(old, tags=(tag,))]))
-    (after,) = await store.read(lambda tx: archives.of_agent(tx, agent.id))
-    assert (after.passage_count, after.tags) == (2, ("a", "b"))
-
-
-async def test_no_passages_change_nothing(store: SqliteStore) -> None:
-    agent = (await make.stored_agent(store)).agent
-    archive = await make.stored_archive(store, agent)
-    with count_statements(store) as counted:
-        assert await store.write(lambda tx: insert_passages(tx, archive, [])) == archive
-    assert counted.statements == []
-
-
 async def test_passages_come_in_the_order_of_the_ids_and_gone_ones_are_left_out(store: SqliteStore) -> None:
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     one, two = make.passage(archive, "one"), make.passage(archive, "two")
@@ -143,17 +114,6 @@ async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(sto
             await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
         costs.append(len([sql for sql in counted.statements if "INTO jobs" not in sql]))
     assert costs == [5, 5]
-
-
-async def test_a_tag_is_used_until_the_last_passage_that_has_it_goes(store: SqliteStore, scope: Scope) -> None:
-    archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
-    new = [make.passage(archive, tags=("a", "b")), make.passage(archive, tags=("b",))]
-    after = await store.write(lambda tx: insert_passages(tx, archive, new))
-    seen = []
-    for passage in new:
-        await store.write(lambda tx, id=passage.id: delete_passage(tx, scope, [after], id))
-        seen.append((await store.read(lambda tx: archives.get(tx, scope, archive.id))).tags)
-    assert seen == [("b",), ()]
 
 
 async def test_nothing_is_filed_in_an_archive_that_is_gone(store: SqliteStore, scope: Scope) -> None:

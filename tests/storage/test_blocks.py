@@ -129,21 +129,6 @@ async def test_an_agent_sees_its_blocks_in_the_order_of_attachment_each_label_on
     assert [block.id for block in await store.read(lambda tx: blocks.of_agent(tx, agent.id))] == [two.id, one.id]
 
 
-async def test_attaching_leaves_a_block_in_its_chain_and_detaching_leaves_the_block(
-    store: SqliteStore, scope: Scope
-) -> None:
-    (block,) = await make.stored_blocks(store, make.block())
-    states = [await make.stored_agent(store), await make.stored_agent(store)]
-    for state in states:
-        await store.write(lambda tx, id=state.agent.id: blocks.attach(tx, id, [block]))
-    ids = [state.agent.id for state in states]
-    assert await store.read(lambda tx: blocks.agent_ids(tx, block.id)) == ids
-    assert await store.write(lambda tx: blocks.detach(tx, ids[0], block.id))
-    assert not await store.write(lambda tx: blocks.detach(tx, ids[0], block.id))
-    assert await store.read(lambda tx: blocks.agent_ids(tx, block.id)) == ids[1:]
-    assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == block
-
-
 async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(store: SqliteStore, scope: Scope) -> None:
     block, other = await make.stored_blocks(store, make.block(tags=("tea",)), make.block("other"))
     agent = (await make.stored_agent(store)).agent
@@ -152,25 +137,6 @@ async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(stor
     assert await store.read(lambda tx: blocks.of_agent(tx, agent.id)) == (other,)
     left = await store.read(lambda tx: [row.id for row in tx.all(chains.select())])
     assert left == [other.chain_id]
-
-
-async def test_removing_one_block_of_an_owner_leaves_her_chain_and_the_others(store: SqliteStore) -> None:
-    chain = make.chain("user", "user-1")
-    one, two = make.block("one", chain_id=chain.id), make.block("two", chain_id=chain.id)
-    await store.write(lambda tx: blocks.insert_all(tx, [one, two], [chain], make.change_metadata()))
-    await store.write(lambda tx: blocks.remove(tx, one, make.change_metadata()))
-    assert await store.read(lambda tx: versions.of_owner(tx, Scope(), "user", "user-1"))
-    assert await store.read(lambda tx: [block.id for block in blocks.page(tx, Scope(), Page(), BlockFilter())]) == [
-        two.id
-    ]
-
-
-async def test_a_deleted_agents_attachments_go_and_its_blocks_stay(store: SqliteStore, scope: Scope) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block()])
-    await make.remove_agent(store, state.agent.id)
-    (kept,) = await store.read(lambda tx: blocks.page(tx, scope, Page(), BlockFilter()))
-    assert kept == state.blocks[0]
-    assert await store.read(lambda tx: blocks.agent_ids(tx, kept.id)) == []
 
 
 async def test_a_page_is_filtered_by_label_owner_agent_tags_and_pieces(store: SqliteStore, scope: Scope) -> None:

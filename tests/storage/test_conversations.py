@@ -89,16 +89,6 @@ async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another
     assert await listed(store, scope) == []
 
 
-async def test_a_deleted_thread_is_found_by_nobody(store: Store, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    thread = await stored_thread(store, agent, deleted_at=START)
-
-    assert await store.read(lambda tx: conversations.get(tx, thread.id)) is None
-    assert await listed(store, scope) == []
-    with pytest.raises(NotFound):
-        await store.read(lambda tx: conversations.require(tx, scope, thread.id))
-
-
 async def test_threads_are_listed_without_agents_own_and_hidden_ones_by_agent_summary_and_archive(
     store: Store, scope: Scope
 ) -> None:

@@ -92,15 +92,6 @@ async def test_a_runs_messages_can_be_followed_by_seq(store: SqliteStore) -> Non
     assert await store.read(lambda tx: messages.of_run(tx, "run-1", after=stored[1].seq)) == stored[2:]
 
 
-async def test_a_page_is_filtered_by_columns(store: SqliteStore, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    said = await make.stored_messages(store, make.message(agent), make.message(agent, role="assistant"))
-    other = (await make.stored_agent(store)).agent
-    await make.stored_messages(store, make.message(other))
-    page = await store.read(lambda tx: messages.page(tx, scope, Page(), agent_id=agent.id, role="assistant"))
-    assert page == said[1:]
-
-
 async def test_a_rewritten_system_message_keeps_its_place_and_its_id(store: SqliteStore, scope: Scope) -> None:
     state = await make.stored_agent(store)
     (id,) = state.conversation.window

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, func, select, text
+from sqlalchemy import create_engine, select, text
 
 from ricordo.agents.deletion import purge_portion
-from ricordo.agents.run_end import close_expired, heal
+from ricordo.agents.run_end import heal
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.agent import Agent
 from ricordo.domain.block import Block
@@ -27,18 +28,17 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
-from ricordo.errors import Collision, Conflict, Invalid, LeaseLost, Unavailable
+from ricordo.errors import Collision, Invalid, Unavailable
 from ricordo.memory import step_commit as committing
 from ricordo.memory.step_commit import file_passages
 from ricordo.memory.working_memory import PassageDraft, WorkingMemory
-from ricordo.search import partitions, rebuild
+from ricordo.search import rebuild
 from ricordo.search.index import insert_messages
 from ricordo.settings import Settings
 from ricordo.storage import agents, archives, blocks, conversations, deletion, migrations, runs, tools
 from ricordo.storage.engine import postgres as module
 from ricordo.storage.engine.database import check, open_store
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
-from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Overtaken, Transaction, to_json
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import messages as messages_table
@@ -81,6 +81,25 @@ async def until(sql: str) -> None:
     async with asyncio.timeout(LIMIT):
         while not await asyncio.to_thread(server().run, sql):  # noqa: ASYNC110 - in the database
             await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def kept_open(store: PostgresStore, work: Callable[[Transaction], Any]) -> AsyncIterator["asyncio.Task[Any]"]:
+    """Run the unit in a transaction that stays open until another one waits for its lock."""
+    is_done, ends = threading.Event(), threading.Event()
+
+    def wait(tx: Transaction) -> Any:
+        result = work(tx)
+        is_done.set()
+        ends.wait(LIMIT)
+        return result
+
+    working = asyncio.create_task(store.write(wait))
+    assert await asyncio.to_thread(is_done.wait, LIMIT)
+    yield working
+    await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    ends.set()
+    await working
 
 
 def open_run(agent_id: str, conversation_id: str, now: int) -> Run:
@@ -219,23 +238,6 @@ async def test_of_many_that_want_one_conversations_lease_one_gets_it(
         assert await other.write(lambda tx, ended=ended: runs.end(tx, ended))  # type: ignore[misc]
 
 
-async def test_a_message_with_one_otid_is_stored_once_by_however_many_servers(
-    store: PostgresStore, other: PostgresStore
-) -> None:
-    agent = (await make.stored_agent(store)).agent
-
-    async def say(which: PostgresStore) -> bool:
-        try:
-            await make.stored_messages(which, replace(make.message(agent, "Hello."), otid="one"))
-        except Collision:
-            return False
-        return True
-
-    assert sorted(await asyncio.gather(*(say(which) for which in (store, other) * 5))) == [*[False] * 9, True]
-    count = select(func.count()).select_from(messages_table).where(messages_table.c.otid == "one")
-    assert await store.read(lambda tx: tx.all(count)[0][0]) == 1
-
-
 async def test_edits_of_one_block_by_several_servers_are_compared_and_none_is_lost(
     store: PostgresStore, other: PostgresStore
 ) -> None:
@@ -279,48 +281,17 @@ async def test_a_change_that_met_another_is_made_again_from_what_is_there_now(
     assert (changed.value, changed.description, changed.version) == ("new", "Described.", 3)
 
 
-async def test_a_change_that_always_meets_another_ends_as_a_conflict(store: PostgresStore) -> None:
-    (block,) = await make.stored_blocks(store, make.block())
-    stale = replace(block, version=99)
-    with pytest.raises(Conflict, match="changed since you read it"):
-        await store.write(lambda tx: blocks.update(tx, stale, stale, make.change_metadata()))
-
-
 async def test_a_held_run_is_not_ended_behind_its_owners_back(
     store: PostgresStore, other: PostgresStore, clock: ManualClock
 ) -> None:
     """A healer that waits for the row sees the lease that was renewed meanwhile."""
     run = await begun(store)
     clock.advance(LEASE / SECOND + 1)
-    holding, told = threading.Event(), threading.Event()
-
-    def renew(tx: Transaction) -> None:
-        assert runs.renew(tx, run.id, run.lease_token or "", clock.now() + LEASE)
-        holding.set()
-        told.wait(LIMIT)
-
-    renewing = asyncio.create_task(store.write(renew))
-    assert await asyncio.to_thread(holding.wait, LIMIT)
-    healing = asyncio.create_task(other.write(lambda tx: heal(tx, run)))
-    await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    told.set()
-    await renewing
+    token, later = run.lease_token or "", clock.now() + LEASE
+    async with kept_open(store, lambda tx: runs.renew(tx, run.id, token, later)) as renewing:
+        healing = asyncio.create_task(other.write(lambda tx: heal(tx, run)))
+    assert await renewing
     assert await healing is False
-
-
-async def test_only_expired_runs_are_closed_and_none_that_is_alive_here(
-    store: PostgresStore, other: PostgresStore, clock: ManualClock
-) -> None:
-    dead, alive = await begun(store), await begun(store)
-    clock.advance(LEASE / SECOND - 1)
-    assert await other.write(close_expired) == []
-    clock.advance(2)
-    assert [run.id for run in await other.write(lambda tx: close_expired(tx, {alive.id}))] == [dead.id]
-    closed = await store.read(lambda tx: runs.get(tx, Scope(), dead.id))
-    assert (closed.status, (closed.error or {})["type"]) == ("failed", "interrupted")
-    with pytest.raises(LeaseLost):
-        await store.write(lambda tx: runs.save(tx, replace(dead, step_count=1)))
-    await store.write(lambda tx: runs.save(tx, replace(alive, step_count=1)))
 
 
 async def test_closing_a_run_keeps_the_progress_that_was_saved_since_it_was_read(store: PostgresStore) -> None:
@@ -390,20 +361,8 @@ async def test_no_run_begins_in_a_thread_that_is_held(store: PostgresStore, othe
     """Otherwise a reset could delete the messages of a turn that begins beside it."""
     state = await make.stored_agent(store)
     run = open_run(state.agent.id, state.conversation.id, store.clock.now())
-    holding, told = threading.Event(), threading.Event()
-
-    def hold(tx: Transaction) -> list[Run]:
-        conversations.lock(tx, state.conversation.id)
-        holding.set()
-        told.wait(LIMIT)
-        return runs.open_runs(tx, conversation_id=state.conversation.id)
-
-    resetting = asyncio.create_task(store.write(hold))
-    assert await asyncio.to_thread(holding.wait, LIMIT)
-    beginning = asyncio.create_task(other.write(lambda tx: runs.open_run(tx, run)))
-    await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    told.set()
-    assert await resetting == []
+    async with kept_open(store, lambda tx: conversations.lock(tx, state.conversation.id)):
+        beginning = asyncio.create_task(other.write(lambda tx: runs.open_run(tx, run)))
     await beginning
 
 
@@ -425,26 +384,15 @@ async def test_an_archive_that_is_detached_at_this_moment_takes_nothing_more(
     state = await make.stored_agent(store)
     left = await make.stored_archive(store, state.agent)
     state = await store.read(lambda tx: agents.load(tx, Scope(), state.agent.id))
-    holding, told = threading.Event(), threading.Event()
-
-    def detach(tx: Transaction) -> None:
-        archives.detach(tx, state.agent.id, left.id)
-        holding.set()
-        told.wait(LIMIT)
-
-    detaching = asyncio.create_task(store.write(detach))
-    assert await asyncio.to_thread(holding.wait, LIMIT)
-    filing = asyncio.create_task(other.write(lambda tx: file_passages(tx, state, [make.passage(left, "Late.")])))
-    await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    told.set()
-    await detaching
+    async with kept_open(store, lambda tx: archives.detach(tx, state.agent.id, left.id)):
+        filing = asyncio.create_task(other.write(lambda tx: file_passages(tx, state, [make.passage(left, "Late.")])))
     (own,) = await filing
     assert own.id != left.id
     assert (await store.read(lambda tx: archives.get(tx, Scope(), left.id))).passage_count == 0
 
 
 async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no_index(
-    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, other: PostgresStore
 ) -> None:
     state = await make.stored_agent(store)
     agent_id = state.agent.id
@@ -453,27 +401,14 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
     portion = await store.read(lambda tx: rebuild.read_portion(tx, agent_id, (-1, 0), {}))
     assert portion
     await store.write(lambda tx: rebuild.add_portion(tx, agent_id, portion))
-    looked, told = threading.Event(), threading.Event()
-
-    def owner_of(tx: Transaction, owner_id: str) -> partitions.PartitionOwner | None:
-        found = real(tx, owner_id)
-        looked.set()
-        told.wait(LIMIT)
-        return found
 
     async def remove() -> None:
         await other.write(lambda tx: deletion.hide_agent(tx, Scope(), agent_id))
         while await other.write(lambda tx: purge_portion(tx, "agent", agent_id)):
             pass
 
-    real = partitions.owner_of
-    monkeypatch.setattr(partitions, "owner_of", owner_of)
-    taking_over = asyncio.create_task(store.write(lambda tx: rebuild.take_over(tx, agent_id, [])))
-    assert await asyncio.to_thread(looked.wait, LIMIT)
-    removing = asyncio.create_task(remove())
-    await until("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    told.set()
-    await taking_over
+    async with kept_open(store, lambda tx: rebuild.take_over(tx, agent_id, [])):
+        removing = asyncio.create_task(remove())
     await removing
     while await store.write(lambda tx: rebuild.drop_remains(tx, agent_id)):
         pass
@@ -636,19 +571,6 @@ async def test_json_comes_back_equal_and_in_order(store: PostgresStore, value: d
 
 
 # --- opening ---
-
-
-async def test_settings_open_the_database_they_name(tmp_path: Path) -> None:
-    url = server().new_database()
-    shared = await asyncio.to_thread(open_store, Settings(data_dir=tmp_path, database_url=url))
-    alone = open_store(Settings(data_dir=tmp_path))
-    assert isinstance(shared, PostgresStore)
-    assert isinstance(alone, SqliteStore)
-    for store in (shared, alone):
-        await make.stored_agent(store)
-        assert await store.read(lambda tx: agents.count(tx, Scope())) == 1
-        await store.close()
-    server().drop(url)
 
 
 def test_without_psycopg_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.errors import Collision, NotFound
+from ricordo.errors import NotFound
 from ricordo.storage import providers
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -59,12 +59,6 @@ async def test_another_organisation_sees_changes_and_deletes_nothing(store: Sqli
     assert await store.read(lambda tx: providers.get(tx, scope, mine.id)) == mine
 
 
-async def test_a_name_is_taken_once(store: SqliteStore) -> None:
-    await store.write(lambda tx: providers.insert_one(tx, provider()))
-    with pytest.raises(Collision, match='"mine" already'):
-        await store.write(lambda tx: providers.insert_one(tx, provider()))
-
-
 async def test_an_update_changes_all_but_name_and_type(store: SqliteStore, scope: Scope) -> None:
     mine = provider(region="eu-west-1", secret="sealed")
     changed = replace(
@@ -86,13 +80,6 @@ async def test_a_page_can_be_narrowed_by_name_and_by_type(store: SqliteStore, sc
     assert await names() == ["b", "a"]
     assert await names(name="a") == ["a"]
     assert await names(provider_type="groq") == ["b"]
-
-
-async def test_a_deleted_provider_is_gone_with_its_keys(store: SqliteStore, scope: Scope) -> None:
-    mine = provider(secret="sealed")
-    await store.write(lambda tx: providers.insert_one(tx, mine))
-    await store.write(lambda tx: providers.delete_one(tx, scope, mine.id))
-    assert await store.read(lambda tx: providers.of_organization(tx, LOCAL_ORGANIZATION)) == ()
 
 
 def test_no_key_is_shown_where_a_provider_is_printed() -> None:

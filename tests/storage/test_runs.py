@@ -106,21 +106,6 @@ async def test_a_lease_is_renewed_by_its_holder_while_the_run_is_open(store: Sql
     assert not await store.write(lambda tx: runs.renew(tx, run.id, "token-1", later + 10))
 
 
-async def test_what_came_of_a_callback_is_noted_beside_whom_to_call(store: SqliteStore, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    run = await opened(store, make.run(agent, callback={"url": "https://example.com/done"}))
-
-    await store.write(
-        lambda tx: runs.note_callback(tx, run.id, {"sent_at": 7, "status_code": None, "error": "Nobody."})
-    )
-    await store.write(lambda tx: runs.note_callback(tx, run.id, {"status_code": 204, "error": None}))
-    await store.write(lambda tx: runs.note_callback(tx, "run-that-is-gone", {"status_code": 204}))
-
-    kept = await store.read(lambda tx: runs.get(tx, scope, run.id))
-    noted = {"url": "https://example.com/done", "sent_at": 7, "status_code": 204, "error": None}
-    assert kept == replace(run, callback=noted)
-
-
 async def test_another_organizations_run_and_step_are_not_found(store: SqliteStore) -> None:
     run = await opened(store)
     step = make.step(run)

@@ -18,7 +18,6 @@ from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import SqlStore, Transaction
 from ricordo.storage.schema.core_tables import messages
 from tests.seams import make
-from tests.seams.stores import ManualClock
 from tests.support.postgres import server
 
 LIMIT = 10  # seconds
@@ -93,7 +92,3 @@ async def test_a_slow_write_is_logged_with_its_name(store: SqlStore, caplog: pyt
     with caplog.at_level(logging.WARNING, "ricordo.storage.engine.store"):
         await store.write(slow)
     assert "slow" in str(caplog.records[0].__dict__["work"])
-
-
-def test_times_in_a_transaction_come_from_the_stores_clock(store: SqlStore, clock: ManualClock) -> None:
-    assert store.clock is clock

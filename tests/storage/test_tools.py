@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ricordo.domain.scope import Scope
-from ricordo.errors import Collision, NotFound
+from ricordo.errors import NotFound
 from ricordo.storage import tools
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -32,13 +32,6 @@ async def test_a_tool_reads_back_as_it_was_written_and_as_it_was_changed(store: 
     changed = replace(tool, description="Throws.", needs_approval=False, tags=(), updated_by="user-2", updated_at=9)
     await store.write(lambda tx: tools.update(tx, changed))
     assert await store.read(lambda tx: tools.by_ids(tx, scope, [other.id, tool.id])) == [other, changed]
-
-
-async def test_a_tools_name_stands_once_in_an_organization(store: SqliteStore, scope: Scope) -> None:
-    await store.write(lambda tx: tools.insert_all(tx, [make.tool("one")]))
-    with pytest.raises(Collision):
-        await store.write(lambda tx: tools.insert_all(tx, [make.tool("two"), make.tool("one")]))
-    assert await store.read(lambda tx: tools.count(tx, scope)) == 1
 
 
 async def test_tools_are_found_by_name_and_only_in_their_organization(store: SqliteStore, scope: Scope) -> None:

@@ -53,10 +53,3 @@ async def test_old_traces_and_those_beyond_the_number_go_in_portions(store: Sqli
     assert [await prune(1000) for _ in range(3)] == [traces.PORTION, 5, 0]
     assert [await prune(4) for _ in range(3)] == [traces.PORTION, 3, 0]
     assert await store.read(lambda tx: traces.of_run(tx, scope, run.id, 1000)) == new[-4:]
-
-
-async def test_a_run_takes_its_traces_with_it(store: SqliteStore, scope: Scope) -> None:
-    run = await stored_run(store)
-    await store_all(store, [trace(run)])
-    await store.write(lambda tx: runs.delete_one(tx, scope, run.id))
-    assert await store.read(lambda tx: traces.of_run(tx, scope, run.id, 9)) == []

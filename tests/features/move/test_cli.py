@@ -48,14 +48,6 @@ def test_everything_moves_to_postgresql_and_back(shell: Shell) -> None:
         postgres.server().drop(url.replace("postgres:s3cret@", "postgres@"))
 
 
-def test_a_running_server_keeps_its_database(shell: Shell) -> None:
-    with shell.serving():
-        refused = shell.run("db", "migrate-to", f"sqlite:///{shell.folder}/other.db")
-    assert refused.returncode == 2
-    assert "Another Ricordo server is using" in refused.stderr
-    assert not (shell.folder / "other.db").exists()
-
-
 @pytest.mark.parametrize(
     ("url", "says"),
     [
