@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from ricordo.agents.run_end import callback_job
-from ricordo.background.callbacks import HANDLER, signature, signing_key
+from ricordo.background.callbacks import HANDLER, signing_key
 from ricordo.domain.job import Job
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
@@ -95,13 +95,6 @@ async def test_the_receiver_can_check_who_sent_it(stage: Stage, receiver: ModelS
     callback = await noted(stage, run)
     assert callback["sent_at"] >= START
     assert (callback["status_code"], callback["error"]) == (200, None)
-
-
-def test_a_signature_is_of_its_moment_body_and_key() -> None:
-    key, other = "ab" * 32, "cd" * 32
-    one = signature(key, 7, b"{}")
-    assert one.startswith("t=7,v1=")
-    assert len({one, signature(other, 7, b"{}"), signature(key, 8, b"{}"), signature(key, 7, b"[]")}) == 4
 
 
 async def test_a_refusal_is_noted_and_tried_again(stage: Stage, receiver: ModelServer) -> None:

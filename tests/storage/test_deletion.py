@@ -174,22 +174,6 @@ async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_
     assert {message.id for message in left} == {kept.id, late.id}
 
 
-async def test_a_job_is_left_behind_only_where_more_than_one_portion_is_to_go(store: SqliteStore, scope: Scope) -> None:
-    state = await make.stored_agent(store)
-    id = state.conversation.id
-    await store.write(lambda tx: empty_conversation(tx, scope, id))
-    assert await keys_of_jobs(store) == []
-    await make.stored_messages(store, *(make.message(state.agent) for _ in range(PORTION)))
-    newest = await store.write(lambda tx: empty_conversation(tx, scope, id))
-    await store.write(lambda tx: deletion.hide_agent(tx, scope, state.agent.id))
-    statement = text("SELECT CAST(payload AS TEXT) AS payload FROM jobs WHERE kind = 'deletion' ORDER BY seq")
-    payloads = [row.payload.replace(" ", "") for row in await store.read(lambda tx: tx.all(statement))]
-    assert payloads == [
-        f'{{"kind":"messages","id":"{id}","newest":{newest}}}',
-        f'{{"kind":"agent","id":"{state.agent.id}","newest":0}}',
-    ]
-
-
 async def test_what_is_not_there_is_not_hidden_and_what_is_not_hidden_is_not_purged(
     store: SqliteStore, scope: Scope
 ) -> None:

@@ -1,6 +1,5 @@
 """Pages: any cursor, order and size, against a list cut by hand, with many items made at the same moment."""
 
-from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -50,20 +49,6 @@ async def test_every_page_is_the_one_that_a_list_would_give(
         every_page()
 
     await store.read(check)
-
-
-@pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_walking_by_after_meets_each_item_once(
-    store: SqliteStore, scope: Scope, order: Literal["asc", "desc"]
-) -> None:
-    made = await make.stored_blocks(store, *(make.block(str(number)) for number in range(23)))
-    met: list[str] = []
-    wanted = Page(5, order=order)
-    while page := await store.read(lambda tx, wanted=wanted: blocks.page(tx, scope, wanted, BlockFilter())):
-        met += [block.id for block in page]
-        wanted = replace(wanted, after=met[-1])
-    ids = [block.id for block in made]
-    assert met == (ids if order == "asc" else ids[::-1])
 
 
 async def test_a_cursor_that_is_gone_gives_an_empty_page(store: SqliteStore, scope: Scope) -> None:

@@ -56,15 +56,12 @@ async def test_who_acts_for_one_user_knows_of_no_other_and_makes_none(store: Sql
     assert await store.read(lambda tx: users.find(tx, scope, "carl")) is None
 
 
-@pytest.mark.parametrize("name", ["", " ada", "ada ", "a/b", "a\\b", ".", "..", "a\nb", "a\0b", "<ada>", "x" * 256])
-async def test_a_name_that_would_break_an_address_or_a_commit_is_refused(
-    store: SqliteStore, scope: Scope, name: str
+async def test_a_name_that_would_break_an_address_or_a_commit_is_refused_and_an_id_that_is_nobodys(
+    store: SqliteStore, scope: Scope
 ) -> None:
-    with pytest.raises(Invalid, match="cannot be called"):
-        await store.write(lambda tx: users.find_or_make(tx, scope, name))
-
-
-async def test_an_id_that_is_nobodys_makes_nobody(store: SqliteStore, scope: Scope) -> None:
+    for name in ("", " ada", "ada ", "a/b", "a\\b", ".", "..", "a\nb", "a\0b", "<ada>", "x" * 256):
+        with pytest.raises(Invalid, match="cannot be called"):
+            await store.write(lambda tx, name=name: users.find_or_make(tx, scope, name))  # type: ignore[misc]
     with pytest.raises(NotFound, match="Check the name"):
         await store.write(lambda tx: users.find_or_make(tx, scope, "user-00000000-0000-4000-8000-00000000000a"))
 
