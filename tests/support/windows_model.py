@@ -6,10 +6,11 @@ import string
 from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import orjson
 
-from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import ImagePart, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
@@ -27,7 +28,6 @@ class Counted:
 
     requests: int = 0
     refused: int = 0
-    summaries: int = 0
     refused_summaries: int = 0
     fullest: float = 0.0
     open: Counter[str] = field(default_factory=Counter)
@@ -65,7 +65,6 @@ class CountingModel:
         counted.fullest = max(counted.fullest, size / window)
         counted.faults += faults_of({"messages": to_messages(request.messages)})
         if is_for_summary:
-            counted.summaries += 1
             yield self._reply((TextPart(self.text(self.luck.randint(20, 400))),), size)
             return
         counted.open[self._info.handle] = 0
@@ -74,22 +73,22 @@ class CountingModel:
     def size_of(self, request: ModelRequest) -> int:
         """The tokens of a request as this model's provider counts them."""
         tools = sum(len(orjson.dumps([tool.name, tool.description, tool.parameters])) for tool in request.tools)
-        return int(self.rate * (tools / 4 + sum(map(_size, request.messages))))
+        return int(
+            self.rate * (tools / 4 + sum(3 + sum(map(_size_of_part, message.parts)) for message in request.messages))
+        )
 
     def text(self, tokens: int) -> str:
         """About so many tokens of text by our estimate, with a word at its beginning that no other text has."""
         self.words += 1
         # Letters alone, and none that a stemmer takes for an ending: search knows it as one word.
         unique = f"q{self._info.name[1:].partition('s')[0]}{self.words:06d}".translate(_AS_LETTERS)
-        return f"{unique} " + " ".join(self._word() for _ in range(max(0, tokens * 4 // 7 - 2)))
-
-    def _word(self) -> str:
-        return _WORDS[int(self.luck.random() * len(_WORDS))]
+        return f"{unique} " + " ".join(self.luck.choices(_WORDS, k=max(0, tokens * 4 // 7 - 2)))
 
     def _parts(self, request: ModelRequest) -> tuple[Part, ...]:
         window = self._info.context_window
-        tokens = _random_size(self.luck, window)
-        must_speak = sum(bool(message.tool_calls) for message in _since_heard(request.messages)) > 4
+        tokens = random_size(self.luck, window)
+        since = list(takewhile(lambda one: one.role != "user" or one.text.startswith("{"), reversed(request.messages)))
+        must_speak = sum(bool(message.tool_calls) for message in since) > 4
         names = [tool.name for tool in request.tools]
         if self.luck.random() < 0.4 and "tell" in names and not must_speak:
             thought = (ReasoningPart(self.text(tokens // 3), signature="proof", provider="counting"),)
@@ -101,7 +100,7 @@ class CountingModel:
 
     def _call(self, names: list[str]) -> ToolCallPart:
         window = self._info.context_window
-        given = {"tokens": _random_size(self.luck, window * 2), "mark": self.text(self.luck.choice((2, 2, 300)))}
+        given = {"tokens": random_size(self.luck, window * 2), "mark": self.text(self.luck.choice((2, 2, 300)))}
         return self._named("tell", given | ({"request_heartbeat": True} if "send_message" in names else {}))
 
     def _named(self, name: str, given: dict[str, object]) -> ToolCallPart:
@@ -117,27 +116,14 @@ class CountingModel:
 _WORDS = ["".join(random.Random(number).choices(_LETTERS, k=6)) for number in range(500)]  # noqa: S311
 
 
-def _random_size(luck: random.Random, window: int) -> int:
+def random_size(luck: random.Random, window: int, most: float = 1.5) -> int:
     """Mostly small next to the window, and now and then larger than it."""
-    return min(int(window * luck.lognormvariate(-4.2, 1.5)) + 2, window * 3 // 2)
-
-
-def _since_heard(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    heard = [
-        place for place, message in enumerate(messages) if message.role == "user" and not message.text.startswith("{")
-    ]
-    return messages[heard[-1] :] if heard else messages
-
-
-def _size(message: Message) -> float:
-    return 3 + sum(map(_size_of_part, message.parts))
+    return min(int(window * luck.lognormvariate(-4.2, 1.5)) + 2, int(window * most))
 
 
 def _size_of_part(part: Part) -> float:
     match part:
-        case TextPart():
-            return len(part.text) / 4
-        case ReasoningPart():
+        case TextPart() | ReasoningPart():
             return len(part.text) / 4
         case ToolCallPart():
             return (len(part.name) + len(part.arguments)) / 4 + 5
