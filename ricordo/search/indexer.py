@@ -15,9 +15,9 @@ from ricordo.errors import Conflict, ModelError, NotFound
 from ricordo.llm.chat import Embedder
 from ricordo.llm.registry.models import Embedders
 from ricordo.search import partitions, write_buffer
-from ricordo.search.partitions import EmbeddingBatch, PartitionOwner
+from ricordo.search.partitions import NEW, EmbeddingBatch, PartitionOwner
 from ricordo.search.vector_index import VectorIndex, VectorRecord
-from ricordo.storage.engine.store import Store
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import FencedStore
 
 if TYPE_CHECKING:  # these need numpy, which a start does not wait for
@@ -72,24 +72,15 @@ class Indexer:
 
     async def embed(self, job: Job, report: Report) -> None:
         """Embed the documents of a partition that have no vector of its model; that may be another than the one that serves."""
-        from ricordo.search.vectors import add_vectors, drop_vectors
+        from ricordo.search.vectors import drop_vectors
 
         owner_id = job.payload["owner_id"]
         owner = await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
         handle = self.wanted_model(owner.embedding) if owner else None
         if owner is None or handle is None:
             return
+        await self.make_vectors(owner_id, handle, owner, report)
         index = self.index_of(owner)
-        while batch := await self.next_batch(owner_id, handle):
-            vectors, size = await self.vectors_for(batch, owner_id, handle, index)
-            try:
-                await self.store.write(lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s))  # type: ignore[misc]
-            except Conflict:
-                # Another server was quicker, or the model's vectors have another size than those it made before.
-                if await self.next_batch(owner_id, handle) == batch:
-                    log.warning("the model's vectors changed their size: embedding again", extra={"embedding": handle})
-                    await self.store.write(lambda tx: drop_vectors(tx, owner_id, handle))
-            report(min(batch.start + len(batch.documents), batch.total), batch.total)
         partition = await self.store.read(lambda tx: partitions.partition_of(tx, owner_id))
         models = await self.store.read(lambda tx: partitions.models_of(tx, owner_id))
         for model in models if partition and partition.embedding else ():
@@ -119,26 +110,46 @@ class Indexer:
         """The outside index in which the owner's vectors are kept, if they are; None stands for an owner that was deleted."""
         return self.indexes.get((owner.vector_db if owner else None) or self.messages_index or "")
 
-    async def next_batch(self, owner_id: str, handle: str) -> EmbeddingBatch | None:
-        """The next documents of a partition to embed with this model; None where all have their vectors."""
-        from ricordo.search.vectors import next_batch
+    async def make_vectors(
+        self, name: str, embedding: str, owner: PartitionOwner, report: Report, done: int = 0
+    ) -> None:
+        """Embed the documents of the partition of this name that have no vector yet; `done` is what the job did before.
 
-        return await self.store.read(lambda tx: next_batch(tx, owner_id, handle, EMBEDDED_AT_ONCE))
+        With an outside index the vectors go there, under the owner's id.
+        """
+        from ricordo.search.vectors import add_vectors, drop_vectors, next_batch
 
-    async def vectors_for(
-        self, batch: EmbeddingBatch, owner_id: str, handle: str, index: VectorIndex | None
+        def read(tx: Transaction) -> EmbeddingBatch | None:
+            return next_batch(tx, name, embedding, EMBEDDED_AT_ONCE)
+
+        index, is_complete = self.index_of(owner), False
+        while not is_complete and (batch := await self.store.read(read)):
+            vectors, size = await self._vectors_for(batch, index)
+            try:
+                is_complete = await self.store.write(lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s))  # type: ignore[misc]
+            except Conflict:
+                # Another server was quicker, or the model's vectors have another size than those it made before.
+                if await self.store.read(read) == batch:
+                    log.warning(
+                        "the model's vectors changed their size: embedding again", extra={"embedding": embedding}
+                    )
+                    await self.store.write(lambda tx: drop_vectors(tx, name, embedding))
+            report(done + min(batch.start + len(batch.documents), batch.total), done + batch.total)
+
+    async def _vectors_for(
+        self, batch: EmbeddingBatch, index: VectorIndex | None
     ) -> tuple[dict[int, Sequence[float]], int]:
-        """The vectors of a batch by document, and their size; with an outside index they go there, under the owner's id."""
+        """The vectors of a batch by document, and their size."""
         from ricordo.search.vectors import documents_of
 
         documents = await self.store.read(lambda tx: documents_of(tx, batch))
-        embedder = self.embedders.get(handle)
+        embedder = self.embedders.get(batch.embedding.removesuffix(NEW))
         records = await _embedded(embedder, documents)
         if index is None:
             # Also where nothing is left to embed the size must be known, and a text without words has a vector too.
             size = len(records[0].vector if records else (await embedder.embed([""]))[0])
             return {record.document: record.vector for record in records}, size
-        await index.upsert(owner_id, handle, records)
+        await index.upsert(batch.owner_id.removesuffix(NEW), embedder.handle, records)
         # The vectors are elsewhere; here it is only noted how far they go.
         return {}, 1
 

@@ -22,6 +22,8 @@ from ricordo.storage.schema.search_tables import (
 
 EMBED = "search.embed"
 SWEEP = "search.sweep"
+# What grows to replace an index, or the vectors of a model, has this behind its name.
+NEW = "#new"
 # A row of the index is a blob of some kilobytes, so a portion of them is smaller than one of messages.
 PORTION = 200
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, func, select, tuple_, union_all, update
 
 from ricordo.domain.job import Job, Report
-from ricordo.errors import Conflict
 from ricordo.search import partitions, write_buffer
 from ricordo.search.index import message_entry, passage_entry, tags_of
+from ricordo.search.partitions import NEW
 from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import jobs
 from ricordo.storage.deletion import DELETED
@@ -87,6 +87,7 @@ _RECORDS = (
 _BUFFER = select(search_buffer.c.seq, search_buffer.c.document, search_buffer.c.data).where(
     search_buffer.c.owner_id == bindparam("owner_id")
 )
+_OLD = "#old"
 # Before every document: the earliest time and number there are.
 _START = (-(2**63), 0)
 
@@ -98,14 +99,6 @@ class RebuildPortion:
     entries: Sequence[IndexEntry]
     seen: Sequence[int]
     after: tuple[int, int]
-
-
-def new_name(name: str) -> str:
-    return f"{name}#new"
-
-
-def old_name(owner_id: str) -> str:
-    return f"{owner_id}#old"
 
 
 def some_owners(tx: Transaction, after: str, most: int = AT_ONCE) -> list[tuple[str, str]]:
@@ -174,14 +167,14 @@ def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None
     """Put the documents into the new index."""
     from ricordo.search.flush import flush
 
-    kind, name = partitions.kind_of(owner_id), new_name(owner_id)
+    kind, name = partitions.kind_of(owner_id), owner_id + NEW
     write_buffer.put(tx, kind, name, portion.entries)
     while flush(tx, kind, name):
         pass
 
 
 def drop_remains(tx: Transaction, owner_id: str) -> bool:
-    return partitions.purge_portion(tx, new_name(owner_id)) or partitions.purge_portion(tx, old_name(owner_id))
+    return partitions.purge_portion(tx, owner_id + NEW) or partitions.purge_portion(tx, owner_id + _OLD)
 
 
 def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
@@ -193,14 +186,12 @@ def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
     old = partitions.lock_partition(tx, owner_id)
     generation = old.generation + 1 if old else 1
     write_buffer.delete_rows(tx, seen)
-    for name, becomes in ((owner_id, old_name(owner_id)), (new_name(owner_id), owner_id)):
+    for name, becomes in ((owner_id, owner_id + _OLD), (owner_id + NEW, owner_id)):
         tx.run(_RENAME, {"from_name": name, "to_name": becomes, "new_generation": generation})
 
 
 async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
     """Rebuild the partition's index with its vectors, then replace the one that serves."""
-    from ricordo.search.vectors import add_vectors
-
     store, owner_id = indexer.store, str(job.payload["owner_id"])
     await _drop_remains(indexer, owner_id)
     owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))
@@ -211,11 +202,7 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
     total = documents * (2 if handle else 1)
     seen = await _build(indexer, owner_id, total, report)
     if handle:
-        index = indexer.index_of(owner)
-        while batch := await indexer.next_batch(new_name(owner_id), handle):
-            vectors, size = await indexer.vectors_for(batch, owner_id, handle, index)
-            await store.write(lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s))  # type: ignore[misc]
-            report(min(documents + batch.start + len(batch.documents), total), total)
+        await indexer.make_vectors(owner_id + NEW, handle, owner, report, documents)
     await store.write(lambda tx: take_over(tx, owner_id, seen))
     await _drop_remains(indexer, owner_id)
     report(total, total)
@@ -223,28 +210,21 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
 
 async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
     """Make all vectors of the partition again; the old ones serve until the last is made."""
-    from ricordo.search.vectors import drop_vectors, replace_vectors
+    from ricordo.search.vectors import drop_vectors
 
     store, owner_id = indexer.store, str(job.payload["owner_id"])
     owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))
     handle = indexer.wanted_model(owner.embedding) if owner else None
     if owner is None or handle is None:
         return
-    await store.write(lambda tx: drop_vectors(tx, owner_id, new_name(handle)))
+    await store.write(lambda tx: drop_vectors(tx, owner_id, handle + NEW))
     partition = await store.read(lambda tx: partitions.partition_of(tx, owner_id))
     if partition is None or partition.embedding is None:
         # No vectors serve, so there are none to replace.
         await store.write(lambda tx: drop_vectors(tx, owner_id, handle))
         await indexer.embed(job, report)
         return
-    index, is_done = indexer.index_of(owner), False
-    while not is_done and (batch := await indexer.next_batch(owner_id, new_name(handle))):
-        vectors, size = await indexer.vectors_for(batch, owner_id, handle, index)
-        try:
-            is_done = await store.write(lambda tx, b=batch, v=vectors, s=size: replace_vectors(tx, b, v, s, handle))  # type: ignore[misc]
-        except Conflict:
-            continue  # another job dropped these vectors, as those of an unknown model: begin again
-        report(min(batch.start + len(batch.documents), batch.total), batch.total)
+    await indexer.make_vectors(owner_id, handle + NEW, owner, report)
 
 
 async def _build(indexer: "Indexer", owner_id: str, total: int, report: Report) -> list[int]:

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, delete, func, select, update
 
 from ricordo.errors import Conflict
 from ricordo.search import fusion
-from ricordo.search.partitions import EmbeddingBatch, lock_partition, partition_of
+from ricordo.search.partitions import NEW, EmbeddingBatch, lock_partition, partition_of
 from ricordo.search.reader import PartitionRow, cache_of
 from ricordo.search.records import DOCUMENT_CHUNK, VECTOR_CHUNK, Documents, chunks_of, read_documents
 from ricordo.search.vector_index import VectorRecord
@@ -285,10 +285,11 @@ def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> Emb
 
 
 def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Sequence[float]], size: int) -> bool:
-    """Store vectors of a batch by the numbers of its documents, zeros for those without; True where the model now serves.
+    """Store vectors of a batch by the numbers of its documents, zeros for those without.
 
-    A partition's first model serves from its first vector on, a later one takes over when it has them all. Raises Conflict where
-    someone else stored them meanwhile, or where the model's vectors have changed their size.
+    A partition's first model serves from its first vector on, a later one takes over when it has them all; new vectors of a model
+    then replace its old ones, and this returns True. Raises Conflict where someone else stored them meanwhile, or where the
+    model's vectors have changed their size.
     """
     partition = lock_partition(tx, batch.owner_id)
     stored, dimensions = _stored(tx, partition.seq, batch.embedding) if partition else (-1, 0)
@@ -303,10 +304,15 @@ def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Se
     values = {"partition": partition.seq, "embedding": batch.embedding, "dimensions": size}
     tx.run(_APPEND, [{**values, **chunk} for chunk in chunks_of(rows, batch.start, VECTOR_CHUNK)])
     count = stored + len(rows)
-    serves = partition.embedding in (None, batch.embedding) or count >= partition.documents
-    if serves:
-        _serve(tx, partition, batch.embedding, count)
-    return serves
+    if partition.embedding not in (None, batch.embedding) and count < partition.documents:
+        return False
+    model = batch.embedding.removesuffix(NEW)
+    is_replaced = model != batch.embedding
+    if is_replaced:
+        tx.run(_DELETE, {"partition": partition.seq, "embedding": model})
+        tx.run(_RENAME, {"in_partition": partition.seq, "from_name": batch.embedding, "to_name": model})
+    _serve(tx, partition, model, count, is_other=is_replaced)
+    return is_replaced
 
 
 def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[tuple[str, VectorRecord]]:
@@ -336,25 +342,10 @@ def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
         _serve(tx, partition, None, 0)
 
 
-def replace_vectors(
-    tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Sequence[float]], size: int, model: str
-) -> bool:
-    """Store vectors of a batch under another name; once they are complete, put them in the place of this model's, and return True.
-
-    Raises Conflict as `add_vectors` does.
-    """
-    if not add_vectors(tx, batch, vectors, size):
-        return False
-    partition = lock_partition(tx, batch.owner_id)
-    tx.run(_DELETE, {"partition": partition.seq, "embedding": model})
-    tx.run(_RENAME, {"in_partition": partition.seq, "from_name": batch.embedding, "to_name": model})
-    _serve(tx, partition, model, partition.vectors)
-    return True
-
-
-def _serve(tx: Transaction, partition: Any, embedding: str | None, count: int) -> None:
-    generation = partition.generation + (embedding != partition.embedding and partition.embedding is not None)
-    values = {"new_embedding": embedding, "new_vectors": count, "new_generation": generation}
+def _serve(tx: Transaction, partition: Any, embedding: str | None, count: int, *, is_other: bool = False) -> None:
+    """Let these vectors serve; where they are other ones than before, what is cached of the partition is not used any more."""
+    is_other = is_other or (embedding != partition.embedding and partition.embedding is not None)
+    values = {"new_embedding": embedding, "new_vectors": count, "new_generation": partition.generation + is_other}
     tx.run(_SERVE, {"partition": partition.seq, **values})
 
 
