@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.search import fusion
 from ricordo.search.fusion import Similarities, common_of, focus, fuse, ranks, speaks, top
 from ricordo.search.records import DOCUMENT
 from ricordo.search.scoring import DocumentColumns, Posting, documents_of
@@ -34,34 +33,29 @@ def likeness(*values: float) -> Similarities:
     return Similarities(known, floats(*values)[known])
 
 
-def test_without_similarities_the_order_is_that_of_the_words() -> None:
-    assert fuse(documents(3), floats(2, 8, 0)).tolist() == [0.25, 1.0, 0.0]
-
-
-def test_without_a_hit_by_words_the_order_is_that_of_the_similarities() -> None:
-    found = fuse(documents(4), floats(0, 0, 0, 0), likeness(0.2, 0.9, NONE, 0.4))
-    assert found.argsort().tolist() == [2, 0, 3, 1]
-    assert found[1] == 1
-    assert found[2] == 0
-
-
 def test_words_and_similarities_both_have_their_say() -> None:
-    found = fuse(documents(4), floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1))
-    assert found[1] > found[0] > found[2] > found[3] > 0
+    for lexical, similar, scores in (
+        (floats(2, 8, 0), None, [0.25, 1.0, 0.0]),
+        (floats(2, 8, 0), likeness(NONE, NONE, NONE), [0.25, 1.0, 0.0]),
+        # Without a hit by words the order is that of the similarities, and one that is known is enough to be found.
+        (floats(0, 0, 0), likeness(0.2, 0.9, NONE), [1e-6, 1.0, 0.0]),
+        (floats(0, 0), likeness(NONE, -0.3), [0.0, 1.0]),
+        # A document without a vector yet keeps its score by words.
+        (floats(4, 2, 0), likeness(NONE, 0.5, 0.4), [0.65, 0.325 + 0.35, 0.35e-6]),
+        (floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1), [0.65, 1.0, 0.35, 0.0]),
+    ):
+        assert fuse(documents(len(lexical)), lexical, similar).tolist() == pytest.approx(scores, abs=1e-6)
 
 
-def test_a_document_without_a_vector_yet_keeps_its_score_by_words() -> None:
-    found = fuse(documents(3), floats(4, 2, 0), likeness(NONE, 0.5, 0.4))
-    assert found[0] == pytest.approx(1 - fusion.SIMILARITY_SHARE)
-
-
-def test_only_unknown_similarities_are_as_none_at_all() -> None:
-    lexical = floats(3, 1, 0)
-    assert fuse(documents(3), lexical, likeness(NONE, NONE, NONE)).tolist() == fuse(documents(3), lexical).tolist()
-
-
-def test_one_known_similarity_is_enough_to_be_found() -> None:
-    assert fuse(documents(2), floats(0, 0), likeness(NONE, -0.3)).tolist() == [0, 1]
+def test_speakers_and_times_that_are_named_come_first_and_questions_last() -> None:
+    spoken = np.array([False, True, False])
+    found = fuse(documents(3, created_at=[0, 10, 20]), floats(5, 5, 5), None, [(20, 30)], spoken)
+    assert found[2] > found[1] > found[0]
+    # Times are half-open, and count once where they overlap.
+    found = fuse(documents(3, created_at=[0, 10, 20]), floats(1, 1, 1), None, [(0, 20), (10, 20)])
+    assert found[0] == found[1] > found[2]
+    found = fuse(documents(2, asks=(0,)), floats(1, 1))
+    assert found[1] > found[0] > 0
 
 
 def test_similar_neighbours_help_in_the_same_talk_only() -> None:
@@ -70,22 +64,6 @@ def test_similar_neighbours_help_in_the_same_talk_only() -> None:
     assert together[1] > together[3]
     apart = fuse(documents(5), np.zeros(5, dtype=np.float32), similar)
     assert apart[1] == apart[3]
-
-
-def test_what_the_named_person_says_and_what_was_said_then_comes_first() -> None:
-    spoken = np.array([False, True, False])
-    found = fuse(documents(3, created_at=[0, 10, 20]), floats(5, 5, 5), None, [(20, 30)], spoken)
-    assert found[2] > found[1] > found[0]
-
-
-def test_times_are_half_open_and_count_once_where_they_overlap() -> None:
-    found = fuse(documents(3, created_at=[0, 10, 20]), floats(1, 1, 1), None, [(0, 20), (10, 20)])
-    assert found[0] == found[1] > found[2]
-
-
-def test_a_question_comes_after_an_equally_good_statement() -> None:
-    found = fuse(documents(2, asks=(0,)), floats(1, 1))
-    assert found[1] > found[0] > 0
 
 
 def test_documents_that_may_not_be_found_do_not_change_how_the_others_compare() -> None:
@@ -101,15 +79,6 @@ def test_speaks_finds_the_documents_whose_speaker_is_named() -> None:
     assert spoken is not None
     assert spoken.tolist() == [False, False, True]
     assert speaks(documents(3), [Posting(np.array([0]), np.array([1], dtype=np.uint8), np.array([False]))]) is None
-
-
-def test_the_best_come_first_and_of_equals_the_newest() -> None:
-    found = documents(5, created_at=[5, 9, 7, 7, 1])
-    everything = np.ones(5, dtype=np.bool_)
-    assert top(found, floats(1, 1, 1, 1, 2), everything, 4).tolist() == [4, 1, 3, 2]
-    assert top(found, floats(1, 1, 1, 1, 2), everything, 99).tolist() == [4, 1, 3, 2, 0]
-    assert top(found, floats(1, 1, 1, 1, 2), ~everything, 4).tolist() == []
-    assert top(found, floats(1, 1, 1, 1, 2), everything, 0).tolist() == []
 
 
 @given(
@@ -151,32 +120,10 @@ def test_the_common_directions_are_those_in_which_the_vectors_differ_most() -> N
     exact = np.linalg.svd(rows.astype(np.float64) - rows.astype(np.float64).mean(axis=0))[2][:3]
     assert np.abs(np.linalg.svd(common.directions @ exact.T)[1]) == pytest.approx([1, 1, 1], abs=1e-3)
     assert common.directions @ common.directions.T == pytest.approx(np.eye(3), abs=1e-5)
-
-
-def test_a_focused_query_has_nothing_left_of_what_is_common() -> None:
-    common = common_of(spread(500))
-    assert common is not None
+    # A focused query has nothing left of them.
     focused = focus(spread(1, seed=8)[0].astype(np.float32), common)
-    assert focused.dtype == np.float32
     assert common.directions @ focused == pytest.approx([0, 0, 0], abs=1e-5)
-
-
-def test_the_same_vectors_have_the_same_in_common_and_many_are_only_sampled() -> None:
-    first, second = common_of(spread(9000)), common_of(spread(9000))
-    assert first is not None
-    assert second is not None
-    assert first.directions.tolist() == second.directions.tolist()
-
-
-@pytest.mark.parametrize("rows", [spread(99), spread(500)[:, :3], np.zeros((0, 32), dtype=np.float16)])
-def test_too_few_vectors_have_nothing_in_common_and_the_query_stays_as_it_is(rows: np.ndarray) -> None:
-    assert common_of(rows) is None
-    query = floats(0.6, 0.8)
-    assert focus(query, None) is query
-
-
-@pytest.mark.parametrize("rows", [np.zeros((200, 8), dtype=np.float16), np.tile(floats(0.6, 0.8, 0, 0, 0), (200, 1))])
-def test_equal_vectors_do_no_harm(rows: np.ndarray) -> None:
-    common = common_of(rows)
-    assert common is not None
-    assert np.isfinite(focus(np.ones(rows.shape[1], dtype=np.float32), common)).all()
+    for few in (spread(99), spread(500)[:, :3], np.zeros((0, 32), dtype=np.float16)):
+        assert common_of(few) is None
+    for equal in (np.zeros((200, 8), dtype=np.float16), np.tile(floats(0.6, 0.8, 0, 0, 0), (200, 1))):
+        assert np.isfinite(focus(np.ones(equal.shape[1], dtype=np.float32), common_of(equal))).all()

@@ -25,7 +25,7 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
 from ricordo.storage.engine.store import Store
 from ricordo.storage.schema.core_tables import jobs
-from ricordo.storage.schema.search_tables import search_buffer, search_partitions, search_vectors
+from ricordo.storage.schema.search_tables import search_partitions, search_vectors
 from tests.seams import make
 from tests.seams.stores import ManualClock
 
@@ -127,14 +127,6 @@ async def test_the_first_text_asks_for_a_flush_after_a_while_and_a_long_buffer_a
     await make.stored_messages(library.store, *(make.message(state.agent, f"note {n}") for n in range(LONG_BUFFER)))
     assert len(await library.waiting(FLUSH)) == 1
     assert (await library.waiting(FLUSH))[0].not_before <= clock.now()
-
-
-async def test_a_flush_empties_the_buffer_and_asks_for_vectors(library: Library) -> None:
-    archive = await library.flushed(*(f"note {n}" for n in range(600)))
-    await library.flush(archive.id)
-    buffer = await library.store.read(lambda tx: tx.all(select(search_buffer)))
-    assert buffer == []
-    assert [job.payload for job in await library.waiting(partitions.EMBED)] == [{"owner_id": archive.id}]
 
 
 async def test_a_flush_waits_for_more_rows_while_they_come_in_few_at_a_time(library: Library) -> None:

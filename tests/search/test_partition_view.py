@@ -1,11 +1,13 @@
 """What a search remembers of a partition: it goes on from there, and only what nothing can go on from is laid out anew."""
 
+from operator import itemgetter
+
 import pytest
 
 from ricordo.domain.agent import Agent
 from ricordo.search import index, partition_view, scoring
 from ricordo.search.index import MessageFilter, Query, insert_messages
-from ricordo.search.reader import cache_of
+from ricordo.search.reader import SizedCache, cache_of
 from ricordo.storage import messages
 from ricordo.storage.engine.store import Store
 from tests.conftest import BOTH
@@ -88,15 +90,6 @@ async def test_what_is_deleted_lays_the_partition_out_anew_once(store: Store, la
     assert await find(store, "tea", agent) == found
 
 
-async def test_a_message_that_leaves_the_buffer_again_is_not_found(store: Store) -> None:
-    agent = (await make.stored_agent(store)).agent
-    await say(store, agent, "snow")
-    (deleted,) = await say(store, agent, "tea", minute=5)
-    assert "tea" in await find(store, "tea", agent)
-    await store.write(lambda tx: index.unindex_messages(tx, [deleted]))
-    assert await find(store, "tea", agent) == []
-
-
 async def test_several_partitions_together_are_laid_out_once_until_one_changes(store: Store, laid_out: Counted) -> None:
     one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
     await say(store, one, "tea")
@@ -137,32 +130,6 @@ async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
 
 
-async def test_what_was_worked_out_for_a_word_that_many_hold_is_the_partitions_own_and_ends_with_its_view(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition_view, "LEAST_SPREAD", 1)
-    worked_out: list[int] = []
-    spread_of = scoring.spread_of
-
-    def counting(documents: scoring.DocumentColumns, posting: scoring.Posting) -> scoring.Spread:
-        worked_out.append(len(documents))
-        return spread_of(documents, posting)
-
-    monkeypatch.setattr(scoring, "spread_of", counting)
-    one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
-    await say(store, one, "tea", "rain tea")
-    deleted, *_ = await say(store, two, "tea", "bread", "tea house")
-    for _ in range(2):
-        assert sorted(await find(store, "tea", one)) == ["rain tea", "tea"]
-        assert sorted(await find(store, "tea", two)) == ["bread", "tea", "tea house"]
-    assert worked_out == [2, 3]
-    await say(store, one, "tea pot", minute=9)
-    assert "tea pot" in await find(store, "tea", one)
-    await store.write(lambda tx: index.unindex_messages(tx, [deleted]))
-    assert "tea" not in await find(store, "tea", two)
-    assert worked_out == [2, 3, 3, 2]
-
-
 async def test_only_a_few_words_that_many_hold_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_view, "LEAST_SPREAD", 1)
     agent = (await make.stored_agent(store)).agent
@@ -174,3 +141,16 @@ async def test_only_a_few_words_that_many_hold_are_kept(store: Store, monkeypatc
         lambda tx: [v for v, _ in cache_of(tx).partitions._values.values() if hasattr(v, "view")]
     )
     assert len(seen.view.spreads) == partition_view.MOST_SPREADS
+
+
+def test_a_cache_keeps_to_its_limit_and_drops_nothing_for_what_is_used_with_it() -> None:
+    cache = SizedCache(600)
+    for number in range(8):
+        cache.put(f"word {number}", number, 100)
+        cache.get("word 0")
+    assert [number for number in range(8) if cache.get(f"word {number}") is not None] == [0, 3, 4, 5, 6, 7]
+    grouped = SizedCache(100, group=itemgetter(1))
+    grouped.put(("vectors", 1), "one", 60)
+    grouped.put(("documents", 2), "two", 60)
+    grouped.put(("view", 2), "view", 90)
+    assert [grouped.get(key) for key in (("vectors", 1), ("documents", 2), ("view", 2))] == [None, "two", "view"]

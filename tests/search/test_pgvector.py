@@ -177,16 +177,6 @@ async def test_where_the_index_comes_upon_too_few_the_rest_is_found_exactly(
     assert asked == ["near", "exact"]
 
 
-async def test_what_comes_and_goes_after_the_build_is_found_and_found_no_more(index: PgVectorIndex) -> None:
-    await index.upsert("archive-1", "model", records(100))
-    assert await index.build("archive-1", "model", 8)
-    await index.upsert("archive-1", "model", [VectorRecord(500, unit(500), 1), VectorRecord(7, unit(7777), 1)])
-    await index.remove("archive-1", "model", [1])
-    assert (await documents(index, seed=500))[0] == 500
-    assert (await documents(index, seed=7777))[0] == 7
-    assert 1 not in await documents(index, limit=200)
-
-
 async def test_any_name_of_a_partition_and_a_model_is_safe_in_the_index(index: PgVectorIndex) -> None:
     for name in ("it's", 'a "quoted" one', "50% of %s", "back\\slash", "'; DROP TABLE agents; --", "è"):
         await index.upsert(name, name, records(50))

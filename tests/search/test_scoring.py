@@ -47,10 +47,6 @@ def posting(turns: list[Turn], term: str, weight: float = 1.0) -> Posting:
     )
 
 
-def scores(turns: list[Turn], *terms: str) -> list[float]:
-    return [float(score) for score in lexical(documents(turns), [posting(turns, term) for term in terms])]
-
-
 def plain_scores(turns: list[Turn], weighted_terms: dict[str, float]) -> list[float]:
     """The same by loops: who is beside whom, how much each hit counts there, and the formula."""
     sessions: list[list[int]] = []
@@ -122,42 +118,6 @@ def test_scores_equal_those_of_the_plain_scorer(
 def monkeypatch_module() -> object:
     with pytest.MonkeyPatch.context() as patch:
         yield patch
-
-
-def talk(*texts: str, conversation: int = 1, start: int = 0) -> list[Turn]:
-    return [Turn(conversation, start + n * MINUTE, 10, dict.fromkeys(text.split(), 1)) for n, text in enumerate(texts)]
-
-
-def test_a_hit_helps_four_turns_on_both_sides_and_the_nearer_the_more() -> None:
-    found = scores(talk("", "", "", "", "", "word", "", "", "", "", ""), "word")
-    assert found[0] == found[10] == 0
-    assert 0 < found[1] < found[2] < found[3] < found[4] < found[5]
-
-
-def test_a_hit_does_not_reach_into_another_conversation_though_their_turns_take_turns() -> None:
-    one, two = talk("word", "", ""), talk("", "", "", conversation=2, start=MINUTE // 2)
-    found = scores([turn for pair in zip(one, two, strict=True) for turn in pair], "word")
-    assert all(score > 0 for score in found[0::2])
-    assert all(score == 0 for score in found[1::2])
-
-
-def test_a_hit_reaches_over_a_short_pause_and_not_over_a_long_one() -> None:
-    before = talk("", "word")
-    assert all(score > 0 for score in scores(before + talk("", "", start=MINUTE + PAUSE), "word"))
-    assert scores(before + talk("", "", start=MINUTE + PAUSE + 1), "word")[2:] == [0, 0]
-
-
-def test_repeats_beyond_eight_change_nothing_and_never_overflow() -> None:
-    once = [Turn(1, n, 10, {"word": 8}, speaker="word") for n in range(9)]
-    often = [Turn(1, n, 10, {"word": 127}, speaker="word") for n in range(9)]
-    assert scores(once, "word") == scores(often, "word")
-    assert scores(often, "word")[4] > scores(often, "word")[0]
-
-
-def test_an_empty_partition_and_a_question_without_hits_give_no_scores() -> None:
-    assert scores([], "word") == []
-    assert scores(talk("", ""), "word") == [0, 0]
-    assert lexical(documents(talk("word")), []).tolist() == [0]
 
 
 def test_a_text_that_ends_with_a_question_is_one() -> None:

@@ -46,37 +46,20 @@ def test_only_what_may_be_found_is_looked_at_and_what_is_asked_for_besides_alway
     assert len(similarities(many, query, nowhere(len(many)), nowhere(len(many)))) == 0
 
 
+def test_only_what_has_a_vector_of_the_querys_size_is_compared(many: Vectors) -> None:
+    found = similarities(many, many.floats(slice(1))[0], None, np.ones(len(many) + 5, dtype=np.bool_))
+    assert found.positions.tolist() == list(range(len(many)))
+    assert len(similarities(many, np.ones(3, dtype=np.float32), None, nowhere(len(many)))) == 0
+    with_deleted = rows(FEW + 100)
+    with_deleted[::3] = 0
+    every = np.ones(len(with_deleted), dtype=np.bool_)
+    similar = similarities(vectors_from(with_deleted), with_deleted[1].astype(np.float32), None, every)
+    assert not similar.values[::3].any()
+
+
 def test_equal_vectors_are_looked_at_again_no_more_often_than_others() -> None:
     equal = vectors_from(np.tile(rows(1), (FEW + 1, 1)))
     assert len(similarities(equal, equal.floats(slice(1))[0], None, nowhere(len(equal)))) == LOOKED_AT_AGAIN
-
-
-def test_documents_beyond_the_vectors_have_no_similarity(many: Vectors) -> None:
-    found = similarities(many, many.floats(slice(1))[0], None, np.ones(len(many) + 5, dtype=np.bool_))
-    assert found.positions.tolist() == list(range(len(many)))
-    few = vectors_from(rows(20))
-    assert similarities(few, few.floats(slice(1))[0], None, nowhere(25)).positions.tolist() == list(range(20))
-
-
-def test_vectors_of_another_size_than_the_query_are_not_compared(many: Vectors) -> None:
-    assert len(similarities(many, np.ones(3, dtype=np.float32), None, nowhere(len(many)))) == 0
-
-
-def test_bytes_move_a_similarity_by_less_than_what_tells_two_texts_apart(many: Vectors) -> None:
-    halves = rows(FEW + 1000).astype(np.float32)
-    for query in halves[:40]:
-        asked = focus(query, many.common)
-        moved = many.floats(slice(None)) @ asked - halves @ asked
-        assert np.abs(moved).max() < 0.005
-        assert np.abs(moved).mean() < 0.001
-
-
-def test_a_document_that_is_deleted_is_near_to_nothing() -> None:
-    with_deleted = rows(FEW + 100)
-    with_deleted[::3] = 0
-    found = vectors_from(with_deleted)
-    similar = similarities(found, with_deleted[1].astype(np.float32), None, np.ones(len(found), dtype=np.bool_))
-    assert not similar.values[::3].any()
 
 
 @pytest.mark.parametrize("count", [FEW - 50, FEW, FEW + 3000], ids=["few", "just few", "many"])
