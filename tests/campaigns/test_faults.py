@@ -16,10 +16,10 @@ async def test_after_any_fault_the_next_message_is_answered_and_nothing_is_lost(
     report = await run_campaign(tmp_path, faults=faults, seed=7)
     print(report)
     # The campaign itself checks everything; this is that it was one.
-    assert report.faults >= faults
+    assert sum(report.kinds.values()) >= faults
     assert report.restarts > 0
     assert len(report.kinds) > 4
-    assert report.requests > report.faults
+    assert report.requests > faults
 
 
 @pytest.mark.campaign
@@ -29,9 +29,9 @@ async def test_the_same_holds_on_a_shared_database_whose_connections_break_and_w
 ) -> None:
     report = await run_campaign(tmp_path, faults=faults, seed=3, database="postgresql")
     print(report)
-    assert report.faults >= faults
+    assert sum(report.kinds.values()) >= faults
     assert report.kinds.keys() & {"cut", "overtaken"}
-    assert report.requests > report.faults
+    assert report.requests > faults
 
 
 @pytest.mark.campaign

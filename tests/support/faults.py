@@ -13,10 +13,11 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from ricordo.agents.lifecycle import cancel_runs
 from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
@@ -35,59 +36,31 @@ from tests.support.faults_model import FAILING, MALFORMED, FaultyModel
 from tests.support.faults_server import run_kills
 from tests.support.faults_world import World, opened
 from tests.support.model_server import ModelServer
-from tests.support.postgres import server, stop_server
+from tests.support.postgres import stop_server
 
 LIMIT = 60.0  # seconds for anything to come to its end, on a machine with other work
 LEASE, EXPIRY = 31, 86_401
 _FAULTS_OF_A_SUBJECT = 20
 _TRIES = 4
 _PLANS = (
-    "",
-    "insert",
-    "search",
-    "archive/lookup",
-    "ring",
-    "insert+ring/archive",
-    "boom",
-    "big/big",
-    "search+lookup/insert",
-    "guarded",
-    "guarded+guarded",
-    "insert+guarded/ring",
-    "theirs",
-    "theirs+guarded/search",
-    "nap+nap/insert",
+    *(
+        "",
+        "insert",
+        "search",
+        "archive/lookup",
+        "ring",
+        "insert+ring/archive",
+        "boom",
+        "big/big",
+        "search+lookup/insert",
+    ),
+    *("guarded", "guarded+guarded", "insert+guarded/ring", "theirs", "theirs+guarded/search", "nap+nap/insert"),
 )
 _WAITING_PLANS = tuple(plan for plan in _PLANS if "guarded" in plan or "theirs" in plan)
-_KINDS = {
-    "kill": 40,
-    "cancel": 8,
-    "disk": 8,
-    "leave": 3,
-    "failing": 14,
-    "malformed": 12,
-    "hang": 5,
-    "unanswered": 5,
-    "summary": 8,
-    "flood": 2,
-}
+_KINDS = {"kill": 40, "cancel": 8, "disk": 8, "leave": 3, "failing": 14, "malformed": 12}
+_KINDS |= {"hang": 5, "unanswered": 5, "summary": 8, "flood": 2}
 # What can go wrong besides where several servers share a database behind a network.
 _SHARED_KINDS = {"cut": 15, "overtaken": 10}
-
-
-@dataclass
-class Report:
-    """What a campaign did: faults by kind, turns begun, requests a provider got and checked, and those it found too long."""
-
-    seed: int
-    faults: int
-    kinds: dict[str, int]
-    turns: int
-    requests: int
-    refused: int
-    summaries: int
-    restarts: int
-    seconds: float
 
 
 @dataclass
@@ -184,18 +157,15 @@ class _Campaign:
         """
         usual = self.usual.get(plan, 30)
         at = self.luck.randint(1, max(2, usual))
-        life = self.world.life
-        match kind:
-            case "kill":
-                life.arm(at, life.freeze)
-            case "disk":
-                life.arm(at, lambda: setattr(self.world.store, "fails", self.luck.choice((1, 1, 2, 4))))
-            case "cut":
-                life.arm(at, self.world.cut)
-            case "overtaken":
-                life.arm(at, self._overtake)
-            case _:
-                life.arm(at, self._cancel_soon)
+        life, store = self.world.life, self.world.store
+        strikes = {
+            "kill": life.freeze,
+            "disk": lambda: setattr(store, "fails", self.luck.choice((1, 1, 2, 4))),
+            "cut": self.world.cut,
+            "overtaken": self._overtake,
+            "cancel": self._cancel_soon,
+        }
+        life.arm(at, strikes[kind])
         await self._talk(subject, request)
         struck = life.happens is None
         self.usual[plan] = usual + 5 if struck else max(10, (usual + life.count) // 2)
@@ -341,19 +311,10 @@ class _Campaign:
                 parts.append(ApprovalPart(call.call_id, self.luck.random() < 0.6, "Because."))
         return self._request(subject, approval=Approval(tuple(parts)))
 
-    def _request(
-        self, subject: Subject, messages: tuple[NewMessage, ...] = (), approval: Approval | None = None
-    ) -> TurnRequest:
-        return TurnRequest(
-            Scope(),
-            subject.id,
-            messages,
-            approval,
-            client_tools=(THEIRS,),
-            streams_tokens=self.luck.random() < 0.5,
-            is_background=self.luck.random() < 0.3,
-            max_steps=12,
-        )
+    def _request(self, subject: Subject, **sent: Any) -> TurnRequest:
+        streams, is_background = self.luck.random() < 0.5, self.luck.random() < 0.3
+        how = {"client_tools": (THEIRS,), "streams_tokens": streams, "is_background": is_background, "max_steps": 12}
+        return TurnRequest(Scope(), subject.id, **how | sent)
 
 
 def _spoken(message: Message) -> str:
@@ -361,13 +322,8 @@ def _spoken(message: Message) -> str:
 
 
 async def run_campaign(
-    folder: Path,
-    *,
-    faults: int,
-    seed: int | None = None,
-    database: str = "sqlite",
-    tell: Callable[[str], None] | None = None,
-) -> Report:
+    folder: Path, *, faults: int, seed: int | None = None, database: str = "sqlite"
+) -> SimpleNamespace:
     """Let this many things go wrong, one after the other, on SQLite or "postgresql"."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     began = time.monotonic()
@@ -375,43 +331,26 @@ async def run_campaign(
     logging.disable()
     try:
         async with (
-            _address(database) as address,
             ModelServer(model.answer, keeps=False) as provider,
-            opened(folder, provider.root, TOOLS, address) as world,
+            opened(folder, provider.root, TOOLS, is_shared=database == "postgresql") as world,
         ):
-            chances = _KINDS | _SHARED_KINDS if address else _KINDS
+            chances = _KINDS | (_SHARED_KINDS if database == "postgresql" else {})
             campaign = _Campaign(world, model, seed, random.Random(seed), chances)  # noqa: S311
             while campaign.kinds.total() < faults and len(campaign.wrong) < 12:
                 await campaign.fault()
-                if tell:
-                    tell(f"{campaign.kinds.total()} faults, {len(campaign.wrong)} wrong")
     finally:
         logging.disable(logging.NOTSET)
     assert not campaign.wrong, f"seed {seed}: {len(campaign.wrong)} wrong:\n" + "\n".join(campaign.wrong[:12])
-    return Report(
+    return SimpleNamespace(
         seed=seed,
-        faults=campaign.kinds.total(),
         kinds=dict(campaign.kinds),
         turns=campaign.turns,
         requests=model.count,
-        refused=model.refused,
+        refused=model.refused,  # found too long
         summaries=model.summaries,
         restarts=world.restarts,
         seconds=round(time.monotonic() - began, 1),
     )
-
-
-@asynccontextmanager
-async def _address(database: str) -> AsyncIterator[str | None]:
-    """Where an empty PostgreSQL database is, gone afterwards; None for SQLite."""
-    if database == "sqlite":
-        yield None
-        return
-    address = server().new_database()
-    try:
-        yield address
-    finally:
-        server().drop(address)
 
 
 if __name__ == "__main__":

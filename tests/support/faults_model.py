@@ -16,23 +16,8 @@ from tests.support.faults_wire import faults_of, size_of
 from tests.support.model_server import Answer, Seen, claude, claude_stream, completion, event, stream, tool_call
 
 Trouble = str
-FAILING: tuple[Trouble, ...] = (
-    *("time_out", "429", "500", "503", "529", "400", "401", "402", "cut", "half", "empty", "garbage", "too_long"),
-)
-MALFORMED: tuple[Trouble, ...] = (
-    *(
-        "broken_arguments",
-        "list_arguments",
-        "unknown_tool",
-        "no_id",
-        "same_ids",
-        "old_id",
-        "as_text",
-        "length",
-        "filter",
-    ),
-)
-_TOKEN = re.compile(r"say-[a-z0-9]+-\d+")
+FAILING = tuple("time_out 429 500 503 529 400 401 402 cut half empty garbage too_long".split())
+MALFORMED = tuple("broken_arguments list_arguments unknown_tool no_id same_ids old_id as_text length filter".split())
 _SPOKEN = re.compile(r"(say-[a-z0-9]+-\d+)(?: ([a-z_+/]+))?")
 _STILL = re.compile(r"must still call: ([a-z_]+)")
 _ONE_BEGINNING = 60
@@ -145,26 +130,21 @@ class FaultyModel:
         return _said(asked, f"Done {token}.", [], size)
 
     def _malformed(self, asked: Asked, trouble: Trouble, body: dict[str, Any], size: int) -> Answer:
-        call_id, name, given = self._call("search", f"odd{self._number}", asked)
-        match trouble:
-            case "as_text":
-                written = json.dumps({"name": name, "arguments": given})
-                return _said(asked, f"<tool_call>{written}</tool_call>", [], size)
-            case "length":
-                return _said(asked, "This goes on and", [], size, finish="length")
-            case "filter":
-                return _said(asked, None, [], size, finish="content_filter")
-            case "unknown_tool":
-                return _said(asked, None, [(call_id, "no such tool!", given)], size)
-            case "same_ids":
-                return _said(asked, None, [(call_id, name, given), (call_id, name, given)], size)
-            case "old_id":
-                old = _ids_in(body)
-                return _said(asked, None, [(old[-1] if old else call_id, name, given)], size)
-            case "no_id":
-                return _said(asked, None, [("", name, given)], size)
-        arguments: Any = '{"query": "odd' if trouble == "broken_arguments" else '["odd"]'
-        return _said(asked, None, [(call_id, name, arguments)], size)
+        call = call_id, name, given = self._call("search", f"odd{self._number}", asked)
+        written = json.dumps({"name": name, "arguments": given})
+        words = {"as_text": f"<tool_call>{written}</tool_call>", "length": "This goes on and", "filter": None}
+        if trouble in words:
+            finish = {"length": "length", "filter": "content_filter"}.get(trouble)
+            return _said(asked, words[trouble], [], size, finish=finish)
+        calls: dict[str, list[Any]] = {
+            "unknown_tool": [(call_id, "no such tool!", given)],
+            "same_ids": [call, call],
+            "old_id": [((_ids_in(body) or [call_id])[-1], name, given)],
+            "no_id": [("", name, given)],
+            "broken_arguments": [(call_id, name, '{"query": "odd')],
+            "list_arguments": [(call_id, name, '["odd"]')],
+        }
+        return _said(asked, None, calls[trouble], size)
 
     def _call(self, kind: str, mark: str, asked: Asked, id: str = "") -> Call:
         name, fixed, marked = _CALLS.get(kind, (kind, {}, "mark"))
@@ -235,11 +215,8 @@ def _ids_in(body: dict[str, Any]) -> list[str]:
 
 
 def _said(asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None = None) -> Answer:
-    return (
-        _said_by_claude(asked, words, calls, size, finish)
-        if asked.is_claude
-        else _said_in_chat(asked, words, calls, size, finish)
-    )
+    say = _said_by_claude if asked.is_claude else _said_in_chat
+    return say(asked, words, calls, size, finish)
 
 
 def _said_in_chat(asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None) -> Answer:

@@ -22,14 +22,13 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import Transaction
-from ricordo.tools.builtin import plugin
 from ricordo.tools.toolbox import ServerTool, Toolbox, sync_tools
+from tests.seams.stage import BUILTIN, Hooks
 from tests.seams.stores import ManualClock
 from tests.support.faults_model import TIME_OUT
 from tests.support.postgres import name_in, server
 
 T = TypeVar("T")
-BUILTIN = plugin.tools()
 _BURIALS = 1000
 
 
@@ -163,16 +162,6 @@ class MortalStore:
             raise Unavailable("This process is dead.")
 
 
-@dataclass
-class Hooks:
-    """The campaign's tools as a plugin."""
-
-    offered: tuple[ServerTool, ...] = ()
-
-    def tools(self) -> tuple[ServerTool, ...]:
-        return self.offered
-
-
 class World:
     """A database with a runtime on it; `restart` opens it again after a kill.
 
@@ -204,7 +193,7 @@ class World:
         inner = await asyncio.to_thread(self._open)
         self.store = MortalStore(inner, self.life)
         models = Models(settings, self._providers, policy=CallPolicy(retries=1, timeout=TIME_OUT, sleep=_no_wait))
-        plugins = Plugins([("builtin", Hooks(tuple(BUILTIN))), ("campaign", Hooks(self._tools))])
+        plugins = Plugins([("builtin", BUILTIN), ("campaign", Hooks(self._tools))])
         self.runtime = Runtime(settings, self.store, models, Toolbox(plugins.tools()), plugins)
         await self.store.write(close_expired if self._database else close_all)
         await self.store.write(lambda tx: sync_tools(tx, Scope(), self.runtime.toolbox))
@@ -256,13 +245,14 @@ async def _no_wait(_seconds: float) -> None:
 
 
 @asynccontextmanager
-async def opened(
-    folder: Path, address: str, tools: tuple[ServerTool, ...], database: str | None = None
-) -> AsyncIterator[World]:
-    """A world, open until the block ends."""
+async def opened(folder: Path, address: str, tools: tuple[ServerTool, ...], *, is_shared: bool) -> AsyncIterator[World]:
+    """A world, open until the block ends; on a PostgreSQL database of its own if it is shared."""
+    database = server().new_database() if is_shared else None
     world = World(folder, address, tools, database)
-    await world.open()
     try:
+        await world.open()
         yield world
-    finally:
         await world.close()
+    finally:
+        if database:
+            server().drop(database)
