@@ -344,7 +344,7 @@ INSIDE = {
     "api": "response models against the OpenAPI document, and parts of the HTTP shell",
     "cli": "what commands compute, apart from what they print",
     "features": "each feature's tables, formats and services",
-    "campaigns/test_cluster.py": "several servers in one process",
+    "campaigns": "several servers in one process, and remotes whose sync is killed",
     "conftest.py": "the store that tests of repositories get",
     "test_blueprint.py": "constants that the page names",
     "test_docs.py": "what the pages name",

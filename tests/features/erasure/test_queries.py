@@ -19,8 +19,7 @@ from ricordo.storage import blobs, blocks, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.seams import make
-from tests.support.git import fsck
-from tests.support.objects import commit_of
+from tests.support.git import commit_of, fsck
 
 BOB = Actor("user", "user-bob", "Bob")
 THEIRS, MERGED, ALONE = "Name: Ada B.", "Name: Ada Byron", "Name: Augusta"

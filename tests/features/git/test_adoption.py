@@ -19,8 +19,7 @@ from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.schema.memory_tables import blobs, commits, git_objects
 from tests.seams import make
-from tests.support.git import fsck, git
-from tests.support.objects import commit_of
+from tests.support.git import commit_of, fsck, git
 
 _PUSHED: dict[bytes, GitObject] = {}
 FILES = {"human": "Name: Ada", "goals": "Rest", "plans/week": "Read"}

@@ -9,7 +9,7 @@ from ricordo.errors import Invalid
 from ricordo.features.git import push as pushing
 from ricordo.features.git.objects import GitObject, Lacking, git_object
 from ricordo.features.git.push import Push, Refused
-from tests.support.objects import WHO, commit_of
+from tests.support.git import WHO, commit_of
 
 BASE, HERE = commit_of({"human": "Name: Ada", "goals": "Rest"})
 
