@@ -175,7 +175,7 @@ class TurnContext:
 
         def read() -> GuardSources:
             system = (self.state.agent.system, self.request.system or "")
-            recalled, again = (search_results(self.window, said_by_user=by_user) for by_user in (False, True))
+            recalled, again = search_results(self.window)
             # A quote, by which memory is written, has to be of this turn; that the words are the user's is true for longer.
             return GuardSources(system, recalled, self.said(), _trusted_words(self.window), again)
 

@@ -71,62 +71,41 @@ class EditGuard:
         words = _words(added)
         if len(words) < _LEAST_WORDS or len(added) < _LEAST_CHARACTERS:
             return
-        runs = _runs(words)
-        allowed = self._said | _all_runs([own])
-        if _share(runs, allowed if is_archived else allowed | self._said_earlier) >= CONTAINED:
+        runs, source = _runs([added]), self._sources
+        allowed = source["said"] | _runs([own])
+        if not is_archived:
+            allowed |= source["said_earlier"] | source["found_again"]
+        if _share(runs, allowed) >= CONTAINED:
             return
-        if _share(runs, self._recalled) >= CONTAINED:
+        if _share(runs, source["recalled"] | source["found_again"]) >= CONTAINED:
             raise Invalid(RECALLED)
-        if _share(runs, self._system) >= CONTAINED:
+        if _share(runs, source["system"]) >= CONTAINED:
             raise Invalid(INSTRUCTIONS)
 
     @cached_property
-    def _sources(self) -> GuardSources:
-        return self._read()
-
-    @cached_property
-    def _said(self) -> set[tuple[str, ...]]:
-        return _all_runs(self._sources.said)
-
-    @cached_property
-    def _said_earlier(self) -> set[tuple[str, ...]]:
-        return _all_runs((*self._sources.said_earlier, *self._sources.found_again))
-
-    @cached_property
-    def _recalled(self) -> set[tuple[str, ...]]:
-        return _all_runs((*self._sources.recalled, *self._sources.found_again))
-
-    @cached_property
-    def _system(self) -> set[tuple[str, ...]]:
-        return _all_runs(self._sources.system)
+    def _sources(self) -> dict[str, set[tuple[str, ...]]]:
+        sources = self._read()
+        return {name: _runs(getattr(sources, name)) for name in GuardSources.__slots__}
 
 
 NO_GUARD = EditGuard(GuardSources)
 
 
-def search_results(window: Iterable[Message], *, said_by_user: bool) -> list[str]:
-    return [text for text, is_said in _found_in(window) if is_said == said_by_user]
-
-
-def _found_in(window: Iterable[Message]) -> Iterable[tuple[str, bool]]:
-    for message in window:
-        for result in message.tool_returns:
-            if not (result.sources or result.name in _SEARCHES):
-                continue
-            hits = _hits(result) if result.said else None
-            if hits is None:
-                yield from ((text, False) for text in _texts(result.content, result.is_json))
-                continue
+def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
+    """The texts that searches in the window gave: what others said or wrote, and what the user said."""
+    found: tuple[list[str], list[str]] = ([], [])
+    for result in (result for message in window for result in message.tool_returns):
+        if hits := _hits(result) if result.said else None:
             for id, hit in zip(result.sources, hits, strict=True):
-                is_said = id in result.said
-                yield from ((text, is_said) for text in _strings(hit))
+                found[id in result.said].extend(_strings(hit))
+        elif result.sources or result.name in _SEARCHES:
+            found[False].extend(_texts(result.content, result.is_json))
+    return found
 
 
 def _hits(result: ToolReturnPart) -> list[Any] | None:
     """What a result tells of each of its sources, in their order; None where that cannot be told apart, as in one that was cut."""
-    if not result.is_json:
-        return None
-    content = orjson.loads(result.content)
+    content = orjson.loads(result.content) if result.is_json else None
     hits = content.get("results") if isinstance(content, dict) else content
     return hits if isinstance(hits, list) and len(hits) == len(result.sources) else None
 
@@ -201,17 +180,12 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
     return found
 
 
-def only_repeats(label: str, before: str, after: str) -> KnownLine | None:
-    """The line that the block already has, where a write only adds lines again that the block has."""
-    lost = Counter(map(_key, before.split("\n"))) - Counter(map(_key, after.split("\n")))
+def only_repeats(label: str, before: str, after: str, found: Sequence[KnownLine]) -> bool:
+    """Whether a write only adds lines again that the block has; `found` are those that were `repeated`."""
     new = [line for line in added_lines(before, after) if line.strip()]
-    if lost or not new:
-        return None
-    there: dict[str, KnownLine] = {}
-    for number, line in enumerate(before.split("\n"), 1):
-        there.setdefault(_key(line), KnownLine(label, number, line, is_same=True))
-    found = [there.get(_key(line)) if _tells(line) else None for line in new]
-    return found[0] if all(found) else None
+    if not new or len(found) < len(new) or any(not one.is_same or one.label != label for one in found):
+        return False
+    return not Counter(map(_key, before.split("\n"))) - Counter(map(_key, after.split("\n")))
 
 
 def _tells(line: str) -> bool:
@@ -241,12 +215,9 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def _runs(words: Sequence[str]) -> set[tuple[str, ...]]:
-    return set(zip(*(words[start:] for start in range(_RUN)), strict=False))
-
-
-def _all_runs(texts: Iterable[str]) -> set[tuple[str, ...]]:
-    return {run for text in texts for run in _runs(_words(text))}
+def _runs(texts: Iterable[str]) -> set[tuple[str, ...]]:
+    words = map(_words, texts)
+    return {run for some in words for run in zip(*(some[start:] for start in range(_RUN)), strict=False)}
 
 
 def _share(runs: set[tuple[str, ...]], source: set[tuple[str, ...]]) -> float:
@@ -257,19 +228,14 @@ def _texts(content: str, is_json: bool) -> list[str]:
     """The texts in a result; JSON that was cut is read as it is, but for its escapes."""
     if is_json:
         try:
-            return list(_strings(orjson.loads(content)))
+            return _strings(orjson.loads(content))
         except orjson.JSONDecodeError:
             pass
     return [content.replace("\\n", "\n").replace('\\"', '"')]
 
 
-def _strings(value: Any) -> Iterable[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for item in value.values():
-                yield from _strings(item)
-        case list():
-            for item in value:
-                yield from _strings(item)
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in items for text in _strings(item)]

@@ -6,6 +6,7 @@ The context of those edits stands beside it.
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal
 
 from ricordo.domain.agent import AgentState
@@ -19,6 +20,7 @@ from ricordo.memory.edit_guard import (
     LEAST_LINE,
     NO_GUARD,
     EditGuard,
+    KnownLine,
     added_lines,
     changed_piece,
     only_repeats,
@@ -200,7 +202,7 @@ class WorkingMemory:
         require_free(require_label(label), self._current)
         value = self._redacted(value, call_id)
         self._guard.require_new(value)
-        self._note_repeated(label, "", value, call_id)
+        self._note_repeated(self._repeated(label, "", value), call_id)
         new = Block(
             id=new_id("block"),
             organization_id=self._agent.organization_id,
@@ -279,13 +281,17 @@ class WorkingMemory:
         if len(piece.strip()) < LEAST_LINE:
             return
         self._guard.require_new("\n".join(added_lines(block.value, piece)), own=block.value)
-        if line := only_repeats(block.label, block.value, value):
-            raise Invalid(f"Nothing was saved: this {line.told()}. Change that line, or leave it.")
-        self._note_repeated(block.label, block.value, value, call_id)
+        found = self._repeated(block.label, block.value, value)
+        if only_repeats(block.label, block.value, value, found):
+            raise Invalid(f"Nothing was saved: this {found[0].told()}. Change that line, or leave it.")
+        self._note_repeated(found, call_id)
 
-    def _note_repeated(self, label: str, before: str, after: str, call_id: str) -> None:
+    def _repeated(self, label: str, before: str, after: str) -> list[KnownLine]:
         others = {name: other.value for name, other in self._current.items() if name != label}
-        for line in repeated(label, before, after, others)[:_MOST_NOTED]:
+        return repeated(label, before, after, others)
+
+    def _note_repeated(self, found: Iterable[KnownLine], call_id: str) -> None:
+        for line in islice(found, _MOST_NOTED):
             self._note(call_id, f"What you wrote {line.told()}. Keep it in one place.")
 
     def _note(self, call_id: str, note: str) -> None:

@@ -80,7 +80,7 @@ def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
     other = ToolReturnPart("c", "roll", "success", "six")
     sourced = ToolReturnPart("c", "query_student", "success", "She likes tea.", sources=("message-1",))
     window = [make.message(agent, role="tool", parts=(whole, cut, other, sourced)), make.message(agent, "Hello.")]
-    assert search_results(window, said_by_user=False) == [
+    assert search_results(window)[0] == [
         'She said: "tea"\nand left.',
         '[{"content": "She said: "tea"',
         "She likes tea.",
@@ -94,12 +94,11 @@ def test_what_she_said_herself_is_hers_also_where_a_search_found_it() -> None:
     sources = {"sources": ("message-1", "message-2"), "said": ("message-1",)}
     whole = ToolReturnPart("c", "conversation_search", "success", found, is_json=True, **sources)  # type: ignore[arg-type]
     window = [make.message(agent, role="tool", parts=(whole,))]
-    assert search_results(window, said_by_user=True) == ["user", "She likes tea."]
-    assert search_results(window, said_by_user=False) == ["assistant", "So I heard."]
+    assert search_results(window) == (["assistant", "So I heard."], ["user", "She likes tea."])
     # Of what was cut nobody can tell whose words they are.
     cut = ToolReturnPart("c", "conversation_search", "success", found[:90], **sources)  # type: ignore[arg-type]
     window = [make.message(agent, role="tool", parts=(cut,))]
-    assert (search_results(window, said_by_user=True), len(search_results(window, said_by_user=False))) == ([], 1)
+    assert [len(texts) for texts in search_results(window)] == [1, 0]
 
 
 TEXT = "Name: Ada\n- Likes green tea in the morning, no sugar.\nCity: Turin"
@@ -108,8 +107,9 @@ LINE = "Likes green tea in the morning, no sugar."
 
 def test_a_line_that_is_there_already_is_found_whatever_its_bullet() -> None:
     for line in (LINE, f"* {LINE}", f"3. {LINE}", LINE.upper(), LINE.replace(" ", "  ")):
-        known = only_repeats("human", TEXT, f"{TEXT}\n{line}")
-        assert known is not None
+        after = f"{TEXT}\n{line}"
+        (known,) = found = repeated("human", TEXT, after, {"notes": line})
+        assert only_repeats("human", TEXT, after, found)
         assert (known.label, known.line) == ("human", 2)
         (also,) = repeated("notes", "", line, {"human": TEXT})
         assert "line 2" in also.told()
@@ -121,7 +121,7 @@ def test_a_line_that_is_there_already_is_found_whatever_its_bullet() -> None:
         (TEXT, f"{TEXT}\n{LINE}\nShe told me so when we spoke of breakfast."),
         *((TEXT, TEXT), (TEXT, "")),
     ):
-        assert only_repeats("human", before, after) is None, after
+        assert not only_repeats("human", before, after, repeated("human", before, after, {})), after
 
 
 def test_nearly_the_same_line_is_told_of_and_an_updated_one_is_not() -> None:
@@ -164,8 +164,7 @@ def test_long_texts_are_compared_in_bounded_time() -> None:
     long = "\n".join(lines)
     other = "\n".join(f"{line} again" for line in lines)
     began = time.process_time()
-    repeated("human", "", long, {"notes": other})
-    only_repeats("human", long, f"{long}\nmore")
+    only_repeats("human", "", long, repeated("human", "", long, {"notes": other}))
     EditGuard(lambda: GuardSources(recalled=(other,))).require_new(long)
     added_lines(long, changed_piece(long, long[:50_000] + "x" + long[50_000:]))
     assert time.process_time() - began < 1.5
