@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from ricordo.domain.backoff import Backoff
-from ricordo.domain.clock import SECOND
+from ricordo.domain.clock import SECOND, Backoff
 from ricordo.domain.job import Job, JobHandler
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import LOCAL_ORGANIZATION

@@ -1,6 +1,9 @@
-"""Time as Ricordo keeps it: integers, microseconds since 1970 in UTC, read from one clock that is passed in."""
+"""Time as Ricordo keeps it: integers, microseconds since 1970 in UTC, from one clock that is passed in; and how long to wait."""
 
+import random
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -81,3 +84,23 @@ def parse_timestamp(text: str, where: tzinfo, *, name: str = "created_at") -> in
 def day_of(micros: int) -> int:
     """Return the start of the day, UTC."""
     return micros - micros % DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits in seconds: the first, by what each is longer than the one before, the longest, and how far chance spreads them."""
+
+    first: float
+    factor: float
+    longest: float
+    spread: tuple[float, float] = (0.5, 1.0)
+
+    def seconds(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
+        """Return how long to wait after this attempt (1 is the first).
+
+        >>> Backoff(2, 4, 600, spread=(1, 1)).seconds(3)
+        32.0
+        """
+        least, most = self.spread
+        steps = min(attempt - 1, 100)  # beyond that a float overflows
+        return min(self.first * self.factor**steps, self.longest) * (least + (most - least) * chance())

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import httpx2
 import orjson
 
-from ricordo.domain.backoff import Backoff
+from ricordo.domain.clock import Backoff
 from ricordo.domain.message import Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind

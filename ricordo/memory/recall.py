@@ -1,4 +1,4 @@
-"""Recall: search of all messages and passages, by words, by meaning, or by both.
+"""Recall: search of all messages and passages, by words, by meaning, or by both; and passages that say the same as a new text.
 
 The query is embedded and outside indexes are asked before the transaction, in which nothing waits. Where either fails, the search
 goes on with words alone: a provider that is down makes answers poorer, never none.
@@ -6,19 +6,20 @@ goes on with words alone: a provider that is down makes answers poorer, never no
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TypeVar
 
 from ricordo.domain.message import Message
-from ricordo.domain.passage import Passage, Relevance
+from ricordo.domain.passage import Archive, Passage, Relevance
 from ricordo.errors import RicordoError
 from ricordo.llm.chat import KnowsWords
 from ricordo.llm.registry.models import Embedders
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
 from ricordo.search.vector_index import VectorFilter, VectorIndex
+from ricordo.search.words import terms
 from ricordo.storage import archives, messages
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -179,3 +180,58 @@ class Recall:
 
 def _filter_of(tx: Transaction, wanted: F | Callable[[Transaction], F]) -> F:
     return wanted(tx) if callable(wanted) else wanted
+
+
+# Of all words of two texts, as many are in both.
+NEARLY_THE_SAME = 0.8
+_LOOKED_AT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPassage:
+    """A text that is in the archive, or on its way there. `created_at` is None while it waits for its step to be saved."""
+
+    id: str
+    text: str
+    tags: tuple[str, ...]
+    created_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """The existing text that is most like another; `is_same` where they differ in white space at most.
+
+    `is_kept` where it has all the tags of the other besides.
+    """
+
+    existing: KnownPassage
+    is_same: bool = False
+    is_kept: bool = False
+
+
+async def passages_like(
+    recall: Recall, archives: Sequence[Archive], text: str, user_id: str | None = None
+) -> list[KnownPassage]:
+    """The passages of these archives that may be like the text: those its own words find first.
+
+    With `user_id` only those about this user and those about nobody in particular.
+    """
+    wanted = PassageFilter(tuple(archive.id for archive in archives), user_id=user_id)
+    found = await recall.passages(text, wanted, _LOOKED_AT, "fts") if archives else []
+    return [KnownPassage(hit.passage.id, hit.passage.text, hit.passage.tags, hit.passage.created_at) for hit in found]
+
+
+def most_alike(text: str, tags: Sequence[str], existing: Iterable[KnownPassage]) -> Likeness | None:
+    """The text that says the same, or nearly the same in most of its words; None where there is none."""
+    words, plain = set(terms(text)), text.split()
+    best: tuple[float, Likeness] | None = None
+    for other in existing:
+        if other.text.split() == plain:
+            is_kept = set(tags) <= set(other.tags)
+            overlap, likeness = 2.0 + is_kept, Likeness(other, is_same=True, is_kept=is_kept)
+        else:
+            theirs = set(terms(other.text))
+            overlap, likeness = len(words & theirs) / max(len(words | theirs), 1), Likeness(other)
+        if overlap >= NEARLY_THE_SAME and (best is None or overlap > best[0]):
+            best = overlap, likeness
+    return best[1] if best else None

@@ -15,6 +15,7 @@ from ricordo.domain.block import require_label
 from ricordo.domain.block_format import BlockFormat
 from ricordo.domain.block_schema import RESERVED, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
 from ricordo.errors import Invalid
+from ricordo.memory.schemas import Lines, read_toml
 from ricordo.memory.sections import (
     LAYOUTS,
     Layout,
@@ -25,7 +26,6 @@ from ricordo.memory.sections import (
     refuse,
     write_sections,
 )
-from ricordo.memory.toml import Lines, read_toml
 
 # Whether a text follows its schema: wholly, but for required fields that are still empty, or not at all.
 Form = Literal["complete", "incomplete", "free"]

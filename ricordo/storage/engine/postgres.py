@@ -24,8 +24,7 @@ from sqlalchemy.dialects.postgresql.base import PGDDLCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect_psycopg
 from sqlalchemy.exc import DatabaseError, DBAPIError
 
-from ricordo.domain.backoff import Backoff
-from ricordo.domain.clock import Clock, SystemClock
+from ricordo.domain.clock import Backoff, Clock, SystemClock
 from ricordo.errors import Invalid, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import back_up_postgres

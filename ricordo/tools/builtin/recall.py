@@ -8,7 +8,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, ReasoningPart
 from ricordo.domain.passage import Relevance
 from ricordo.errors import Invalid
-from ricordo.memory.duplicates import KnownPassage, Likeness, most_alike, passages_like
+from ricordo.memory.recall import KnownPassage, Likeness, most_alike, passages_like
 from ricordo.memory.working_memory import PassageDraft
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage.messages import searchable_text

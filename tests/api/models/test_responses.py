@@ -56,8 +56,7 @@ from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.domain.usage import Usage
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.memory.approval import ProposalOutcome, Undone, UndoneBlock
-from ricordo.memory.history import BlamedLine
-from ricordo.memory.lineage import HeldBlock, Lineage
+from ricordo.memory.lineage import BlamedLine, HeldBlock, Lineage
 from ricordo.memory.overview import overview
 from ricordo.memory.recall import FoundMessage, FoundPassage
 from ricordo.storage.jobs import Queue
