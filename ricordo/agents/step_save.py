@@ -32,7 +32,7 @@ from ricordo.memory.working_memory import EditContext
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
-from ricordo.storage import conversations, messages, runs, traces, usage
+from ricordo.storage import conversations, messages, runs, usage
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import failed_result
 
@@ -102,7 +102,7 @@ async def save_step(
         if record:
             runs.insert_step(tx, record)
         if trace:
-            traces.insert_one(tx, trace)
+            runs.insert_trace(tx, trace)
         return run, committed, record, new
 
     turn.run, committed, record, new = await _finish(runtime.store.write(save))
@@ -140,7 +140,7 @@ async def save_compaction(
                 tx, Expense(run.organization_id, "compaction", summary.model, summary.usage, run.agent_id, run.user_id)
             )
         for trace in kept:
-            traces.insert_one(tx, trace)
+            runs.insert_trace(tx, trace)
         return run
 
     turn.run = await _finish(runtime.store.write(save))

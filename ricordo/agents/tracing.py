@@ -27,7 +27,7 @@ from ricordo.domain.run import Run, Step, StepStatus, StopReason, Trace, status_
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel
 from ricordo.runtime import Runtime
-from ricordo.storage import runs, traces
+from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def keep_failed(tx: Transaction, failed: FailedCall) -> None:
     step, trace = failed
     runs.insert_step(tx, step)
     if trace:
-        traces.insert_one(tx, trace)
+        runs.insert_trace(tx, trace)
 
 
 def _is_kept(runtime: Runtime, *, is_error: bool) -> bool:
@@ -159,7 +159,9 @@ async def prune(runtime: Runtime, _job: Job, report: Report) -> None:
     """Delete traces that are too old or too many, some at a time."""
     settings, done = runtime.settings, 0
     before = runtime.store.clock.now() - settings.trace_days * DAY
-    while count := await runtime.store.write(lambda tx: traces.prune(tx, before=before, kept=settings.trace_count)):
+    while count := await runtime.store.write(
+        lambda tx: runs.prune_traces(tx, before=before, kept=settings.trace_count)
+    ):
         done += count
         report(done, done)
 

@@ -32,10 +32,10 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Invalid, NotFound, Unavailable
 from ricordo.runtime import Runtime
-from ricordo.storage import messages, run_events, runs
+from ricordo.storage import messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.run_events import RunEvent
+from ricordo.storage.runs import RunEvent
 
 log = logging.getLogger(__name__)
 router = Routes(prefix="/v1", tags=["runs"])
@@ -144,10 +144,10 @@ class Recording:
         store, run_id = self._runtime.store, self._run_id
         for delay in (*_RETRIES, None):
             try:
-                await store.write(lambda tx: run_events.append(tx, run_id, first, batch))
+                await store.write(lambda tx: runs.append_events(tx, run_id, first, batch))
             except Collision:
                 # A commit whose answer was lost has stored it; another's events mean that we were thought dead.
-                stored = await store.read(lambda tx: run_events.after(tx, run_id, first - 1, len(batch)))
+                stored = await store.read(lambda tx: runs.events_after(tx, run_id, first - 1, len(batch)))
                 return [event.data for event in stored] == list(batch)
             except Unavailable:
                 if delay is None:
@@ -207,10 +207,10 @@ async def follow(runtime: Runtime, run: Run, wanted: Resumption) -> AsyncIterato
 
 async def _read_part(runtime: Runtime, run: Run, position: int, most: int) -> _StoredPart | None:
     def read(tx: Transaction) -> _StoredPart:
-        if events := run_events.after(tx, run.id, position, most):
+        if events := runs.events_after(tx, run.id, position, most):
             return _StoredPart(events)
         try:
-            return _StoredPart([], runs.get(tx, Scope(run.organization_id), run.id), run_events.last(tx, run.id))
+            return _StoredPart([], runs.get(tx, Scope(run.organization_id), run.id), runs.last_event(tx, run.id))
         except NotFound:
             return _StoredPart([])
 
@@ -254,7 +254,7 @@ async def _wait(changed: asyncio.Event | None, left: float, poll: float) -> None
 
 async def complete(runtime: Runtime, run: Run) -> None:
     """Store what is missing of an ended run's stream whose recording stopped short: saved messages, and the end."""
-    stored = await runtime.store.read(lambda tx: run_events.of_run(tx, run.id))
+    stored = await runtime.store.read(lambda tx: runs.events_after(tx, run.id))
     first = stored[-1].number + 1 if stored else 1
     if stored and stored[-1].data.encode() == DONE:
         return
@@ -267,7 +267,7 @@ async def complete(runtime: Runtime, run: Run) -> None:
         missing += [chunk.decode() for chunk in encoder.encode(event)]
     # Another reader, or the recording after all, may have been faster: its events count then.
     with suppress(Collision):
-        await runtime.store.write(lambda tx: run_events.append(tx, run.id, first, missing))
+        await runtime.store.write(lambda tx: runs.append_events(tx, run.id, first, missing))
 
 
 class ResumeRequest(RequestPart):

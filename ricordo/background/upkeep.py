@@ -18,7 +18,7 @@ from ricordo.search import partitions
 from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX, reembed, reindex
 from ricordo.search.write_buffer import FLUSH
-from ricordo.storage import run_events, usage
+from ricordo.storage import runs, usage
 from ricordo.storage.engine.store import Transaction
 
 SWEPT_EVERY = 600.0
@@ -85,7 +85,7 @@ async def _reembed(runtime: Runtime, job: Job, report: Report) -> None:
 
 async def prune_streams(runtime: Runtime, _job: Job, _report: Report) -> None:
     before = runtime.store.clock.now() - round(runtime.settings.stream_hours * 3600 * SECOND)
-    while await runtime.store.write(lambda tx: run_events.prune(tx, before)):
+    while await runtime.store.write(lambda tx: runs.prune_events(tx, before)):
         pass
 
 

@@ -1,20 +1,36 @@
-"""Runs and steps. An open run's row is its conversation's lease: a partial unique index allows one."""
+"""Runs, and what is kept of them: steps, traces of calls to models, and the events of streams that outlive their readers.
+
+An open run's row is its conversation's lease: a partial unique index allows one. Events are kept for some hours.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sqlalchemy import bindparam, delete, literal, or_, select
+from sqlalchemy import bindparam, delete, insert, literal, or_, select
 
-from ricordo.domain.run import Run, Step
+from ricordo.domain.run import Run, Step, Trace
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, LeaseLost
 from ricordo.storage.engine.repository import Page, Repository, equal, setter
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import runs, steps
+from ricordo.storage.schema.core_tables import run_events, runs, steps, traces
 from ricordo.storage.usage import TOKENS, keep_spent
 
-_RUNS, _STEPS = Repository(Run, runs), Repository(Step, steps)
+_PRUNED_AT_ONCE = 500
+# A trace may have some hundred kilobytes, and deleting holds up every other writer.
+TRACES_PRUNED_AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One event of a run's stream: its number, and the very text that is sent."""
+
+    number: int
+    data: str
+
+
+_RUNS, _STEPS, _TRACES = Repository(Run, runs), Repository(Step, steps), Repository(Trace, traces)
 _CHANGING = (
     *("status", "stop_reason", "error", "step_count", "ended_at", "ttft_ns", "duration_ns", "lease_expires_at"),
     *("user_id", *TOKENS),
@@ -48,12 +64,31 @@ _LAST_STEP = (
 _STEPS_OF_RUN = select(steps.c.id).where(equal(steps, "run_id"))
 # Its steps, traces and stream are deleted with it.
 _DELETE = delete(runs).where(_THIS)
+_EVENTS = Repository(RunEvent, run_events)
+_OF_RUN = _EVENTS.select.where(equal(run_events, "run_id"))
+_EVENTS_AFTER = _OF_RUN.where(run_events.c.number > bindparam("after")).order_by(run_events.c.number)
+_EVENTS_AFTER = _EVENTS_AFTER.limit(bindparam("most"))
+_LAST_EVENT = _OF_RUN.order_by(run_events.c.number.desc()).limit(1)
+_INSERT_EVENT = insert(run_events)
+# By the time of the event first, for which there is an index: an event is never younger than the end of its run.
+_OLD_EVENTS = (
+    select(run_events.c.seq)
+    .join(runs, runs.c.id == run_events.c.run_id)
+    .where(run_events.c.created_at < bindparam("before"), runs.c.ended_at < bindparam("before"))
+    .limit(_PRUNED_AT_ONCE)
+)
+_TRACE_OF_STEP = _TRACES.select.where(equal(traces, "step_id", "organization_id"))
+_TRACES_OF_RUN = (
+    _TRACES.select.where(equal(traces, "run_id", "organization_id")).order_by(traces.c.seq).limit(bindparam("most"))
+)
+_NEWEST_TO_GO = select(traces.c.seq).order_by(traces.c.seq.desc()).offset(bindparam("kept")).limit(1)
+_TOO_OLD = select(traces.c.seq).where(traces.c.created_at < bindparam("before")).order_by(traces.c.created_at)
+_TOO_MANY = select(traces.c.seq).where(traces.c.seq <= bindparam("newest")).order_by(traces.c.seq)
+_DELETE_OLD = delete(traces).where(traces.c.seq.in_(_TOO_OLD.limit(TRACES_PRUNED_AT_ONCE)))
+_DELETE_MANY = delete(traces).where(traces.c.seq.in_(_TOO_MANY.limit(TRACES_PRUNED_AT_ONCE)))
 get, get_step, find_step = _RUNS.get, _STEPS.get, _STEPS.find
+open_run, insert_step, insert_trace = _RUNS.insert, _STEPS.insert, _TRACES.insert
 set_feedback = _STEPS.updates("feedback", "tags")
-
-
-def open_run(tx: Transaction, run: Run) -> None:
-    _RUNS.insert(tx, run)
 
 
 def save(tx: Transaction, run: Run) -> None:
@@ -123,10 +158,6 @@ def page(
     return _RUNS.page(tx, scope, wanted, of_agents, runs.c.status.in_(statuses) if statuses else None, **equal)
 
 
-def insert_step(tx: Transaction, step: Step) -> None:
-    _STEPS.insert(tx, step)
-
-
 @dataclass(frozen=True, slots=True)
 class StepFilter:
     """Which steps are wanted: with any of these tags, judged or not, made from `since` to `until` (microseconds, both included)."""
@@ -172,3 +203,48 @@ def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
         raise Conflict(f"{run_id} has not ended. Cancel it first, then delete it.")
     keep_spent(tx, [row.id for row in tx.all(_STEPS_OF_RUN, {"run_id": run_id})])
     tx.run(_DELETE, {"run_id": run_id})
+
+
+def append_events(tx: Transaction, run_id: str, first: int, data: Sequence[str]) -> None:
+    """Store events, the first of which has this number; raises Collision where one with such a number is there, or no run."""
+    now = tx.clock.now()
+    rows: list[dict[str, Any]] = [
+        {"run_id": run_id, "number": first + place, "data": one, "created_at": now} for place, one in enumerate(data)
+    ]
+    tx.run(_INSERT_EVENT, rows)
+
+
+def events_after(tx: Transaction, run_id: str, number: int = 0, most: int = 2**31) -> list[RunEvent]:
+    """Return the events behind this number, at most so many."""
+    return _EVENTS.all(tx, _EVENTS_AFTER, {"run_id": run_id, "after": number, "most": most})
+
+
+def last_event(tx: Transaction, run_id: str) -> RunEvent | None:
+    return _EVENTS.first(tx, _LAST_EVENT, {"run_id": run_id})
+
+
+def prune_events(tx: Transaction, before: int) -> int:
+    """Delete some of the events of runs that ended before this time; returns how many. Call it until there are none."""
+    rows = tx.all(_OLD_EVENTS, {"before": before})
+    if not rows:
+        return 0
+    return tx.run(delete(run_events).where(run_events.c.seq.in_([row.seq for row in rows])))
+
+
+def trace_of_step(tx: Transaction, scope: Scope, step_id: str) -> Trace | None:
+    """The trace of a step, where one was kept."""
+    return _TRACES.first(tx, _TRACE_OF_STEP, {"step_id": step_id, "organization_id": scope.organization_id})
+
+
+def traces_of_run(tx: Transaction, scope: Scope, run_id: str, most: int) -> list[Trace]:
+    """The traces of a run's steps, oldest first."""
+    values = {"run_id": run_id, "organization_id": scope.organization_id, "most": most}
+    return _TRACES.all(tx, _TRACES_OF_RUN, values)
+
+
+def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
+    """Delete some traces made before that time (microseconds), or beyond so many of the newest; returns how many."""
+    if deleted := tx.run(_DELETE_OLD, {"before": before}):
+        return deleted
+    row = tx.first(_NEWEST_TO_GO, {"kept": kept})
+    return tx.run(_DELETE_MANY, {"newest": row.seq}) if row else 0

@@ -18,7 +18,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from ricordo.storage import runs, traces
+from ricordo.storage import runs
 from ricordo.storage.engine.repository import Page
 from tests.seams.stage import Stage, soon, text_of
 from tests.seams.stores import ManualClock, count_statements
@@ -36,7 +36,7 @@ async def steps(stage: Stage, agent: str) -> list[Step]:
 
 
 async def trace(stage: Stage, step: Step) -> Trace | None:
-    return await stage.store.read(lambda tx: traces.of_step(tx, Scope(), step.id))
+    return await stage.store.read(lambda tx: runs.trace_of_step(tx, Scope(), step.id))
 
 
 async def kept(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
@@ -89,7 +89,7 @@ async def test_of_answers_only_those_that_ended_their_run_badly_count_as_errors(
 
 async def traces_of(stage: Stage, run_id: str) -> list[tuple[Any, Any]]:
     """Request and response of each trace of the run, those of summaries among them."""
-    found = await stage.store.read(lambda tx: traces.of_run(tx, Scope(), run_id, 100))
+    found = await stage.store.read(lambda tx: runs.traces_of_run(tx, Scope(), run_id, 100))
     return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
 
 

@@ -21,7 +21,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.scripted import call
 from ricordo.runtime import Runtime
-from ricordo.storage import run_events, runs
+from ricordo.storage import runs
 from ricordo.storage.engine.store import SqlStore, Transaction
 from ricordo.storage.schema import core_tables as tables
 from tests.conftest import BOTH
@@ -112,13 +112,13 @@ async def test_tokens_are_stored_in_batches_and_none_is_lost(stage: Stage, monke
     letters = [TextChunk(letter) for letter in "Here is a long answer. " * 100]
     stage.pieces.answers.append((letters, ModelReply((TextPart("Here is a long answer. " * 100),))))  # type: ignore[attr-defined]
     batches: list[int] = []
-    append = run_events.append
+    append = runs.append_events
 
     def counted(tx: Transaction, run_id: str, first: int, data: Sequence[str]) -> None:
         batches.append(len(data))
         append(tx, run_id, first, data)
 
-    monkeypatch.setattr(run_events, "append", counted)
+    monkeypatch.setattr(runs, "append_events", counted)
     run = await begin(stage, await stage.agent(model=PIECES), streams_tokens=True)
     chunks = await read(stage.runtime, run)
 
@@ -140,7 +140,7 @@ async def test_what_cannot_be_stored_is_tried_again_and_what_was_stored_unheard_
     write = store.write
 
     async def failing(work: Callable[[Transaction], Any]) -> Any:
-        is_failing = "run_events" in work.__code__.co_names and failures
+        is_failing = "append_events" in work.__code__.co_names and failures
         done = None if is_failing and not is_done else await write(work)
         if is_failing:
             failures.popleft()
@@ -182,7 +182,7 @@ async def stored_run(stage: Stage, *events: str, **fields: Any) -> Run:
 
     def work(tx: Transaction) -> None:
         runs.open_run(tx, run)
-        run_events.append(tx, run.id, 1, events)
+        runs.append_events(tx, run.id, 1, events)
 
     await stage.store.write(work)
     return run
@@ -205,7 +205,7 @@ async def test_the_stream_of_a_killed_server_gets_its_end_once_from_whoever_read
     assert kinds(whole) == ["assistant_message", "stop_reason", "error_message", "[DONE]"]
     assert numbers(whole) == [1, 2, 3]
     assert all(one == whole for one in read_by_all)
-    events = await stage.store.read(lambda tx: run_events.of_run(tx, run.id))
+    events = await stage.store.read(lambda tx: runs.events_after(tx, run.id))
     assert [event.data.encode() for event in events] == whole
 
 
@@ -234,7 +234,7 @@ async def test_what_was_saved_but_not_stored_in_the_stream_is_told_before_its_en
 
 def _keep(tx: Transaction, run_id: str, chunks: Sequence[bytes]) -> None:
     tx.run(delete(tables.run_events).where(tables.run_events.c.run_id == run_id))
-    run_events.append(tx, run_id, 1, [chunk.decode() for chunk in chunks])
+    runs.append_events(tx, run_id, 1, [chunk.decode() for chunk in chunks])
 
 
 def _sums(chunks: Sequence[bytes]) -> dict[str, str]:
@@ -292,7 +292,7 @@ async def test_pings_carry_the_last_number_and_are_not_stored(stage: Stage, monk
     for kind, number in told:
         assert number == last if kind == "ping" else number == (last or 0) + 1
         last = number
-    events = await stage.store.read(lambda tx: run_events.of_run(tx, run.id))
+    events = await stage.store.read(lambda tx: runs.events_after(tx, run.id))
     assert b"".join(event.data.encode() for event in events) == b"".join(
         chunk for chunk in chunks if b'"ping"' not in chunk
     )

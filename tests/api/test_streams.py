@@ -20,7 +20,7 @@ from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, TextChunk, T
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from ricordo.storage import run_events
+from ricordo.storage import runs
 from tests.seams.http import refused
 from tests.seams.server import LIMIT, PIECES, Gate, ServerInThread, StrictLetta, events_of, serving
 from tests.support import postgres
@@ -452,7 +452,7 @@ def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(
     assert len(bytes.fromhex(signing_key(server.settings.data_dir))) == 32
     streamed = http.post(f"/v1/runs/{run.id}/stream", json={"include_pings": False})
     assert '"content":"Here I am."' in streamed.text
-    assert server.read(lambda tx: run_events.last(tx, run.id))
+    assert server.read(lambda tx: runs.last_event(tx, run.id))
     with server.http() as again:
         while (told := again.get(f"/v1/runs/{run.id}").json())["callback_sent_at"] is None:
             pass

@@ -20,7 +20,7 @@ from ricordo.runtime import Runtime
 from ricordo.search import rebuild
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.search.write_buffer import FLUSH
-from ricordo.storage import jobs, run_events, runs
+from ricordo.storage import jobs, runs
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.schema.core_tables import jobs as jobs_table
 from ricordo.storage.schema.search_tables import search_buffer, search_partitions
@@ -175,7 +175,7 @@ async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
 
     def work(tx: Transaction) -> None:
         runs.open_run(tx, run)
-        run_events.append(tx, run.id, 1, ["event"] * 501)
+        runs.append_events(tx, run.id, 1, ["event"] * 501)
         runs.end(tx, replace(run, status="completed", ended_at=START + 1_000_000))
 
     await store.write(work)
@@ -184,6 +184,6 @@ async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
     for hours in (2.9, 0.2):
         clock.advance(hours * 3600)
         await handler.run(runtime_on(store, tmp_path), Job(handler.kind, LOCAL_ORGANIZATION), lambda *_: None)
-        left.append(len(await store.read(lambda tx: run_events.of_run(tx, run.id))))
+        left.append(len(await store.read(lambda tx: runs.events_after(tx, run.id))))
     assert left == [501, 0]
     assert handler.every_seconds

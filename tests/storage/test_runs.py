@@ -1,19 +1,23 @@
-"""Runs and steps: the lease, and who may save."""
+"""Runs and steps: the lease, and who may save; traces and events of streams, and how long they are kept."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ricordo.domain.run import Run
+from ricordo.domain.clock import DAY
+from ricordo.domain.ids import new_id
+from ricordo.domain.run import Run, Trace
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import Collision, LeaseLost, NotFound
 from ricordo.storage import conversations, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.runs import RunEvent
 from tests.seams import make
-from tests.seams.stores import START, count_statements
+from tests.seams.stores import START, ManualClock, count_statements
 
 ELSEWHERE = Scope(organization_id="org-2")
 
@@ -194,3 +198,100 @@ async def test_steps_of_all_agents_are_read_from_the_newest_on_without_sorting_t
     assert await page(limit=3, order="asc", after=newest[5]) == newest[4:1:-1]
     (statement,) = counted.statements
     assert statement.partition("ORDER BY")[2].split()[:2] == ["steps.seq", "DESC"]
+
+
+def trace(run: Run, **fields: Any) -> Trace:
+    return replace(Trace(new_id("step"), run.id, run.organization_id, '{"a":1}', '{"b":2}', START), **fields)
+
+
+async def store_traces(store: SqliteStore, new: list[Trace]) -> None:
+    await store.write(lambda tx: runs.insert_trace(tx, *new))
+
+
+async def test_a_trace_reads_back_by_step_and_by_run_in_its_own_organisation(store: SqliteStore, scope: Scope) -> None:
+    run = await opened(store)
+    first, second = trace(run), trace(run, response=None)
+    await store_traces(store, [first, second])
+    assert await store.read(lambda tx: runs.trace_of_step(tx, scope, first.step_id)) == first
+    assert await store.read(lambda tx: runs.traces_of_run(tx, scope, run.id, 9)) == [first, second]
+    assert await store.read(lambda tx: runs.traces_of_run(tx, scope, run.id, 1)) == [first]
+    elsewhere = Scope("org-2")
+    assert await store.read(lambda tx: runs.trace_of_step(tx, elsewhere, first.step_id)) is None
+    assert await store.read(lambda tx: runs.traces_of_run(tx, elsewhere, run.id, 9)) == []
+
+
+async def test_old_traces_and_those_beyond_the_number_go_in_portions(store: SqliteStore, scope: Scope) -> None:
+    run = await opened(store)
+    old = [trace(run, created_at=START - DAY - 1) for _ in range(runs.TRACES_PRUNED_AT_ONCE + 5)]
+    new = [trace(run, created_at=START + number) for number in range(runs.TRACES_PRUNED_AT_ONCE + 7)]
+    await store_traces(store, [*old, *new])
+
+    async def prune(kept: int) -> int:
+        return await store.write(lambda tx: runs.prune_traces(tx, before=START - DAY, kept=kept))
+
+    assert [await prune(1000) for _ in range(3)] == [runs.TRACES_PRUNED_AT_ONCE, 5, 0]
+    assert [await prune(4) for _ in range(3)] == [runs.TRACES_PRUNED_AT_ONCE, 3, 0]
+    assert await store.read(lambda tx: runs.traces_of_run(tx, scope, run.id, 1000)) == new[-4:]
+
+
+async def streamed_run(store: SqliteStore, *events: str, ended_at: int | None = None) -> Run:
+    """A run with these events, numbered from 1."""
+    run = make.run((await make.stored_agent(store)).agent, background=True)
+
+    def work(tx: Transaction) -> None:
+        runs.open_run(tx, run)
+        if ended_at:
+            runs.end(tx, replace(run, status="completed", ended_at=ended_at))
+        runs.append_events(tx, run.id, 1, events)
+
+    await store.write(work)
+    return run
+
+
+async def test_events_are_read_from_any_number_on_as_they_were_stored(store: SqliteStore) -> None:
+    run = await streamed_run(store, 'data: {"a":"é\\u0000"}\n\n', "data: 2\n\n", "data: [DONE]\n\n", ended_at=START)
+    await streamed_run(store, "data: of another run\n\n")
+
+    whole = await store.read(lambda tx: runs.events_after(tx, run.id))
+
+    assert whole == [
+        RunEvent(1, 'data: {"a":"é\\u0000"}\n\n'),
+        RunEvent(2, "data: 2\n\n"),
+        RunEvent(3, "data: [DONE]\n\n"),
+    ]
+    for number in range(5):
+        assert await store.read(lambda tx, n=number: runs.events_after(tx, run.id, n, 9)) == whole[number:]
+    assert await store.read(lambda tx: runs.events_after(tx, run.id, 0, 2)) == whole[:2]
+    assert await store.read(lambda tx: runs.last_event(tx, run.id)) == whole[-1]
+    assert await store.read(lambda tx: runs.last_event(tx, "run-none")) is None
+
+
+async def test_a_number_is_given_once_and_a_batch_is_stored_whole_or_not_at_all(store: SqliteStore) -> None:
+    run = await streamed_run(store, "one", "two")
+
+    with pytest.raises(Collision):
+        await store.write(lambda tx: runs.append_events(tx, run.id, 2, ["mine", "three"]))
+
+    assert [event.data for event in await store.read(lambda tx: runs.events_after(tx, run.id))] == ["one", "two"]
+    with pytest.raises(Collision):
+        await store.write(lambda tx: runs.append_events(tx, "run-that-is-gone", 1, ["one"]))
+
+
+async def test_only_events_of_runs_that_ended_long_ago_are_pruned(store: SqliteStore, clock: ManualClock) -> None:
+    old = await streamed_run(store, *["old"] * 501, ended_at=START + 1)
+    clock.advance(100)
+    young = await streamed_run(store, "young", ended_at=clock.now())
+    open_one = await streamed_run(store, "open")
+    clock.advance(1)
+
+    before = START + 50_000_000
+    counts = [await store.write(lambda tx: runs.prune_events(tx, before)) for _ in range(3)]
+
+    assert counts == [500, 1, 0]
+    left = {
+        run.id: len(await store.read(lambda tx, id=run.id: runs.events_after(tx, id))) for run in (old, young, open_one)
+    }
+    assert left == {old.id: 0, young.id: 1, open_one.id: 1}
+    later = clock.now()
+    assert await store.write(lambda tx: runs.prune_events(tx, later)) == 1
+    assert len(await store.read(lambda tx: runs.events_after(tx, open_one.id))) == 1

@@ -10,7 +10,7 @@ from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.run import Run, Step, Trace
 from ricordo.errors import NotFound
-from ricordo.storage import runs, traces
+from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["telemetry"])
@@ -82,7 +82,7 @@ async def traces_of_run(
 
     def read(tx: Transaction) -> list[TraceFacts]:
         run = runs.get(tx, here.scope, run_id)
-        kept = traces.of_run(tx, here.scope, run_id, limit)
+        kept = runs.traces_of_run(tx, here.scope, run_id, limit)
         return [(trace, runs.find_step(tx, here.scope, trace.step_id), run) for trace in kept]
 
     return answer([TraceResponse.from_trace(*found) for found in await here.store.read(read)])
@@ -90,7 +90,7 @@ async def traces_of_run(
 
 async def _of_step(here: RequestContext, step_id: str) -> TraceFacts:
     def read(tx: Transaction) -> TraceFacts:
-        trace = traces.of_step(tx, here.scope, step_id)
+        trace = runs.trace_of_step(tx, here.scope, step_id)
         if trace is None:
             runs.get_step(tx, here.scope, step_id)
             raise NotFound(
