@@ -66,7 +66,7 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
             raise ModelError("llm_empty_response", "The model ended its answer without one. Try again.")
         parsed = parse_reply(reply, offered)
         reply = replace(reply, parts=parsed.parts)
-        if not parsed.is_waiting and any(runtime.toolbox.acts_outside(call.name) for call in parsed.calls):
+        if not parsed.is_waiting and any(_acts_outside(runtime, call) for call in parsed.calls):
             yield await save_calls(runtime, turn, step, reply)
         results = await run_tools(runtime, turn, step, parsed)
         action = next_action(turn, offered, reply, parsed, results, action)
@@ -76,6 +76,11 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
         if parsed.is_waiting:
             yield ApprovalAsked(turn.run.id, turn.window[-1])
     yield RunEnded(turn.run)
+
+
+def _acts_outside(runtime: Runtime, call: ToolCallPart) -> bool:
+    tool = runtime.toolbox.get(call.name)
+    return tool is not None and tool.acts_outside
 
 
 def _new_step(runtime: Runtime, turn: TurnContext, number: int) -> StepDraft:

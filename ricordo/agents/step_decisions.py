@@ -95,7 +95,8 @@ def offer_tools(turn: TurnContext, toolbox: Toolbox) -> OfferedTools:
     bare = {schema.name: schema for schema in schemas if schema.name in names}
     quoting: frozenset[str] = frozenset()
     if any(block.rule == "explicit" for block in turn.state.blocks):
-        quoting = frozenset(tool.name for tool in attached if toolbox.edits_memory(tool.name))
+        editing = {tool.name for tool in toolbox if tool.edits_memory}
+        quoting = frozenset(tool.name for tool in attached if tool.name in editing)
     how, must_call = ToolPresentation(quoting=quoting), allowed.must_call
     if is_heartbeat(turn):
         thinks, speech = bool(agent.model_settings.thinks_in_arguments), agent.model_settings.response_format

@@ -124,17 +124,10 @@ def _is_kept(runtime: Runtime, *, is_error: bool) -> bool:
 
 def _request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
     """Our request, in words that no provider's format is needed to read."""
-    asked: Json = {
-        "model": info.handle,
-        "endpoint": info.endpoint,
-        "messages": [_message(message) for message in request.messages],
-        "tools": [asdict(tool) for tool in request.tools],
-        "tool_choice": request.tool_choice,
-        "forced_tool": request.forced_tool,
-        "settings": {name: value for name, value in asdict(request.settings).items() if value not in (None, {})},
-        "stream": request.stream,
-        "user": request.user_id,
-    }
+    asked = asdict(replace(request, messages=()))
+    asked |= {"model": info.handle, "endpoint": info.endpoint, "user": asked.pop("user_id")}
+    asked["messages"] = [_message(message) for message in request.messages]
+    asked["settings"] = {name: value for name, value in asked["settings"].items() if value not in (None, {})}
     return {name: value for name, value in asked.items() if value is not None}
 
 

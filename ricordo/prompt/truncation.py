@@ -11,16 +11,7 @@ from typing import Any
 
 import orjson
 
-from ricordo.domain.message import (
-    ApprovalPart,
-    ImagePart,
-    Message,
-    Part,
-    ReasoningPart,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-)
+from ricordo.domain.message import ApprovalPart, Message, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.errors import ModelError
 
 Count = Callable[[Message], int]
@@ -35,8 +26,6 @@ _LEAST_TEXT = 300
 _CHARACTERS = 4
 # All of it ASCII, since the tokens of a text with other letters take longer to count.
 _NOTE = "\n[... {} characters were left out here to save room ...]\n"
-_NO_PICTURE = TextPart("(a picture, left out: the context window is full)")
-_NO_THOUGHTS = TextPart("(thoughts, left out: the context window is full)")
 
 
 class SystemPromptTooLong(ModelError):
@@ -53,8 +42,8 @@ class SystemPromptTooLong(ModelError):
 def fit(messages: Sequence[Message], budget: int, percent: int = 100, *, count: Count) -> tuple[Message, ...]:
     """The transcript, cut until `percent` of its estimate is within `budget` tokens; every call keeps its one result.
 
-    The longest texts are cut first, and what a user said last after all others; then pictures and thoughts go, then whole
-    exchanges, oldest first. The system message stays whole. Raises SystemPromptTooLong where it leaves no room.
+    The longest texts are cut first, and what a user said last after all others; then whole exchanges go, oldest first.
+    The system message stays whole. Raises SystemPromptTooLong where it leaves no room.
     """
     allowed = budget * 100 // max(1, percent)
 
@@ -113,8 +102,6 @@ def _attempts(messages: tuple[Message, ...], longest: int, excess: Excess) -> It
     for spared in (newest, -1):
         messages = _capped(messages, spared, _LEAST_TEXT, longest, excess)
         yield messages
-    messages = tuple(map(_without_weight, messages))
-    yield messages
     places = _kept_exchanges(messages, {0, *summary, newest}, excess)
     messages = tuple(messages[place] for place in places)
     yield messages
@@ -208,15 +195,6 @@ def _with_short_texts(value: Any, limit: int) -> Any:
         case dict():
             return {key: _with_short_texts(item, limit) for key, item in value.items()}
     return value
-
-
-def _without_weight(message: Message) -> Message:
-    """The message without pictures and without proven thoughts, which no cut makes smaller."""
-    if not any(isinstance(part, ImagePart | ReasoningPart) for part in message.parts):
-        return message
-    parts = [_NO_PICTURE if isinstance(part, ImagePart) else part for part in message.parts]
-    parts = [part for part in parts if not isinstance(part, ReasoningPart)]
-    return replace(message, parts=tuple(parts) or (_NO_THOUGHTS,))
 
 
 def _kept_exchanges(messages: tuple[Message, ...], kept: set[int], excess: Excess) -> list[int]:

@@ -121,16 +121,6 @@ class Toolbox:
         """The tool with this name, if the server can run it."""
         return self._tools.get(name)
 
-    def edits_memory(self, name: str) -> bool:
-        """Whether this is a tool of the server's that changes memory blocks."""
-        tool = self._tools.get(name)
-        return tool is not None and tool.edits_memory
-
-    def acts_outside(self, name: str) -> bool:
-        """Whether a call of this tool may change something that no rollback brings back."""
-        tool = self._tools.get(name)
-        return tool is not None and tool.acts_outside
-
     async def run(
         self, calls: Sequence[ToolCallPart], attached: Mapping[str, Tool], context: Callable[[str], ToolContext]
     ) -> list[ToolReturnPart]:

@@ -29,17 +29,14 @@ async def open_stage(store: SqliteStore, tmp_path: Path) -> AsyncIterator[OpenSt
 
 @pytest.fixture
 async def stage(open_stage: OpenStage) -> Stage:
-    """A stage with the built-in tools."""
     return await open_stage()
 
 
 @pytest.fixture
 def runtime(stage: Stage) -> Runtime:
-    """The stage's runtime."""
     return stage.runtime
 
 
 @pytest.fixture
 async def agent(stage: Stage) -> str:
-    """An agent with the base tools and no block."""
     return await stage.agent()

@@ -73,7 +73,6 @@ class Poison:
 
 
 def corpus() -> list[Poison]:
-    """Every text of every family; the same at each call."""
     return [
         *_family("instructions in a page", "page", _ORDERS, 40),
         *_family("forged tags in a page", "page", _FORGED, 40),

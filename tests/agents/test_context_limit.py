@@ -88,7 +88,6 @@ async def _talk(stage: Stage, agent: str, turns: int) -> None:
 
 
 def _small(stage: Stage, *lines: Line) -> ScriptedModel:
-    """A model with a small window."""
     model = ScriptedModel(lines, name="small", context_window=4000)
     stage.runtime.models.add(model)
     return model

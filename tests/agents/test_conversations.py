@@ -38,22 +38,18 @@ EVERYTHING = Page(limit=1000, order="asc")
 
 
 async def thread(stage: Stage, agent: str, **spec: Any) -> str:
-    """Make a thread; returns its id."""
     return (await create_conversation(stage.runtime, Scope(), agent, ConversationSpec(**spec))).id
 
 
 async def kept(stage: Stage, id: str) -> Conversation:
-    """The thread as it is stored."""
     return await stage.store.read(lambda tx: conversations.require(tx, Scope(), id))
 
 
 async def fork(stage: Stage, id: str, message_id: str | None = None) -> Conversation:
-    """Fork a thread."""
     return await fork_conversation(stage.runtime, Scope(), id, message_id=message_id)
 
 
 async def in_view(stage: Stage, id: str) -> list[Message]:
-    """The messages in a thread's window."""
     window = (await kept(stage, id)).window
     return await stage.store.read(lambda tx: messages.by_ids(tx, window))
 
@@ -89,7 +85,6 @@ async def put(stage: Stage, agent: str, id: str, *new: tuple[Role, tuple[Part, .
 
 
 async def count(stage: Stage, table: str, where: str = "1 = 1") -> int:
-    """How many rows there are."""
     statement = text(f"SELECT count(*) AS n FROM {table} WHERE {where}")  # noqa: S608
     return int((await stage.store.read(lambda tx: tx.all(statement)))[0].n)
 
@@ -190,24 +185,6 @@ async def test_a_fork_sees_the_very_messages_its_source_sees_and_then_each_goes_
     # The system message comes first in the history too.
     whole = await stage.store.read(lambda tx: conversations.page_of_history(tx, Scope(), again, EVERYTHING))
     assert [message.id for message in whole] == list(again.window)
-
-
-async def test_a_fork_has_the_memory_of_now_in_its_prompt_and_counts_what_is_out_of_view(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Her name is Ada."))
-    source = conversations.default_id(agent)
-    for words in ("one", "two", "three"):
-        await tell(stage, agent, source, words)
-    window = (await kept(stage, source)).window
-    short = [window[0], *window[-2:]]
-    await stage.store.write(lambda tx: conversations.save_window(tx, source, short, "key", added=0))
-
-    made = await fork(stage, source)
-
-    (system, *_) = await in_view(stage, made.id)
-    assert "- 4 previous messages" in system.text
-    assert "Her name is Ada." in system.text
-    assert made.window[1:] == tuple(short[1:])
-    assert await said_in(stage, made) == ["one", "ONE", "two", "TWO", "three", "THREE"]
 
 
 async def test_a_fork_up_to_a_message_knows_nothing_that_came_later(stage: Stage, agent: str) -> None:

@@ -18,7 +18,6 @@ from tests.seams.stores import killed_after
 
 
 async def with_messages(stage: Stage, number: int) -> str:
-    """An agent with so many messages outside its window."""
     agent_id = await stage.agent()
     state = await stage.store.read(lambda tx: agents.load(tx, Scope(), agent_id))
     said = [make.message(state.agent, f"tea {place}") for place in range(number)]

@@ -47,7 +47,6 @@ def human(policy: Policy, value: str = "Ada") -> tuple[BlockSpec, ...]:
 
 
 async def untrusted(stage: Stage, agent: str) -> list[tuple[str, bool]]:
-    """Role and trust of every message behind the system message."""
     return [(message.role, message.is_untrusted) for message in (await stage.history(agent))[1:]]
 
 
@@ -216,17 +215,6 @@ async def test_a_block_from_an_untrusted_step_makes_its_readers_untrusted_until_
     assert await stage.block(third, "human") == "Ada L."
 
 
-@pytest.mark.parametrize(("talks", "is_untrusted"), [("user-ada", False), ("user-bob", True), (None, True)])
-async def test_another_users_block_is_her_word(stage: Stage, talks: str | None, is_untrusted: bool) -> None:
-    agent = await stage.agent(blocks=human("guarded"))
-    chain = make.chain("user", "user-ada")
-    hers = make.block("diary", "I am Ada.", chain_id=chain.id)
-    await stage.store.write(lambda tx: blocks.insert_all(tx, [hers], [chain], make.change_metadata()))
-    await stage.store.write(lambda tx: blocks.attach(tx, agent, [hers]))
-    seen = await stage.store.read(lambda tx: blocks.of_agent(tx, agent, talks))
-    assert {block.label: block.is_untrusted for block in seen} == {"human": False, "diary": is_untrusted}
-
-
 async def test_a_summary_of_untrusted_messages_is_untrusted(open_stage: OpenStage) -> None:
     stage = await open_stage(FETCH)
     agent = await stage.agent(blocks=human("guarded"), tool_names=("fetch_page",))
@@ -353,14 +341,6 @@ async def test_a_quote_is_offered_only_where_a_block_wants_one(stage: Stage, age
         assert "quote" not in tools["conversation_search"]
 
 
-async def test_a_quote_stays_in_the_call_as_it_is_kept(stage: Stage) -> None:
-    agent = await stage.agent(blocks=human("explicit"))
-    stage.lines += [quoting("remember that I like tea"), "Done."]
-    answer = await stage.say(agent, "Please remember that I like tea.")
-    (made,) = calls_in(answer.messages)
-    assert '"quote":"remember that I like tea"' in made
-
-
 def calls_in(messages: Sequence[Message]) -> list[str]:
     return [one.arguments for message in messages for one in message.tool_calls]
 
@@ -379,34 +359,6 @@ async def test_a_secret_never_gets_into_memory_and_the_agent_is_told(stage: Stag
     held = tuple(archive.id for archive in (await stage.state(agent)).archives)
     (found,) = await stage.runtime.recall.passages("key", PassageFilter(archive_ids=held), 5)
     assert found.passage.text == "The key is [secret removed: api key]"
-
-
-async def test_in_thirty_days_of_filing_what_it_looks_up_no_copy_is_kept(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Ada"), tool_names=("memory_rethink",))
-    fact = "Ada moved to Turin in spring to study mathematics, and her sister Bianca joined her there two years later."
-    stage.lines += [call("archival_memory_insert", content=fact), fact]
-    await stage.say(agent, "Who is Ada?")
-    await stage.store.write(lambda tx: conversations.save_window(tx, conversations.default_id(agent), [], "", added=0))
-    for day in range(30):
-        words = fact.upper() if day % 3 == 1 else f"- {fact}" if day % 3 == 2 else fact
-        search = "archival_memory_search" if day % 2 else "conversation_search"
-        stage.lines += [
-            call(search, query="Turin sister Bianca"),
-            (
-                call("archival_memory_insert", content=words),
-                call("memory_insert", label="human", new_string=words),
-                call("memory_rethink", label="human", new_memory=f"Ada\n{words}"),
-            ),
-            "Good night.",
-        ]
-        answer = await stage.say(agent, "Good morning.")
-        _, archived, *edited = returns(answer)
-        assert archived[0] == "error" or archived[1].startswith("Not archived again")
-        assert all(told.startswith("Nothing was saved") and status == "error" for status, told in edited)
-    held = [archive.id for archive in (await stage.state(agent)).archives]
-    found = await stage.store.read(lambda tx: archives.page_of_passages(tx, held, Page(limit=99)))
-    assert [passage.text for passage in found] == [fact]
-    assert await stage.block(agent, "human") == "Ada"
 
 
 async def test_an_agent_does_not_file_its_own_instructions(stage: Stage) -> None:
@@ -431,7 +383,6 @@ FACT = "My grandmother Rosa taught me to bake chestnut bread every single Octobe
 
 
 async def out_of_view(stage: Stage, agent: str) -> None:
-    """Leave nothing in the agent's window but its prompt."""
     first = [(await stage.thread(agent)).window[0]]
     thread = conversations.default_id(agent)
     await stage.store.write(lambda tx: conversations.save_window(tx, thread, first, "", added=0))
@@ -454,21 +405,6 @@ async def test_a_fact_that_she_said_earlier_may_be_looked_up_and_kept_word_for_w
     stage.lines += ["How lovely."]
     await stage.say(agent, FACT)
     assert FACT in await filed_after_a_search(stage, agent)
-
-
-async def test_a_fact_of_hers_is_kept_once_however_often_it_is_looked_up(stage: Stage) -> None:
-    agent = await stage.agent(blocks=human("direct"))
-    stage.lines += ["How lovely."]
-    await stage.say(agent, FACT)
-    for _ in range(5):
-        assert (await filed_after_a_search(stage, agent)).count(FACT) == 1
-    stage.lines += [
-        call("conversation_search", query="grandmother chestnut bread"),
-        call("archival_memory_insert", content=FACT),
-        "Done.",
-    ]
-    *_, (status, told) = returns(await stage.say(agent, "Go on."))
-    assert (status, "a search of your memory" in told) == ("error", True)
 
 
 async def test_what_the_agent_or_somebody_else_said_is_no_fact_of_hers(stage: Stage) -> None:

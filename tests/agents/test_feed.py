@@ -131,19 +131,6 @@ async def test_a_late_reader_begins_with_what_is_saved_and_gets_the_message_unde
     assert after[-1] == END
 
 
-async def test_a_reader_that_left_is_told_nothing() -> None:
-    feed = Feed(RUN, Stored().read)
-    reader = feed.subscribe()
-    events = reader.events()
-    await anext(events)
-    await events.aclose()
-    feed.publish(END)
-    reading = asyncio.create_task(told(reader))
-    await asyncio.sleep(0.01)
-    assert not reading.done()
-    reading.cancel()
-
-
 async def test_catching_up_tells_what_was_saved_without_an_event() -> None:
     stored = Stored()
     feed = Feed(RUN, stored.read)

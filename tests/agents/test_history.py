@@ -16,32 +16,27 @@ from ricordo.agents.history import PORTION, PastMessage, import_messages
 from ricordo.domain.clock import to_micros
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound
-from ricordo.llm.scripted import call
 from ricordo.storage import conversations, messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams import make
-from tests.seams.stage import Stage, roles, soon, text_of
+from tests.seams.stage import Stage, soon
 from tests.seams.stores import START, DyingStore, count_statements
 
 
 def past(*texts: str, **fields: Any) -> list[PastMessage]:
-    """Messages of the user with these texts."""
     return [PastMessage("user", (text,), **fields) for text in texts]
 
 
 def numbered(size: int) -> list[PastMessage]:
-    """So many messages, each with an otid."""
     return [PastMessage("user", (f"tea {place}",), otid=f"otid-{place}") for place in range(size)]
 
 
 async def imported(stage: Stage, agent_id: str, new: list[PastMessage], thread: str | None = None) -> list[str]:
-    """Import, and return the ids."""
     return await import_messages(stage.store, Scope(), agent_id, new, thread)
 
 
 async def stored_ids(store: SqliteStore, agent_id: str) -> list[str]:
-    """The ids of what was imported into the thread, in order."""
     wanted, equal = Page(limit=100_000, order="asc"), {"conversation_id": conversations.default_id(agent_id)}
     return [m.id for m in await store.read(lambda tx: messages.page(tx, Scope(), wanted, role="user", **equal))]
 
@@ -66,15 +61,6 @@ async def test_past_messages_are_kept_in_order_and_stay_out_of_the_window(stage:
     assert (thread.window, thread.message_count, thread.last_message_at) == (window, 4, moment)
     assert stage.model.requests == []
     assert await stage.runs(agent) == []
-
-
-async def test_an_agent_recalls_what_was_imported_and_answers_as_before(stage: Stage, agent: str) -> None:
-    await imported(stage, agent, past("The cat is called Minka."))
-    stage.lines += [call("conversation_search", query="cat"), "Minka."]
-    answer = await stage.say(agent, "What is the cat called?")
-    assert text_of(answer) == "Minka."
-    assert roles(stage.model.requests[0].messages) == "system user"
-    assert "The cat is called Minka." in answer.messages[1].tool_returns[0].content
 
 
 async def test_a_date_without_a_zone_is_read_in_the_agents_own(stage: Stage) -> None:
@@ -120,7 +106,6 @@ async def test_an_otid_that_stands_for_another_message_refuses_all(
 
 
 async def a_second_thread(stage: Stage, agent: str) -> str:
-    """Another thread of the agent."""
     second = make.conversation((await stage.state(agent)).agent, id="conv-2")
     await stage.store.write(lambda tx: conversations.insert_one(tx, second))
     return second.id

@@ -1,7 +1,6 @@
 """Agents from creation to deletion."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +8,12 @@ import pytest
 from ricordo.agents.deletion import delete_agent as remove_agent
 from ricordo.agents.lifecycle import BlockSpec, attach_block, cancel_runs, delete_agent, reset_messages
 from ricordo.agents.turn import collect
-from ricordo.domain.event import Failed, RunEnded
+from ricordo.domain.event import RunEnded
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound, RicordoError, Unsupported
 from ricordo.llm.scripted import call
 from ricordo.storage import agents, archives, blocks, runs
 from ricordo.storage.engine.repository import Page
-from ricordo.storage.engine.store import Transaction
 from tests.seams import make
 from tests.seams.stage import Gate, Stage, all_events, roles, soon, text_of
 from tests.seams.stores import count_statements
@@ -111,18 +109,6 @@ async def test_a_run_that_another_process_left_can_be_cancelled(stage: Stage) ->
     with pytest.raises(NotFound):
         await cancel_runs(stage.runtime, Scope(), "agent-unknown")
     await stage.require_sound(agent_id)
-
-
-async def test_a_type_of_agent_that_runs_no_more_fails_its_turn_and_not_the_server(stage: Stage, agent: str) -> None:
-
-    def retype(tx: Transaction) -> None:
-        agents.update(tx, replace(agents.load(tx, Scope(), agent).agent, agent_type="voice_convo_agent"))
-
-    await stage.store.write(retype)
-    end = (await all_events(await stage.begin(agent)))[-1]
-    assert isinstance(end, Failed)
-    assert "voice_convo_agent" in end.message
-    assert [run.status for run in await stage.runs(agent)] == ["failed"]
 
 
 async def test_after_a_reset_a_clients_retry_is_a_new_message(stage: Stage, agent: str) -> None:

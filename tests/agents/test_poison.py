@@ -96,7 +96,6 @@ def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
 
 
 async def poisoned(stage: Stage, web: Web, poison: Poison, number: int) -> str:
-    """An agent in whose turns this text was read and obeyed."""
     specs = (*(BlockSpec(label, BEFORE, policy=policy) for policy, label in LABELS.items()), BlockSpec("notes", ""))
     agent = await stage.agent(blocks=specs, tool_names=TOOLS, has_base_tools=False)
     obeys = [edits(poison, number), "As you wish."]

@@ -17,7 +17,6 @@ from tests.support.faults_wire import faults_of
 
 
 async def talked(stage: Stage) -> str:
-    """An agent that called a tool and answered twice."""
     agent = await stage.agent()
     stage.lines.extend([call("conversation_search", query="tea"), "You like tea.", "You are welcome."])
     await stage.say(agent, "What do I like?")

@@ -77,16 +77,6 @@ async def test_the_setting_says_whose_traces_are_kept(stage: Stage, which: str, 
     assert len(await kept(stage, agent)) == count
 
 
-async def test_of_answers_only_those_that_ended_their_run_badly_count_as_errors(stage: Stage) -> None:
-    keep(stage, "errors")
-    agent = await stage.agent()
-    stage.lines += ["Fine.", ModelReply((TextPart("Once upon a"),), finish="length")]
-    for _ in range(2):
-        await stage.say(agent)
-    ((_, response),) = await kept(stage, agent)
-    assert (response["finish"], response["parts"]) == ("length", [{"kind": "text", "text": "Once upon a"}])
-
-
 async def traces_of(stage: Stage, run_id: str) -> list[tuple[Any, Any]]:
     """Request and response of each trace of the run, those of summaries among them."""
     found = await stage.store.read(lambda tx: runs.traces_of_run(tx, Scope(), run_id, 100))

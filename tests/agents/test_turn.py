@@ -29,17 +29,6 @@ from tests.seams.stage import Gate, Stage, all_events, roles, saved, soon, text_
 from tests.seams.stores import Held, ManualClock, broken, mended
 
 
-async def test_a_step_is_saved_when_its_event_comes(stage: Stage, agent: str) -> None:
-    gate = Gate()
-    stage.lines += [call("conversation_search", query="tea"), gate.line("Nothing.")]
-    async for event in (await stage.begin(agent)).events():
-        stored = {message.id for message in await stage.history(agent)}
-        assert set(saved([event])) <= stored
-        if isinstance(event, RunEnded):
-            assert (await stage.runs(agent))[0].ended_at
-        gate.open()
-
-
 async def test_tokens_come_as_deltas_with_the_id_of_the_message_they_become(stage: Stage, agent: str) -> None:
     stage.lines += ["Good morning to you."]
     events = await all_events(await stage.begin(agent, streams_tokens=True))
@@ -109,15 +98,6 @@ async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run
 
 
 # Plugins.
-
-
-async def test_plugins_hear_of_every_ended_turn(stage: Stage, agent: str) -> None:
-    stage.lines += ["One.", ModelError("llm_error", "Down.")]
-    for _ in range(2):
-        turn = await stage.begin(agent)
-        await soon(turn.wait())
-    assert [run.status for run in stage.hooks.ended] == ["completed", "failed"]
-    assert all(run.ended_at for run in stage.hooks.ended)
 
 
 async def test_a_plugin_that_fails_after_a_turn_harms_nobody(stage: Stage, agent: str) -> None:
@@ -241,7 +221,6 @@ async def test_a_cancel_while_a_failed_turn_is_being_closed_does_not_leave_it_op
 
 
 async def end_elsewhere(stage: Stage, agent: str, reason: StopReason) -> None:
-    """End the agent's open run as another process does."""
 
     def end(tx: Transaction) -> None:
         (run,) = runs.open_runs(tx, agent_id=agent)

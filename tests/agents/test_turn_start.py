@@ -39,19 +39,6 @@ async def test_what_was_said_is_stored_before_the_model_is_asked(stage: Stage, a
     await stage.require_sound(agent)
 
 
-async def test_a_second_message_at_once_is_told_which_run_it_has_to_wait_for(stage: Stage, agent: str) -> None:
-    gate = Gate()
-    stage.lines += [gate.line("Hello."), "Hello again."]
-    turn = await stage.begin(agent)
-    with pytest.raises(Busy) as busy:
-        await stage.begin(agent, "Me too!")
-    assert busy.value.run_id == (await stage.runs(agent))[0].id
-    gate.open()
-    await turn.wait()
-    assert "Me too!" not in [message.text for message in await stage.history(agent)]
-    assert text_of(await stage.say(agent, "Me too!")) == "Hello again."
-
-
 async def leased_elsewhere(stage: Stage, agent_id: str, *, expires_at: int) -> str:
     """A run that another process holds, with the message it was about to answer."""
 
@@ -82,16 +69,6 @@ async def test_a_lease_of_another_process_is_respected_until_it_expires(
     assert answered.status == "completed"
     sent = stage.model.requests[-1].messages
     assert [message.text for message in sent if message.role == "user"] == ["Lost?", "Are you there?"]
-    await stage.require_sound(agent)
-
-
-async def test_a_repeat_of_what_a_dead_process_took_is_told_that_it_failed(
-    stage: Stage, agent: str, clock: ManualClock
-) -> None:
-    held = await leased_elsewhere(stage, agent, expires_at=clock.now() - 1)
-    answer = await stage.say(agent, "Lost?", otids=["lost"])
-    assert answer.run.id == held
-    assert answer.failure
     await stage.require_sound(agent)
 
 
@@ -139,17 +116,6 @@ async def test_a_clients_retry_with_the_same_body_within_ten_minutes_is_not_run_
     clock.advance(20)
     assert text_of(await stage.say(agent, "Hi.", body_hash="abc", is_retry=True)) == "Three."
     assert len(await stage.runs(agent)) == 3
-
-
-async def test_a_clients_retry_joins_the_turn_that_still_runs(stage: Stage, agent: str) -> None:
-    gate = Gate()
-    stage.lines += [gate.line("Once.")]
-    first = await stage.begin(agent, body_hash="abc")
-    again = await stage.begin(agent, body_hash="abc", is_retry=True)
-    gate.open()
-    one, other = await asyncio.gather(collect(first), collect(again))
-    assert one.messages == other.messages
-    assert len(stage.model.requests) == 1
 
 
 async def test_a_clients_retry_finds_no_run_of_another_organisation(stage: Stage, agent: str) -> None:

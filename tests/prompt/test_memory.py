@@ -144,7 +144,6 @@ def read_blocks(text: str, numbered: bool) -> list[Seen]:
 
 
 def undone(text: str) -> str:
-    """Closing tags as they were before they were disarmed."""
     return text.replace("\\/", "/")
 
 

@@ -194,8 +194,3 @@ def test_instructions_that_show_a_section_are_part_of_the_base() -> None:
     found = sections(compiled(shown, make.block(value="Her name is Ada.")))
     assert "example" in found.base
     assert "Her name is Ada." in found.memory_blocks
-
-
-def test_a_prompt_without_sections_is_all_base() -> None:
-    assert sections("Only words.") == Sections("Only words.")
-    assert sections("") == Sections()

@@ -128,12 +128,6 @@ def test_a_long_result_is_cut_to_a_fifth_of_the_window_and_never_below_five_thou
     assert packaged(long, 11_250)["message"] == "ü" * 9_000
 
 
-def test_a_json_result_that_must_be_cut_is_words() -> None:
-    content = orjson.dumps(["x" * 6_000]).decode()
-    sent = packaged(ToolReturnPart("a", "read", "success", content, is_json=True))["message"]
-    assert sent == content[:5_000] + f"... [truncated {len(content) - 5_000} chars]"
-
-
 def test_a_request_for_approval_is_the_assistants_and_its_answer_is_not_sent() -> None:
     asked = make.message(AGENT, role="approval", parts=(ToolCallPart("a", "roll_dice", "{}", is_gated=True),))
     decided = make.message(AGENT, role="approval", parts=(ApprovalPart("a", approves=True),))

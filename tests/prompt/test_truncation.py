@@ -160,15 +160,6 @@ def test_cut_arguments_stay_json_and_keep_their_short_values() -> None:
     assert "left out here" in values["lines"][0]
 
 
-def test_pictures_and_proven_thoughts_go_when_cutting_texts_is_not_enough() -> None:
-    picture = make.message(AGENT, parts=(TextPart("My cat."), ImagePart("image/png", "eA==")))
-    thoughts = make.message(AGENT, role="assistant", parts=(ReasoningPart("h" * 8_000, signature="s"), TextPart("Hm.")))
-    sent = fitted([SYSTEM, picture, thoughts, make.message(AGENT, "And now?")], 200)
-    assert next(part.text for part in sent[1].parts if isinstance(part, TextPart)) == "My cat."
-    assert "a picture, left out" in sent[1].text
-    assert sent[2].parts == (TextPart("Hm."),)
-
-
 def test_whole_exchanges_go_oldest_first_and_the_summary_stays() -> None:
     summary = make.message(AGENT, "What was before.", "summary")
     many = [message for n in range(60) for message in (asks((f"c{n}", "{}")), answers((f"c{n}", "result")))]

@@ -212,50 +212,6 @@ async def test_a_result_over_the_tools_limit_is_cut_with_a_note() -> None:
     assert result.content.startswith('{"su... [NOTE: ')
 
 
-class Meeting:
-    """Tools that note when they begin and end; `meet` ends only once two of its calls are inside at the same time."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.inside = 0
-        self.both = asyncio.Event()
-
-    def tools(self) -> list[ServerTool]:
-        async def meet(context: ToolContext, name: str) -> str:
-            self.log.append(f"+{name}")
-            self.inside += 1
-            if self.inside == 2:
-                self.both.set()
-            await self.both.wait()
-            self.log.append(f"-{name}")
-            return name
-
-        async def alone(context: ToolContext, name: str) -> str:
-            self.log.append(f"+{name}")
-            for _ in range(5):
-                await asyncio.sleep(0)
-            self.log.append(f"-{name}")
-            return name
-
-        return [ServerTool(meet, "custom", runs_in_parallel=True), ServerTool(alone, "custom")]
-
-
-async def test_parallel_calls_wait_for_the_sequential_ones_around_them() -> None:
-    meeting = Meeting()
-    bench = Bench(meeting.tools())
-    results = await bench.run(
-        call("alone", {"name": "a"}),
-        call("meet", {"name": "b"}),
-        call("meet", {"name": "c"}),
-        call("alone", {"name": "d"}),
-    )
-    assert meeting.log[:2] == ["+a", "-a"]
-    assert meeting.log[2:4] == ["+b", "+c"]
-    assert sorted(meeting.log[4:6]) == ["-b", "-c"]
-    assert meeting.log[6:] == ["+d", "-d"]
-    assert [result.content for result in results] == ["a", "b", "c", "d"]
-
-
 async def test_a_cancelled_step_is_no_result() -> None:
     entered = asyncio.Event()
     left = asyncio.Event()

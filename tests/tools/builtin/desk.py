@@ -36,24 +36,20 @@ class Desk:
 
     @property
     def recall(self) -> Recall:
-        """Search by words alone."""
         return Recall(self.store, NO_EMBEDDERS)
 
     async def call(self, name: str, **arguments: Any) -> ToolReturnPart:
-        """The result of one tool call."""
         context = ToolContext("call-1", self.state, self.memory, self.store, self.scope, self.recall)
         calls = [ToolCallPart("call-1", name, json.dumps(arguments))]
         (result,) = await BOX.run(calls, ATTACHED, lambda _call_id: context)
         return result
 
     async def said(self, name: str, **arguments: Any) -> str:
-        """The text of a call that must succeed."""
         result = await self.call(name, **arguments)
         assert result.status == "success", result.content
         return result.content
 
     async def read(self, name: str, **arguments: Any) -> Any:
-        """The value of a call that must succeed and give JSON."""
         result = await self.call(name, **arguments)
         assert (result.status, result.is_json) == ("success", True), result.content
         return json.loads(result.content)
@@ -67,14 +63,12 @@ class Desk:
         return result.content
 
     async def save(self) -> None:
-        """Store what the step did, and begin the next one."""
         await self.store.write(lambda tx: commit(tx, self.state, self.memory, Scope(), make.edit_context(self.state)))
         self.state = await self.store.read(lambda tx: agents.load(tx, Scope(), self.state.agent.id))
         self.memory = WorkingMemory(self.state)
 
 
 async def desk(store: Store, *blocks: tuple[str, str], **fields: Any) -> Desk:
-    """A desk for a stored agent with these fields and blocks."""
     made = [make.block(label, value) for label, value in blocks]
     state = await make.stored_agent(store, make.agent(**fields), with_blocks=made)
     return Desk(store, state, WorkingMemory(state))

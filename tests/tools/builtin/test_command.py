@@ -16,7 +16,6 @@ ACTIVE = "and is now active in your context."
 
 @pytest.fixture
 def human() -> Desk:
-    """An agent with a block in a folder, and a read-only one."""
     return paper_desk(make.block("people/ada", TEXT), make.block("rules", "Be kind.", read_only=True))
 
 

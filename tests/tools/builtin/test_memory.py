@@ -227,7 +227,6 @@ OWNED = "Name: Ada\nDrink: tea\nCity: Turin, near tea shops"
 
 @pytest.fixture
 def mixed() -> Desk:
-    """An agent with three blocks."""
     return paper_desk(
         make.block("human", OWNED, policy="propose", title="You", description="Who she is."),
         make.block("plans", ""),
@@ -241,7 +240,6 @@ async def owned(store: Store, policy: Policy, value: str = OWNED) -> Desk:
 
 
 async def saved(desk: Desk, **circumstances: Any) -> Committed:
-    """Store the step; the desk then stands at the next one."""
     given = make.edit_context(desk.state, **circumstances)
     done = await desk.store.write(lambda tx: commit(tx, desk.state, desk.memory, Scope(), given))
     desk.state = await desk.store.read(lambda tx: agents.load(tx, Scope(), desk.state.agent.id))

@@ -30,7 +30,6 @@ async def keep(one: Desk, *texts: str, **fields: Any) -> list[Message]:
 
 
 async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
-    """The contents that a search finds, best first."""
     result = await one.call("conversation_search", query=query, **arguments)
     if result.content == NOBODY:
         return []
@@ -41,7 +40,6 @@ async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
 
 @pytest.fixture
 async def clock() -> ManualClock:
-    """A clock that stands at noon, UTC, of a winter's day."""
     return ManualClock(at(2026, 1, 20, 12))
 
 
@@ -234,7 +232,6 @@ async def test_tags_are_trimmed_and_kept_once_in_their_order() -> None:
 
 @pytest.fixture
 async def archivist(nina: Desk) -> Desk:
-    """An agent that filed four passages under tags."""
     for content, tags in (
         ("Ada loves jasmine tea.", ["tea", "ada"]),
         ("Jasmine tea grows in Fujian.", ["tea", "places"]),
@@ -276,7 +273,6 @@ async def test_passages_are_found_by_the_agents_own_dates(nina: Desk, store: Sql
 
 
 async def passages_of(one: Desk) -> list[str]:
-    """The texts in the agent's archives, oldest first."""
     ids = [archive.id for archive in one.state.archives]
     page = await one.store.read(lambda tx: archives.page_of_passages(tx, ids, Page(order="asc")))
     return [passage.text for passage in page]
@@ -310,16 +306,6 @@ async def test_nearly_the_same_text_is_kept_and_said_with_a_shortened_text(nina:
     assert len(told) < 300
     await nina.save()
     assert len(await passages_of(nina)) == 2
-
-
-async def test_what_was_archived_in_this_very_step_counts_too(nina: Desk) -> None:
-    first = await nina.said("archival_memory_insert", content="Ada loves jasmine tea.")
-    id = first.removeprefix("Archived as ").removesuffix(".")
-    told = await nina.said("archival_memory_insert", content="Ada loves jasmine tea.")
-    assert told == (
-        f'Not archived again: the same text is there already, as {id} of this step: "Ada loves jasmine tea.".'
-    )
-    assert [draft.id for draft in nina.memory.passages] == [id]
 
 
 async def test_who_asks_about_one_user_sees_and_hears_of_no_other_users_passages(
