@@ -5,7 +5,7 @@ turns have theirs; with an otid on each message a repeat stores only what is mis
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
@@ -13,13 +13,12 @@ from functools import partial
 from ricordo.domain.clock import parse_timestamp, zone
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.scope import Scope
-from ricordo.errors import Collision, Conflict, Invalid, NotFound
+from ricordo.errors import Collision, Conflict, Invalid
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages
 from ricordo.storage.engine.store import Store, Transaction
 
 PORTION = 250
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +52,16 @@ async def import_messages(
             _stored(tx, id, past)
         return state.agent.timezone
 
-    def insert(tx: Transaction, portion: slice) -> list[str]:
-        conversation = conversations.get(tx, id)
+    def insert(tx: Transaction, start: int) -> list[str]:
         # Deleted since the import began, perhaps: what belongs to nobody any more takes nothing in.
         agents.require(tx, scope, agent_id)
-        if conversation is None or conversation.agent_id != agent_id:
-            raise NotFound(f"Conversation with ID {id} not found")
-        known = _stored(tx, id, past[portion])
+        conversation = conversations.require(tx, scope, id)
+        portion = past[start : start + PORTION]
+        known = _stored(tx, id, portion)
         user_id = scope.subject_id or conversation.user_id
         new: list[Message] = []
         ids: list[str] = []
-        for item, created_at in zip(past[portion], times[portion], strict=True):
+        for item, created_at in zip(portion, times[start:], strict=False):
             if not (message_id := known.get(item.otid or "")):
                 message = conversation.new_message(item.role, map(TextPart, item.texts), created_at)
                 new.append(replace(message, user_id=user_id, otid=item.otid, name=item.name))
@@ -71,24 +69,18 @@ async def import_messages(
             ids.append(message_id)
         if new:
             insert_messages(tx, new)
-            conversations.add_past(tx, conversation.id, len(new), max(message.created_at for message in new))
+            conversations.add_past(tx, id, len(new), max(message.created_at for message in new))
         return ids
 
     times = _times(past, zone(await store.read(check)), store.clock.now())
     ids: list[str] = []
     for start in range(0, len(past), PORTION):
-        ids += await _write_again(store, partial(insert, portion=slice(start, start + PORTION)))
-    return ids
-
-
-async def _write_again(store: Store, work: Callable[[Transaction], list[str]]) -> list[str]:
-    for _ in range(_ATTEMPTS):
         try:
-            return await store.write(work)
+            ids += await store.write(partial(insert, start=start))
         except Collision:
             # On a database with several writers somebody stored one of these otids meanwhile: it is found there now.
-            continue
-    raise Conflict("Others keep storing messages with the same otids. Send the request again when they are done.")
+            ids += await store.write(partial(insert, start=start))
+    return ids
 
 
 def _stored(tx: Transaction, conversation_id: str, past: Sequence[PastMessage]) -> dict[str, str]:

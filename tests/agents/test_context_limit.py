@@ -2,12 +2,8 @@
 
 from dataclasses import replace
 
-from ricordo.agents.request import TurnRequest
-from ricordo.agents.turn import collect, run_turn
-from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.message import CompactionPart, TextPart
 from ricordo.domain.model import ModelReply, ModelRequest
-from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, ScriptedModel, call
@@ -17,7 +13,7 @@ from ricordo.storage import agents
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.agents.test_loop import Table
-from tests.seams.stage import Stage, faults_of, soon, text_of
+from tests.seams.stage import Stage, faults_of, text_of
 
 DATABASES = ("sqlite", "postgresql")
 TOO_LONG = ModelError("context_window_exceeded", "The maximum context length is 4096 tokens.")
@@ -65,20 +61,6 @@ async def test_what_was_summed_up_in_a_turn_stays_out_of_the_window_when_that_tu
     stage.lines += ["Here."] * 6  # what stayed is too long again, and is summed up first
     assert (await stage.say(agent, "Are you there?")).messages[-1].text == "Here."
     assert faults_of(stage.model.requests[-1].messages) == []
-
-
-async def test_an_agent_that_sums_up_itself_reads_its_messages_as_it_always_does(stage: Stage) -> None:
-    settings = {"compaction": {"mode": "self_compact_all"}}
-    agent = await stage.agent(agent_type="memgpt_v2_agent", settings=settings)
-    stage.lines += [call("send_message", message="Hi."), "The summary."]
-    await stage.say(agent, "Good morning.")
-    asked = CompactionSettings(mode="self_compact_all")
-    request = TurnRequest(Scope(), agent, compaction=asked)
-    compacted = await soon(collect(await run_turn(stage.runtime, request)))
-    assert text_of(compacted) == "The summary."
-    before, summing = (one.messages for one in stage.model.requests)
-    # Its provider's cache knows this beginning, and no other.
-    assert [one.parts for one in summing[: len(before)]] == [one.parts for one in before]
 
 
 async def _talk(stage: Stage, agent: str, turns: int) -> None:

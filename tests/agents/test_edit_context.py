@@ -1,6 +1,5 @@
 """In what circumstances an agent edits: which untrusted content it has read, and which users' words it may quote."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.block import Policy
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import ApprovalPart, Message, TextPart, ToolReturnPart
+from ricordo.domain.message import ApprovalPart, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.passage import Passage
 from ricordo.domain.scope import LOCAL_USER, Scope
@@ -339,10 +338,6 @@ async def test_a_quote_is_offered_only_where_a_block_wants_one(stage: Stage, age
         assert "quote" in tools["edit_memory_block"]
         assert "quote" not in tools["propose_memory_edit"]
         assert "quote" not in tools["conversation_search"]
-
-
-def calls_in(messages: Sequence[Message]) -> list[str]:
-    return [one.arguments for message in messages for one in message.tool_calls]
 
 
 async def test_a_secret_never_gets_into_memory_and_the_agent_is_told(stage: Stage) -> None:

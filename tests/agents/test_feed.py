@@ -86,19 +86,6 @@ async def test_a_full_queue_merges_neighbouring_deltas_of_one_part() -> None:
     assert ToolCallDelta(RUN.id, "step-1", "m1", 2, "call-a", "roll", "{}") in events
 
 
-async def test_a_message_that_lost_a_delta_gets_no_more_of_them() -> None:
-    reader = Feed(RUN, Stored().read).subscribe(capacity=2)
-    for number in range(4):
-        reader.put(ReasoningDelta(RUN.id, "step-1", "m1", 2 * number, f"r{number}"))
-        reader.put(TextDelta(RUN.id, "step-1", "m1", 2 * number + 1, f"t{number}"))
-    reader.put(step(whole("m1")))
-    reader.put(END)
-    events = await told(reader)
-    deltas = [event for event in events if isinstance(event, TextDelta | ReasoningDelta)]
-    assert [delta.part for delta in deltas] == list(range(len(deltas)))
-    assert saved(events) == ["m1"]
-
-
 async def test_a_reader_that_fell_behind_reads_whole_messages_again_and_loses_none() -> None:
     stored = Stored()
     reader = Feed(RUN, stored.read).subscribe(capacity=3)
@@ -110,25 +97,6 @@ async def test_a_reader_that_fell_behind_reads_whole_messages_again_and_loses_no
     assert saved(events) == [message.id for message in stored.messages]
     assert events[-1] == END
     assert stored.reads == 1
-
-
-async def test_a_late_reader_begins_with_what_is_saved_and_gets_the_message_under_way_whole() -> None:
-    stored = Stored()
-    feed = Feed(RUN, stored.read)
-    stored.messages.append(whole("m1"))
-    feed.publish(step(whole("m1")))
-    feed.publish(text("m2", "Hel"))
-    late = feed.subscribe()
-    feed.publish(text("m2", "lo."))
-    stored.messages.append(whole("m2"))
-    feed.publish(step(whole("m2")))
-    feed.publish(END)
-    events = await told(late)
-    assert saved(events) == ["m1", "m2"]
-    assert [event for event in events if isinstance(event, TextDelta)] == []
-    after = await told(feed.subscribe())
-    assert saved(after) == ["m1", "m2"]
-    assert after[-1] == END
 
 
 async def test_catching_up_tells_what_was_saved_without_an_event() -> None:

@@ -203,23 +203,3 @@ async def test_edits_of_the_same_line_are_a_failure_the_second_agent_sees_and_ca
     assert returns(await stage.say(other)) == [("success", "both")]
     for agent in (one, other):
         await stage.require_sound(agent)
-
-
-async def test_a_conflict_fails_only_the_calls_of_its_block_and_the_rest_of_the_step_is_saved(stage: Stage) -> None:
-    one = await stage.agent(("team", "tea"))
-    shared = (await stage.state(one)).blocks[0]
-    other = await stage.agent(("own", "Kind."), block_ids=(shared.id,))
-    _, late = await both(
-        stage,
-        one,
-        other,
-        call("memory_replace", label="team", old_string="tea", new_string="green tea"),
-        (
-            call("memory_replace", label="team", old_string="tea", new_string="black tea"),
-            call("memory_insert", label="own", new_string="And brief."),
-            call("archival_memory_insert", content="They disagree about tea."),
-        ),
-    )
-    assert [status for status, _ in returns(late)] == ["error", "success", "success"]
-    assert await stage.block(other, "own") == "Kind.\nAnd brief."
-    assert await passages(stage, other) == ["They disagree about tea."]

@@ -95,15 +95,6 @@ def test_the_newest_words_of_a_user_are_always_among_what_is_sent(messages: list
     assert newest is None or newest in [message.id for message in sent]
 
 
-@given(transcripts, st.integers(0, 9_000))
-def test_a_transcript_as_a_model_gets_it_stays_valid_too(messages: list[Message], more: int) -> None:
-    shown = list(transcript(messages, "UTC", 128_000))
-    budget = message_tokens(SYSTEM) + LEAST_ROOM + more
-    sent = fitted(shown, budget)
-    assert paired(sent) == sent
-    assert transcript_tokens(sent) <= budget
-
-
 def test_what_a_user_said_stays_rather_than_a_later_heartbeat_and_so_does_the_summary_as_models_get_it() -> None:
     summary = make.message(AGENT, "What was before.", "summary")
     beat = make.message(AGENT, parts=(heartbeat_event("Go on.", "now"),))
@@ -116,11 +107,6 @@ def test_what_a_user_said_stays_rather_than_a_later_heartbeat_and_so_does_the_su
     barest = fitted(shown, message_tokens(SYSTEM) + LEAST_ROOM)
     assert [message.id for message in barest][-1] in (question.id, beat.id)
     assert question.id in [message.id for message in barest]
-
-
-def test_what_fits_is_sent_as_it_is() -> None:
-    messages = [SYSTEM, make.message(AGENT, "Hello." * 100), asks(("a", "no json")), answers(("a", "x" * 1_000))]
-    assert fitted(messages, transcript_tokens(messages)) == messages
 
 
 def test_the_longest_texts_are_cut_first_and_what_was_said_last_after_all_others() -> None:

@@ -207,14 +207,6 @@ def test_what_was_taken_apart_is_put_together_as_the_model_wrote_it(
 # --- values that rules fill in ---
 
 
-def test_values_of_a_rule_take_the_place_of_the_models_own() -> None:
-    filled = prefill(call({"query": "tea", "limit": 3}), {"limit": 1}, tool())
-    assert loads(filled) == {"query": "tea", "limit": 1}
-    assert prefill(call(""), {"limit": 1}, tool()).arguments == '{"limit":1}'
-    assert prefill(call("{broken"), {"limit": 1}, tool()) == call("{broken")
-    assert prefill(call(' {"query": 1}'), {}, tool()) == call(' {"query": 1}')
-
-
 STRING, NULLABLE, MOOD = {"type": "string"}, {"type": ["string", "null"]}, {"$ref": "#/$defs/Mood"}
 FITS: list[tuple[dict[str, Any], Any, bool]] = [
     *((STRING, "a", True), (STRING, 1, False), (NULLABLE, None, True), (NULLABLE, 1, False)),

@@ -26,13 +26,20 @@ def test_a_built_in_tool_is_described_to_models_like_this(expected: dict[str, An
     assert list(schema.parameters["properties"]) == list(expected["parameters"]["properties"])
 
 
+class Stop(BaseModel):
+    """A halt."""
+
+    city: str
+    note: str | None = None
+
+
 async def plan_trip(
     context: ToolContext,
     city: str,
     days: int,
     budget: float | None = None,
     by: Literal["train", "car"] = "train",
-    stops: list[dict[str, int]] | None = None,
+    stops: list[Stop] | None = None,
     with_dog: bool = False,
 ) -> str:
     """Plan a trip.
@@ -61,14 +68,18 @@ def test_types_defaults_and_choices_come_from_the_signature_and_words_from_the_d
             "days": {"type": "integer", "description": "How long."},
             "budget": {"type": "number"},
             "by": {"type": "string", "enum": ["train", "car"], "default": "train"},
-            "stops": {
-                "type": "array",
-                "items": {"type": "object", "additionalProperties": {"type": "integer"}},
-                "description": "Where to halt on the way.",
-            },
+            "stops": {"type": "array", "items": {"$ref": "#/$defs/Stop"}, "description": "Where to halt on the way."},
             "with_dog": {"type": "boolean", "default": False},
         },
         "required": ["city", "days"],
+        "$defs": {
+            "Stop": {
+                "type": "object",
+                "description": "A halt.",
+                "properties": {"city": {"type": "string"}, "note": {"type": "string"}},
+                "required": ["city"],
+            }
+        },
     }
 
 
@@ -83,31 +94,6 @@ def test_parameters_may_have_the_names_of_schema_words() -> None:
             "properties": {"type": "integer", "default": 0},
         },
         "required": ["title"],
-    }
-
-
-class Stop(BaseModel):
-    """A halt."""
-
-    city: str
-    note: str | None = None
-
-
-def test_a_parameter_may_be_a_model_whose_definition_comes_along() -> None:
-    def travel(context: ToolContext, stops: list[Stop]) -> None: ...
-
-    assert ServerTool(travel, "custom").schema.parameters == {
-        "type": "object",
-        "properties": {"stops": {"type": "array", "items": {"$ref": "#/$defs/Stop"}}},
-        "required": ["stops"],
-        "$defs": {
-            "Stop": {
-                "type": "object",
-                "description": "A halt.",
-                "properties": {"city": {"type": "string"}, "note": {"type": "string"}},
-                "required": ["city"],
-            }
-        },
     }
 
 

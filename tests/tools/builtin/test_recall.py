@@ -72,23 +72,6 @@ async def test_a_result_has_the_shape_that_agents_know(nina: Desk) -> None:
     assert score > 0
 
 
-async def test_what_you_and_the_user_said_is_found_unless_other_roles_are_asked_for(nina: Desk) -> None:
-    agent = nina.state.agent
-    await make.stored_messages(
-        nina.store,
-        make.message(agent, "jasmine instructions", "system"),
-        make.message(agent, "jasmine asked"),
-        make.message(agent, "jasmine answered", "assistant"),
-        make.result(agent, "roll_dice", "jasmine rolled"),
-    )
-    assert sorted(await found(nina, "jasmine")) == ["jasmine answered", "jasmine asked"]
-    assert sorted(await found(nina, "jasmine", roles=[])) == ["jasmine answered", "jasmine asked"]
-    assert await found(nina, "jasmine", roles=["user"]) == ["jasmine asked"]
-    assert await found(nina, "jasmine", roles=["assistant"]) == ["jasmine answered"]
-    assert await found(nina, "jasmine", roles=["tool"]) == ["jasmine rolled"]
-    assert len(await found(nina, "jasmine", roles=["tool", "user", "assistant"])) == 3
-
-
 async def test_words_said_are_found_and_not_calls_results_of_searches_or_heartbeats(nina: Desk) -> None:
     agent = nina.state.agent
     for name in ("conversation_search", "archival_memory_search", "send_message"):
