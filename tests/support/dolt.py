@@ -11,13 +11,10 @@ from pathlib import Path
 from random import Random
 
 from ricordo.features.dolt.engines import DoltAddress, DoltServer, Engine, Row, open_engine, read_address
+from tests.support.synced import Killed
 
 URL = os.environ.get("RICORDO_TEST_DOLT_URL", "")
 ENGINE = "a Dolt server" if URL else "doltlite in a child process"
-
-
-class Killed(Exception):
-    """The follower was killed here."""
 
 
 class Mortal:

@@ -1,11 +1,14 @@
 """A user's memory with a remote, for tests of every kind of remote: what owners and agents do to it, and its sync."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion, Proposal
+from ricordo.errors import RicordoError
 from ricordo.features.remotes import queries, service
 from ricordo.memory import approval, user_memory
 from ricordo.memory.remote_kind import RemoteKind
@@ -15,6 +18,13 @@ from ricordo.storage import blocks, history, proposals
 from ricordo.storage.engine.store import Store, Transaction
 
 ADA, NINA = Actor("user", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
+
+
+TUTORS = [Actor("agent", f"agent-{number}", f"Tutor {number}") for number in range(3)]
+
+
+class Killed(BaseException):
+    """The server that syncs is gone at this point."""
 
 
 class SyncedMemory:
@@ -73,3 +83,29 @@ class SyncedMemory:
         if not hasattr(self, "remote"):
             await self.add()
         return await service.sync(store or self.store, self.settings, self.kind, await self.noted())
+
+    async def act(self, chance: Random, labels: Sequence[str]) -> None:
+        """Something random that an owner or an agent does; what cannot be done at this time does nothing."""
+        label, other = chance.sample(labels, 2)
+        number, by, lines = (
+            chance.randrange(10**6),
+            chance.choice(TUTORS),
+            (await self.text(label) or "a\nb\nc").split("\n"),
+        )
+        waiting = await self.waiting()
+        with suppress(RicordoError):
+            match chance.randrange(8):
+                case 0 | 1:
+                    lines[chance.randrange(len(lines))] = f"line {number} 'é\\'"
+                    await self.put(label, "\n".join(lines), message=chance.choice([None, f"Say {number}"]))
+                case 2 | 3:
+                    old, new = chance.choice(lines), f"proposed {number}"
+                    await self.propose(label, old, new, by, reasoning="So.", confidence=0.5, replace_all=True)
+                case 4 | 5 if waiting:
+                    await self.approve(chance.choice(waiting).id, chance.choice([None, None, "settled\nb\nc"]))
+                case 6 if waiting:
+                    await self.reject(chance.choice(waiting).id)
+                case 7 if chance.random() < 0.5:
+                    await self.do(lambda tx, owned: user_memory.delete(tx, owned, label, ADA))
+                case 7:
+                    await self.do(lambda tx, owned: user_memory.rename(tx, owned, label, other, ADA))

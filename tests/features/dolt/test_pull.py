@@ -8,9 +8,10 @@ from ricordo.errors import Conflict, Invalid
 from ricordo.features.dolt import sync as following
 from ricordo.memory import user_memory
 from ricordo.storage import history
-from tests.features.dolt.test_sync import TUTORS, Memory, follow_mortally, memory, place, require_same
+from tests.features.dolt.test_sync import Memory, follow_mortally, memory, place, require_same
 from tests.support import dolt
-from tests.support.dolt import Killed, at, commit
+from tests.support.dolt import at, commit
+from tests.support.synced import TUTORS, Killed
 
 __all__ = ["memory", "place"]  # fixtures
 _SET = "UPDATE memory_blocks SET body = ? WHERE label = ?"

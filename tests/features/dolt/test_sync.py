@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,8 +12,6 @@ import pytest
 
 from ricordo.domain.git_objects import signature
 from ricordo.domain.remote import Access
-from ricordo.domain.scope import Actor
-from ricordo.errors import RicordoError
 from ricordo.features.dolt import sync as following
 from ricordo.features.dolt.database import Database, branch_of, date_of, proposal_in, trailer_of
 from ricordo.features.dolt.engines import DoltAddress, open_engine
@@ -23,11 +21,10 @@ from ricordo.settings import Settings
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from tests.support import dolt
-from tests.support.dolt import Killed
-from tests.support.synced import ADA, SyncedMemory
+from tests.support.synced import Killed, SyncedMemory
 
 USER = "ada"
-TUTORS = [Actor("agent", f"agent-{number}", f"Tutor {number}") for number in range(3)]
+LABELS = ("human", "goals/near", "notes, of a kind")
 SEEDS, ROUNDS = range(1, 3), 6
 
 
@@ -81,57 +78,6 @@ async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
     assert set(names) == {"main", *(branch.branch for branch in branches)}
 
 
-class Acts:
-    """Random acts of an owner and of agents."""
-
-    def __init__(self, memory: Memory, chance: Random) -> None:
-        self._memory = memory
-        self._chance = chance
-        self._count = 0
-
-    async def one(self) -> None:
-        act = self._chance.choice(
-            [self.put, self.put, self.propose, self.propose, self.approve, self.approve, self.reject, self.rare]
-        )
-        with suppress(RicordoError):  # not everything can be done at every time, and then nothing is
-            await act()
-
-    def _label(self) -> str:
-        return self._chance.choice(["human", "goals/near", "notes, of a kind"])
-
-    async def put(self) -> None:
-        self._count += 1
-        label = self._label()
-        lines = (await self._memory.text(label) or "a\nb\nc\nd").split("\n")
-        lines[self._chance.randrange(len(lines))] = f"line {self._count} 'é\\'"
-        await self._memory.put(label, "\n".join(lines), message=self._chance.choice([None, f"Say {self._count}"]))
-
-    async def propose(self) -> None:
-        self._count += 1
-        label = self._label()
-        text = await self._memory.text(label)
-        old = self._chance.choice(text.split("\n")) if text else ""
-        by = self._chance.choice(TUTORS)
-        new = f"proposed {self._count}"
-        await self._memory.propose(label, old, new, by, reasoning="It is so.", confidence=0.5, replace_all=True)
-
-    async def approve(self) -> None:
-        if waiting := await self._memory.waiting():
-            body = self._chance.choice([None, None, "settled\nb\nc"])
-            await self._memory.approve(self._chance.choice(waiting).id, body)
-
-    async def reject(self) -> None:
-        if waiting := await self._memory.waiting():
-            await self._memory.reject(self._chance.choice(waiting).id)
-
-    async def rare(self) -> None:
-        label, other = self._label(), self._label()
-        if self._chance.random() < 0.5:
-            await self._memory.do(lambda tx, owned: user_memory.delete(tx, owned, label, ADA))
-        else:
-            await self._memory.do(lambda tx, owned: user_memory.rename(tx, owned, label, other, ADA))
-
-
 class ForgetfulStore:
     """A store whose server is killed before some writes."""
 
@@ -166,11 +112,10 @@ async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.Mo
 async def follow_random_history(memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Some acts, a follower that is killed, and so on; at the end one that is not. Returns how often it was killed."""
     chance = Random(seed)  # noqa: S311 - replayed by its seed
-    acts = Acts(memory, chance)
     kills = 0
     for _ in range(rounds):
         for _ in range(chance.randint(1, 6)):
-            await acts.one()
+            await memory.act(chance, LABELS)
         kills += await follow_mortally(memory, chance, monkeypatch)
     noted = await memory.sync()
     assert noted.last_error is None

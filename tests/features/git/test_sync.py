@@ -15,13 +15,13 @@ from ricordo.features.git import sync as following
 from ricordo.features.git import transport
 from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import queries as remotes
-from ricordo.memory.user_memory import delete, open_memory
+from ricordo.memory.user_memory import open_memory
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from tests.support.git import fsck, git, ids, run_git
-from tests.support.synced import ADA, SyncedMemory
+from tests.support.synced import Killed, SyncedMemory
 
 
 class World(SyncedMemory):
@@ -226,10 +226,6 @@ async def test_a_memory_goes_out_as_toml_and_the_same_memory_is_the_same_commit(
     assert (diff["block_label"], diff["agent_id"], "Alice B." in diff["proposed_value"]) == ("student", "agent-1", True)
 
 
-class Killed(BaseException):
-    """The follower's process is gone at this point."""
-
-
 def deadly(real: Callable[..., Any], chance: random.Random) -> Callable[..., Any]:
     """A function that is killed before or after its work, now and then."""
 
@@ -247,23 +243,10 @@ def deadly(real: Callable[..., Any], chance: random.Random) -> Callable[..., Any
 
 async def happen(world: World, chance: random.Random) -> None:
     """Something random on either side."""
-    texts = await world.texts()
-    label = chance.choice(["human", "goals", "Übung", "courses/maths"])
-    text = "\n".join(f"{number} {chance.choice('ab')}" for number in range(chance.randrange(1, 5)))
-    match chance.randrange(7):
-        case 0 | 1:
-            await world.put(label, text)
-        case 2 if label in texts:
-            await world.do(lambda tx, owned: delete(tx, owned, label, ADA))
-        case 3 if texts.get(label):
-            piece = texts[label].split("\n")[0]
-            edit = f"{chance.random()}"
-            await world.propose(label, texts[label], texts[label].replace(piece, edit))
-        case 4 | 5 if waiting := await world.waiting():
-            one = chance.choice(waiting)
-            await (world.approve if chance.random() < 0.5 else world.reject)(one.id)
-        case 6:
-            world.commit(**{f"by hand {chance.randrange(3)}": text})
+    if chance.random() < 0.2:
+        world.commit(**{f"by hand {chance.randrange(3)}": f"{chance.random()}"})
+    else:
+        await world.act(chance, ["human", "goals", "Übung", "courses/maths"])
 
 
 async def follow_random_history(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
