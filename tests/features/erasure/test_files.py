@@ -48,6 +48,8 @@ def test_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
 
     done = erase_files(tmp_path, current, ADA)
 
+    (named,) = [line for line in erase_files(tmp_path, None, ADA).elsewhere if "another database" in line]
+    assert named.startswith("ricordo.db")
     assert (theirs.exists(), others.exists(), current.exists()) == (False, True, True)
     left = {path.name for path in (tmp_path / "repositories").iterdir()}
     assert left == {"chain-bob.git", "chain-ada2.remote-2.aside"}
@@ -123,13 +125,6 @@ def test_a_dump_goes_unless_it_is_from_before_the_user_came(tmp_path: Path) -> N
     # A user of whom no row has a time may be in a block alone, and nobody knows since when.
     erase_files(tmp_path, None, ADA.model_copy(update={"began_at": None}))
     assert list((tmp_path / "backups").iterdir()) == []
-
-
-def test_another_database_in_the_folder_is_named_and_left(tmp_path: Path) -> None:
-    other = database(tmp_path / "ricordo.db", "user-ada")
-    database(tmp_path / "bob.db", "user-bob")
-    (named,) = [line for line in erase_files(tmp_path, None, ADA).elsewhere if "another database" in line]
-    assert (named.startswith("ricordo.db"), other.exists()) == (True, True)
 
 
 def test_a_file_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

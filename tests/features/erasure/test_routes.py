@@ -23,6 +23,7 @@ from ricordo.search.write_buffer import FLUSH
 from ricordo.secret import Secret
 from ricordo.storage import users
 from tests.conftest import BOTH
+from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, serving
 from tests.support import postgres
 from tests.support.canaries import CANARY, canary, in_files, in_heap, in_tables, rows
@@ -46,14 +47,10 @@ class World:
         return self.server.settings.data_dir
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
-        response = self.http.post(path, json=body, params=query)
-        assert response.status_code == 200, response.text
-        return response.json()
+        return ok(self.http.post(path, json=body, params=query))
 
     def put(self, path: str, body: str, **more: Any) -> Any:
-        response = self.http.put(path, json={"body": body, **more})
-        assert response.status_code == 200, response.text
-        return response.json()
+        return ok(self.http.put(path, json={"body": body, **more}))
 
     def agent(self, name: str, **more: Any) -> str:
         blocks = [{"label": "persona", "value": f"I am {name}."}]
@@ -65,13 +62,12 @@ class World:
 
     def say(self, thread: str, words: str, *lines: Any, **more: Any) -> str:
         self.server.says(*lines)
-        body = {"messages": [{"role": "user", "content": words}], "streaming": False, **more}
-        path = (
-            f"/v1/agents/{thread}/messages" if thread.startswith("agent-") else f"/v1/conversations/{thread}/messages"
-        )
+        messages = [{"role": "user", "content": words}]
         if thread.startswith("agent-"):
-            del body["streaming"]
-        response = self.http.post(path, json=body)
+            response = self.http.post(f"/v1/agents/{thread}/messages", json={"messages": messages, **more})
+        else:
+            body = {"messages": messages, "streaming": False, **more}
+            response = self.http.post(f"/v1/conversations/{thread}/messages", json=body)
         assert response.status_code == 200, response.text
         return response.text
 
@@ -86,15 +82,11 @@ class World:
     def forget(self, name: str, **query: Any) -> Any:
         told = self.http.delete(f"/users/{name}", params=query)
         assert told.status_code in (200, 202), told.text
-        return self.receipt(told.json()["id"])
-
-    def receipt(self, id: str) -> Any:
-        deadline = time.monotonic() + LIMIT
+        deadline, id = time.monotonic() + LIMIT, told.json()["id"]
         while (told := self.http.get(f"/v1/receipts/{id}")).status_code == 202:
             assert time.monotonic() < deadline, told.text
             time.sleep(0.02)
-        assert told.status_code == 200, told.text
-        return told.json()
+        return ok(told)
 
     def rows(self) -> dict[str, set[str]]:
         found = self.server.read(rows)
@@ -178,19 +170,16 @@ def ask_about_ada(world: World) -> None:
     assert canary("passage") in answer
 
 
-def beside(world: World) -> tuple[list[Path], list[Path]]:
+def beside(world: World) -> tuple[list[Path], Path]:
     """Files beside the database: her repository and a dump with her in it, and another's repository."""
     chain = world.server.read(lambda tx: tx.all(text(f"SELECT id FROM chains WHERE owner_id = '{world.ids['user']}'")))  # noqa: S608
     repositories, backups = world.data / "repositories", world.data / "backups"
-    files = [
-        repositories / f"{chain[0].id}.git" / "pack",
-        backups / "ricordo-schema5.dump",
-        repositories / "chain-other.git" / "pack",
-    ]
-    for path in files:
+    files = [repositories / f"{chain[0].id}.git" / "pack", backups / "ricordo-schema5.dump"]
+    other = repositories / "chain-other.git" / "pack"
+    for path in (*files, other):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("" if "other" in str(path) else canary("file"))
-    return files[:2], files[2:]
+        path.write_text("" if path == other else canary("file"))
+    return files, other
 
 
 def backed_up(world: World, name: str) -> Path:
@@ -198,10 +187,8 @@ def backed_up(world: World, name: str) -> Path:
     target = world.data / "backups" / f"ricordo-schema6-{name}.db"
     target.parent.mkdir(parents=True, exist_ok=True)
     if world.server.settings.postgres_url is None:
-        with (
-            closing(sqlite3.connect(world.server.settings.database_path)) as source,
-            closing(sqlite3.connect(target)) as copy,
-        ):
+        database = world.server.settings.database_path
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
     return target
 
@@ -233,7 +220,7 @@ def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: Wor
     assert world.server.read(in_tables) == []
     assert world.server.read(lambda tx: in_tables(tx, world.ids["user"])) == []
     assert everything_of_bob(world.rows(), world) == everything_of_bob(before, world)
-    assert [path.exists() for path in (*going, with_her, *staying)] == [False, False, False, True]
+    assert [path.exists() for path in (*going, with_her, staying)] == [False, False, False, True]
     assert before_her.exists() == was_there
     assert in_files(world.data) == []
     if url := world.server.settings.postgres_url:

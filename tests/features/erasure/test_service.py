@@ -7,21 +7,27 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Table, func, insert, select, text
 
+from ricordo.domain.block import Chain
 from ricordo.domain.job import Job, JobHandler
 from ricordo.domain.message import CompactionPart, TextPart, ToolReturnPart
 from ricordo.domain.remote import SYNC, Remote
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import NotFound, Unavailable
-from ricordo.features.erasure import receipts
+from ricordo.features.erasure import queries, receipts
 from ricordo.features.erasure.jobs import HANDLERS
 from ricordo.features.erasure.queries import COVERED, JOB, columns_that_remain, columns_to_blank, tables_of_rows
 from ricordo.features.erasure.service import find_receipt, forget
+from ricordo.features.git.adoption import adopt
+from ricordo.features.git.objects import GitObject
+from ricordo.features.git.push import Push
+from ricordo.features.git.repository import refreshed
 from ricordo.features.remotes import queries as remotes
 from ricordo.memory import user_memory
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.search.vectors import add_vectors, next_batch
-from ricordo.storage import archives, blocks, conversations, history, jobs, runs, users
+from ricordo.storage import archives, blocks, conversations, history, jobs, runs, users, versions
+from ricordo.storage import blobs as blob_rows
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.migrations import create_missing
@@ -32,6 +38,8 @@ from tests.seams import make
 from tests.seams.stage import Stage
 from tests.seams.stores import flush, killed_after
 from tests.support.canaries import canary, in_tables
+from tests.support.git import fsck
+from tests.support.objects import commit_of
 
 DATABASES = BOTH
 SCOPE = Scope()
@@ -303,6 +311,47 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(s
     kept = await stage.store.read(lambda tx: history.page(tx, block.chain_id, label="persona"))
     texts = [await stage.store.read(lambda tx, v=v: history.text_at(tx, block.chain_id, "persona", v)) for v in kept]
     assert texts == ["I am Nina, and kind.", "I am Nina. I had a talk.", "I am Nina."]
+
+
+async def test_a_text_that_also_came_with_a_merge_of_the_owners_outlives_its_proposal(
+    stage: Stage, tmp_path: Path
+) -> None:
+    store, bob = stage.store, Actor("user", "user-bob", "Bob")
+    chain, theirs, alone = make.chain("user", "user-1"), "Name: Ada B.", "Name: Augusta"
+    await store.write(lambda tx: versions.insert_chain(tx, chain))
+
+    async def push(before: Chain, tip: bytes, new: dict[bytes, GitObject]) -> Chain:
+        adoption = Push(new, lambda _: None).adoption(before.head, tip)
+        return await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
+
+    root, new = commit_of({"human": "Name: Ada"})
+    after = await push(chain, root, new)
+
+    def offer(tx: Transaction) -> list[bytes]:
+        metadata = replace(make.change_metadata(), author=bob)
+        made = []
+        for label, words in (("human", theirs), ("other", alone)):
+            block = blocks.labelled(tx, chain.id, label)
+            propose(tx, ProposalDraft(chain.id, SCOPE.organization_id, label, words, block), metadata)
+            made.append(blob_rows.put(tx, chain.id, words, None)[0])
+        return made
+
+    kept, gone = await store.write(offer)
+    # She fetches his branch, and merges it with a text of her own.
+    side, more = commit_of({"human": theirs}, root)
+    tip, merge = commit_of({"human": "Name: Ada Byron"}, root, side)
+    await push(after, tip, new | more | merge)
+
+    done = receipts.Erasure(
+        id="receipt-1", user_id=bob.id, organization_id=SCOPE.organization_id, subject="", names=[], asked_at=""
+    )
+    found, _ = await store.read(lambda tx: queries.find_portion(tx, queries.proposals_of(bob.id)))
+    await store.write(lambda tx: queries.purge_proposals(tx, done, found))
+    assert done.removed == {"proposals": 2, "blobs": 1}
+    assert await store.read(lambda tx: blob_rows.read(tx, chain.id, kept)) == theirs
+    with pytest.raises(NotFound):
+        await store.read(lambda tx: blob_rows.read(tx, chain.id, gone))
+    assert fsck(await refreshed(store, tmp_path, chain.id)) == ""
 
 
 class Outside:
