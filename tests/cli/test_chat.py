@@ -19,7 +19,7 @@ from ricordo.cli.chat import DEFAULT_BLOCKS, Chat, find_agent, run_command
 from ricordo.cli.client import Client, Json, any_server
 from ricordo.cli.screen import AnswerPrinter, Screen, Terminal, printable
 from ricordo.domain.message import ReasoningPart, TextPart
-from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound, Unavailable
+from ricordo.errors import Forbidden, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.scripted import call
 from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import COMMAND, LIMIT, Shell, environment
@@ -165,9 +165,7 @@ def test_an_answer_shows_its_words_its_thoughts_and_its_tools(server: ServerInTh
     assert [kind for kind, _ in said.shown].count("end") == 2
 
 
-def test_a_pipe_gets_the_answer_and_nothing_else(
-    server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipe_gets_the_answer_alone(server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]) -> None:
     server.says((ReasoningPart("Hm."), call("conversation_search", query="tea")), (TextPart("You like tea."),))
     assert AnswerPrinter(Screen()).show(talk.client.send(talk.agent["id"], "What do I like?"))
     assert capsys.readouterr() == ("You like tea.\n", "")
@@ -253,7 +251,7 @@ def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(server: Serv
     assert "Nothing found" in command(talk, "/search zeppelin")
 
 
-def test_a_reset_asks_first_and_a_pipe_is_not_asked_and_deletes_nothing(
+def test_a_reset_asks_first_and_a_pipe_deletes_nothing(
     server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.says("Hello.")
@@ -277,18 +275,6 @@ def test_the_first_agent_is_made_once_and_takes_the_model_that_is_named(server: 
         changed = chatting._choose(client, first["id"], MODEL)
     assert (first["name"], first["model"]) == ("ricordo", "ricordo/librarian")
     assert (again["id"], changed["id"], changed["model"]) == (first["id"], first["id"], MODEL)
-
-
-def test_a_busy_agent_is_told_in_the_servers_words(server: ServerInThread, talk: Chat) -> None:
-    gate = Gate(server)
-    server.answers_with(gate)
-    events = talk.client.send(talk.agent["id"], "Hello.")
-    next(events)
-    gate.wait()
-    with pytest.raises(Conflict, match="Another request is currently being processed"):
-        next(talk.client.send(talk.agent["id"], "Hello?"))
-    gate.open()
-    assert AnswerPrinter(Page()).show(events)
 
 
 def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
@@ -317,9 +303,7 @@ def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_
     assert not list(tmp_path.iterdir())
 
 
-def test_a_terminal_writes_pieces_of_words_without_breaking_them_and_no_answer_can_steer_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_breaks_no_words_and_no_answer_can_steer_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printable("a\x1b]0;title\x07\x9b31m\r\nb\tc é 🙂") == "a]0;title31m\nb\tc é 🙂"
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)

@@ -57,9 +57,7 @@ def test_a_wrong_setting_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "Wrong: 1." in shown
 
 
-def test_folders_for_remotes_that_are_missing_or_not_only_for_them_are_warned_of(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_odd_folders_for_remotes_are_warned_of(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in (data / "repositories", data / "remotes", tmp_path / "good"):
         folder.mkdir(parents=True)
     named = [tmp_path / "missing", tmp_path, data, data / "repositories", data / "remotes", tmp_path / "good"]
@@ -70,9 +68,7 @@ def test_folders_for_remotes_that_are_missing_or_not_only_for_them_are_warned_of
     assert all("Choose a separate folder" in text for _, text in told[1:])
 
 
-def test_a_model_that_nobody_has_is_wrong_and_a_provider_without_its_extra_a_warning(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_that_nobody_has_is_wrong_and_a_missing_extra_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RICORDO_MODEL", "nobody/nothing")
     monkeypatch.setenv("GEMINI_API_KEY", "key")
     monkeypatch.setattr("ricordo.cli.doctor._is_installed", lambda module: module != "google.genai")
@@ -126,7 +122,7 @@ async def fail_a_job(store: Store) -> None:
     await store.close()
 
 
-async def test_the_jobs_of_a_database_at_rest_are_counted_and_those_of_a_server_asked_for(
+async def test_the_jobs_of_a_file_are_counted_and_those_of_a_server_asked_for(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fail_a_job(open_sqlite(data / "ricordo.db"))

@@ -87,14 +87,6 @@ def test_a_running_server_on_postgresql_is_no_hindrance(shell: Shell) -> None:
         postgres.server().drop(url)
 
 
-def test_a_running_server_on_sqlite_is_to_be_stopped_first(shell: Shell) -> None:
-    with shell.serving():
-        refused = shell.run("search", "reindex")
-    assert refused.returncode == 2
-    assert "Another Ricordo server is using" in refused.stderr
-    assert "Stop it" in refused.stderr
-
-
 def test_what_cannot_be_done_is_said_before_anything_is(shell: Shell) -> None:
     def refused(*arguments: str) -> str:
         done = shell.run("search", "reindex", *arguments, **WORDS_ALONE)

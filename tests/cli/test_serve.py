@@ -50,7 +50,7 @@ def test_it_serves_refuses_company_and_ends_well_on_sigterm(new_shell: Shell) ->
         assert serving.process.returncode == 0
 
 
-async def test_at_debug_each_request_is_one_line_without_its_query(
+async def test_at_debug_a_request_is_one_line_without_its_query(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "ricordo.cli.serve")
@@ -148,9 +148,7 @@ async def test_a_turn_that_does_not_finish_is_stopped_after_the_grace_and_its_re
 
 
 @pytest.mark.usefixtures("quiet_logs")
-def test_a_server_in_the_background_answers_on_a_port_of_its_own_and_leaves_the_folder_to_the_next(
-    tmp_path: Path,
-) -> None:
+def test_a_server_in_the_background_has_a_port_of_its_own_and_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, find_local_models=False, api_key=None, host="127.0.0.1")
     providers = ProviderSettings.model_construct()
     for _ in range(2):

@@ -195,7 +195,7 @@ async def test_a_branch_with_commits_of_the_owner_is_not_deleted(memory: Memory)
         assert name in [row[0] for row in engine.run("SELECT name FROM dolt_branches")]
 
 
-async def test_what_the_owner_commits_is_taken_over_once_whatever_is_killed(
+async def test_an_owners_commits_are_pulled_once_whatever_is_killed(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance, names = Random(7), ("one", "two", "three", "four")  # noqa: S311 - replayed by its seed
@@ -217,9 +217,7 @@ async def test_what_the_owner_commits_is_taken_over_once_whatever_is_killed(
     await require_same(memory, is_pulled=True)
 
 
-async def test_a_commit_that_was_not_noted_any_more_is_found_again(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_commit_that_was_not_noted_is_found_again(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     await memory.put("human", "Ada")
     await memory.add()
 

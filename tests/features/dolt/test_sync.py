@@ -126,14 +126,14 @@ async def follow_random_history(memory: Memory, seed: int, rounds: int, monkeypa
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_after_any_acts_and_kills_the_rows_authors_order_and_branches_are_the_memorys(
+async def test_after_any_acts_and_kills_both_have_the_same(
     memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By hand, with more seeds and rounds than the suite has time for."""
     await follow_random_history(memory, seed, ROUNDS, monkeypatch)
 
 
-async def test_a_sync_that_is_cancelled_while_it_connects_leaves_no_connection(
+async def test_a_sync_cancelled_while_it_connects_leaves_no_connection(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await memory.add()

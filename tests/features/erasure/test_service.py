@@ -144,9 +144,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ricordo.features.erasure.jobs._PAUSE", 0)
 
 
-async def test_killed_after_any_write_it_is_finished_by_the_next_and_nothing_is_counted_twice(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(stage: Stage, tmp_path: Path) -> None:
     """Agents, archives and a remote go too, hidden from everyone at once; what another agent has stays."""
     user_id, _ = await ada(stage)
     own = [await stage.agent(("human", canary("own")), user="ada", name=name) for name in ("Ida", "Ira")]
@@ -313,9 +311,7 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(s
     assert texts == ["I am Nina, and kind.", "I am Nina. I had a talk.", "I am Nina."]
 
 
-async def test_a_text_that_also_came_with_a_merge_of_the_owners_outlives_its_proposal(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(stage: Stage, tmp_path: Path) -> None:
     store, bob = stage.store, Actor("user", "user-bob", "Bob")
     chain, theirs, alone = make.chain("user", "user-1"), "Name: Ada B.", "Name: Augusta"
     await store.write(lambda tx: versions.insert_chain(tx, chain))

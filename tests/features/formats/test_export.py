@@ -23,9 +23,7 @@ def archive_of(http: httpx2.Client, user: str) -> zipfile.ZipFile:
     return archive
 
 
-def test_everything_is_in_the_archive_however_many_portions_it_takes(
-    http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_is_in_the_archive_in_many_portions(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_PORTION", 2)
     ada = new_id("ada")
     for number in range(5):

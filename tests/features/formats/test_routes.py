@@ -34,9 +34,7 @@ def test_a_block_is_read_and_written_as_markdown_and_as_toml(http: httpx2.Client
     assert again["version"] == changed["version"]
 
 
-def test_a_schema_gives_fields_and_says_in_which_line_a_text_is_wrong(
-    http: httpx2.Client, server: ServerInThread, ada: str
-) -> None:
+def test_a_schema_gives_fields_and_the_lines_of_faults(http: httpx2.Client, server: ServerInThread, ada: str) -> None:
     folder = server.settings.data_dir / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / "pupil.toml").write_text('[fields.name]\nrequired = true\n[fields.likes]\nkind = "list"\n')
@@ -53,9 +51,7 @@ def test_a_schema_gives_fields_and_says_in_which_line_a_text_is_wrong(
     assert "Ada" in http.get(address, params={"format": "markdown"}).text
 
 
-def test_a_new_block_begins_with_the_defaults_of_its_schema(
-    http: httpx2.Client, server: ServerInThread, ada: str
-) -> None:
+def test_a_new_block_has_the_defaults_of_its_schema(http: httpx2.Client, server: ServerInThread, ada: str) -> None:
     folder = server.settings.data_dir / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / "begun.toml").write_text(
@@ -81,7 +77,7 @@ def test_each_format_has_an_entity_tag_of_its_own_which_goes_with_the_block(http
     refused(http.put(address, json={"body": "Three"}, headers={"if-match": tags["toml"]}), 412)
 
 
-def test_what_cannot_be_read_is_refused_and_nothing_is_made(
+def test_what_cannot_be_read_is_refused_and_makes_nothing(
     http: httpx2.Client, server: ServerInThread, ada: str
 ) -> None:
     before = server.rows()

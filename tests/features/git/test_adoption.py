@@ -176,9 +176,7 @@ async def test_a_key_that_is_no_persons_is_bound_by_the_policies(store: SqliteSt
         await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
 
 
-async def test_a_write_of_the_product_comes_before_or_after_a_push_and_a_limit_holds_for_every_version(
-    store: SqliteStore, chain: Chain
-) -> None:
+async def test_a_push_comes_after_no_newer_write_and_keeps_every_limit(store: SqliteStore, chain: Chain) -> None:
     adoption = await planned(store, chain, *commit_of({**FILES, "human": "Pushed"}, chain.head or b""))
     there, rows = await now(store), await counted(store)
     limited = replace(there["human"], limit=10)

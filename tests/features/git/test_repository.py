@@ -83,7 +83,7 @@ async def edited(store: SqliteStore, chain: Chain, times: int, chance: random.Ra
     await store.write(work)
 
 
-async def test_a_repository_holds_the_ids_of_the_database_and_git_finds_no_fault(
+async def test_a_repository_has_the_ids_of_the_database_and_git_finds_no_fault(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     chain, chance = await a_chain(store), chance_of(5)
@@ -119,7 +119,7 @@ async def test_portions_of_any_size_give_the_same_objects(store: SqliteStore) ->
     assert (one, many >= 7, more > 7) == (1, True, True)
 
 
-async def test_a_kill_while_it_is_made_leaves_nothing_that_the_next_stumbles_over(
+async def test_a_kill_while_it_is_made_does_no_harm(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain, chance = await a_chain(store), chance_of(10)
@@ -217,7 +217,7 @@ def log_of(path: Path) -> str:
         raise KeyError("gone") from error
 
 
-async def test_a_repository_that_lost_some_of_its_history_is_made_anew_and_told_of(
+async def test_a_repository_that_lost_history_is_made_anew_and_told_of(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = await world.read(log_of)
@@ -243,7 +243,7 @@ async def test_a_changed_byte_or_a_cut_file_is_damage(world: World, suffix: str)
             assert is_damaged(world.path, is_thorough=False), place
 
 
-async def test_an_error_of_our_own_is_not_hidden_and_costs_no_repository(
+async def test_an_error_of_our_own_is_raised_and_costs_no_repository(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -100,9 +100,7 @@ def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
     return git(clone, "rev-parse", "HEAD")
 
 
-def test_a_clone_has_the_ids_of_the_database_and_git_finds_no_fault(
-    memory: Memory, clone: Path, tmp_path: Path
-) -> None:
+def test_a_clone_has_the_ids_of_the_database_without_fault(memory: Memory, clone: Path, tmp_path: Path) -> None:
     for version in ("0", "1"):  # what older clients ask for
         git(tmp_path, "-c", f"protocol.version={version}", "clone", "-q", memory.url, version)
         assert ids(tmp_path / version) == memory.versions()
@@ -160,7 +158,7 @@ def test_a_push_makes_versions_with_the_ids_of_its_commits(memory: Memory, clone
     assert (block.label, block.policy, block.head and block.head.hex()) == ("garden", "propose", second)
 
 
-def test_what_was_pushed_can_be_cloned_again_after_the_cache_is_gone(
+def test_a_push_can_be_cloned_again_after_the_cache_is_gone(
     memory: Memory, clone: Path, tmp_path: Path, server: ServerInThread
 ) -> None:
     pushed = commit(clone, human="Pushed")
@@ -317,9 +315,7 @@ def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Pa
     assert (memory.versions(), memory.server.rows()) == (before, rows)
 
 
-def test_a_push_that_unpacks_to_too_much_says_so_on_the_screen(
-    memory: Memory, clone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_push_that_unpacks_to_too_much_says_so(memory: Memory, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(clone, "Zeros", zeros="0" * 1_000_000)
     before, rows = memory.versions(), memory.server.rows()
     for bounds, words in (

@@ -203,7 +203,7 @@ async def test_what_has_something_to_do_is_found(world: World) -> None:
         await world.store.read(lambda tx: remotes.get(tx, Scope(), noted.id))
 
 
-async def test_a_memory_goes_out_as_toml_and_the_same_memory_is_the_same_commit(
+async def test_a_memory_goes_out_as_toml_and_an_equal_one_is_the_same_commit(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     """In the layout of YouLab's first storage."""
@@ -287,7 +287,7 @@ async def follow_random_history(world: World, seed: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_after_any_sequence_and_kills_anywhere_both_have_the_same(
+async def test_after_any_acts_and_kills_both_have_the_same(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await follow_random_history(world, seed, monkeypatch) >= 2

@@ -140,9 +140,7 @@ def test_private_addresses_are_not_spoken_to(elsewhere: tuple[Elsewhere, str], m
     assert app.asked == []
 
 
-def test_what_a_remote_says_instead_is_told_without_the_token_and_no_redirect_is_followed(
-    elsewhere: tuple[Elsewhere, str],
-) -> None:
+def test_what_a_remote_says_instead_is_told_and_no_redirect_is_followed(elsewhere: tuple[Elsewhere, str]) -> None:
     app, url = elsewhere
     app.to = url.replace("127.0.0.1", "localhost")
     for number, (says, error, words) in enumerate(
@@ -162,9 +160,7 @@ def test_what_a_remote_says_instead_is_told_without_the_token_and_no_redirect_is
         assert len(app.asked) == number + 1
 
 
-def test_a_remote_that_never_comes_to_an_end_is_left(
-    elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_remote_that_never_ends_is_left(elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its bytes is a sign of life; a thread that waited for all of them would hold up others, and the server's end."""
     app, url = elsewhere
     app.drips = True

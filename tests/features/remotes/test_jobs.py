@@ -27,7 +27,7 @@ from ricordo.storage import jobs, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
 from tests.conftest import BOTH
-from tests.seams.jobs import runtime_on, until, working
+from tests.seams.jobs import runtime_on
 from tests.seams.stores import ManualClock, count_statements
 from tests.support.git import git
 from tests.support.notebook import Notebooks
@@ -135,18 +135,6 @@ async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
     with count_statements(world.store) as counted:  # type: ignore[arg-type]
         await world.store.write(lambda tx: versions.lock(tx, other))
     assert len(counted.statements) == 1  # a memory without remotes costs nothing more
-
-
-async def test_a_worker_does_them(store: Store, tmp_path: Path, clock: ManualClock) -> None:
-    world = World(store, tmp_path, clock)
-    await world.put("human", "Likes tea")
-    await world.add_of("notebook", str(tmp_path / "remotes" / "ada.json"))
-    (job,) = await world.jobs()
-    async with working(store, tmp_path, *HANDLERS) as worker:
-        worker._runtime.remotes = world.server().remotes
-        world.clock.advance(60)
-        assert (await until(store, job)).status == "done"
-    assert (await world.noted()).followed == 1
 
 
 async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) -> None:

@@ -36,9 +36,7 @@ def place(server: ServerInThread, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["git", "dolt", "notebook"])
-def test_a_remote_is_added_follows_by_itself_and_on_demand_and_is_taken_away(
-    http: httpx2.Client, server: ServerInThread, kind: str
-) -> None:
+def test_a_remote_is_added_follows_and_is_taken_away(http: httpx2.Client, server: ServerInThread, kind: str) -> None:
     user, other = new_id("ada"), new_id("bob")
     put(http, user, "human", "Ada")
     body = {"kind": kind, "address": place(server, kind)}
