@@ -38,8 +38,7 @@ from tests.seams import make
 from tests.seams.stage import Stage
 from tests.seams.stores import flush, killed_after
 from tests.support.canaries import canary, in_tables
-from tests.support.git import fsck
-from tests.support.objects import commit_of
+from tests.support.git import commit_of, fsck
 
 DATABASES = BOTH
 SCOPE = Scope()
