@@ -31,7 +31,7 @@ from ricordo.llm.registry.models import LIBRARIAN, Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
 from ricordo.storage import damage
-from ricordo.storage.engine.database import DatabaseStatus, address, check, is_shared, open_store, read_at_rest
+from ricordo.storage.engine.database import DatabaseStatus, address, check, is_shared, open_store, read_beside
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import read_queue
 from ricordo.storage.migrations import MIGRATIONS
@@ -162,7 +162,7 @@ def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[Doc
     if not _is_current(database):
         return
     try:
-        with read_at_rest(settings) as tx:
+        with read_beside(settings) as tx:
             count, found = examine_all(tx, is_alone=database.state == "sound")
     except RicordoError as error:
         yield _warning("conversations", f"not examined: {error}")
@@ -216,7 +216,7 @@ def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, b
             return client.ask("GET", "/v1/jobs/queue") if client else None, True
     if not _is_current(database):
         return None, False
-    with read_at_rest(settings) as tx:
+    with read_beside(settings) as tx:
         queue = read_queue(tx, None)
     return QueueResponse.of(queue), database.servers > 0
 

@@ -18,6 +18,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
 from ricordo.storage import agents, archives, conversations, jobs
+from ricordo.storage.engine.repository import one_of
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema import core_tables as tables
 from ricordo.storage.schema.core_tables import agents_archives, messages, organizations, passages, passages_tags
@@ -35,7 +36,6 @@ BeforePurge = Callable[[Transaction, str, Sequence[Any]], None]
 # Whoever deletes purges the rows as well; the job finds work only where that was interrupted.
 _GRACE = 60 * SECOND
 _JSON = messages.c.parts.type
-_VALUES = each(bindparam("values", type_=_JSON))
 
 
 def hide_archive(tx: Transaction, scope: Scope, archive_id: str) -> None:
@@ -188,12 +188,12 @@ def _messages(tx: Transaction, conversation_id: str, which: ColumnElement[bool])
 @cache
 def _find(table: Table, column: str) -> Any:
     wanted = [part for part in table.c if part.name in ("seq", "id") or part.foreign_keys]
-    return select(*wanted).where(table.c[column].op("IN")(_VALUES)).limit(_PORTIONS.get(table.name, PORTION))
+    return select(*wanted).where(one_of(table.c[column], "values")).limit(_PORTIONS.get(table.name, PORTION))
 
 
 @cache
 def _delete(table: Table) -> Any:
-    return delete(table).where(table.c.seq.op("IN")(_VALUES))
+    return delete(table).where(one_of(table.c.seq, "values"))
 
 
 @cache

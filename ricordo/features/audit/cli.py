@@ -26,23 +26,16 @@ def audit_memory(
     most: int = typer.Option(20, min=0, help="How many findings and blocks to show."),
 ) -> None:
     """Find junk, duplicates, unsupported lines, secrets and growth in all memory. Changes nothing."""
-    import asyncio
     import json
 
     from ricordo.domain.scope import Scope
     from ricordo.features.audit.service import audit
     from ricordo.settings import load_settings
-    from ricordo.storage.engine.database import open_for_reading
-
-    async def read() -> "Audit":
-        store = open_for_reading(settings)
-        try:
-            return await store.read(lambda tx: audit(tx, Scope()))
-        finally:
-            await store.close()
+    from ricordo.storage.engine.database import read_beside
 
     settings, _ = load_settings()
-    found = asyncio.run(read())
+    with read_beside(settings) as tx:
+        found = audit(tx, Scope())
     typer.echo(json.dumps(to_json(found), ensure_ascii=False, indent=2) if as_json else table(found, most))
 
 

@@ -10,10 +10,9 @@ from filelock import FileLock, Timeout
 from sqlalchemy import Connection, make_url, text
 
 from ricordo.domain.clock import Clock, SystemClock
-from ricordo.errors import Conflict, NotFound, Unavailable
+from ricordo.errors import Conflict, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage.engine import sqlite
-from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.statements import Statements
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
@@ -45,27 +44,31 @@ class DatabaseStatus:
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     """Open the database, with its schema up to date. Raises Conflict, Unavailable."""
-    url = settings.postgres_url
-    if url is None:
+    if settings.postgres_url is None:
         return sqlite.open_sqlite(settings.database_path, durability=settings.durability, clock=clock)
-    return _open_postgres(settings, url, clock)
+    store: Store = _postgres().open_postgres(
+        settings.postgres_url,
+        connections=settings.database_connections,
+        durability=settings.durability,
+        backups=settings.data_dir / "backups",
+        clock=clock,
+    )
+    return store
 
 
-def open_for_reading(settings: Settings, clock: Clock | None = None) -> Store:
-    """Open the database beside a server that may be using it: nothing is written, migrated or locked.
+@contextmanager
+def read_beside(settings: Settings) -> Iterator[Transaction]:
+    """Read one moment of the database, beside a server that may be using it: nothing is written, migrated or locked.
 
     Raises NotFound, Conflict where its schema is another's, Unavailable.
     """
-    if settings.postgres_url is not None:
-        return _open_postgres(settings, settings.postgres_url, clock)
-    path = settings.database_path
-    if not path.exists():
-        raise NotFound(f"There is no database at {path}. Start the server once, or set RICORDO_DATA_DIR.")
-    engine = sqlite.make_engine(path, settings.durability)
-    with sqlite.first_connection(engine, path) as connection:
-        require_current(connection, str(path))
-    # Readers wait for no writer, so the folder's lock is left to the server.
-    return SqliteStore(engine, clock or SystemClock(), FileLock(path.with_suffix(".lock"), thread_local=False))
+    if settings.postgres_url is None:
+        access = sqlite.read_only(settings.database_path)
+    else:
+        access = _postgres().read_only(settings.postgres_url)
+    with access as connection, read_transaction(connection):
+        require_current(connection, address(settings))
+        yield Transaction(connection, SystemClock(), Statements(connection.dialect), {})
 
 
 def _postgres() -> Any:
@@ -74,17 +77,6 @@ def _postgres() -> Any:
     except ImportError as error:
         raise Unavailable(_MISSING) from error
     return postgres
-
-
-def _open_postgres(settings: Settings, url: str, clock: Clock | None) -> Store:
-    store: Store = _postgres().open_postgres(
-        url,
-        connections=settings.database_connections,
-        durability=settings.durability,
-        backups=settings.data_dir / "backups",
-        clock=clock,
-    )
-    return store
 
 
 def is_shared(settings: Settings) -> bool:
@@ -114,10 +106,8 @@ def exclusive_access(
 def _exclusive_file(path: Path, *, is_new: bool) -> Iterator[Connection]:
     if is_new:
         sqlite.make_private_file(path)
-    elif not path.exists() or not path.stat().st_size:
-        raise NotFound(
-            f"There is no database at {path}. Set RICORDO_DATA_DIR or RICORDO_DATABASE_URL to where yours is."
-        )
+    else:
+        sqlite.require_file(path)
     lock = sqlite.lock_file(path)
     # "full": what is reported as done is on the disk.
     engine = sqlite.make_engine(path, "full")
@@ -168,14 +158,6 @@ def read_transaction(connection: Connection) -> Iterator[None]:
     with connection.begin():
         connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if is_postgres else "BEGIN")
         yield
-
-
-@contextmanager
-def read_at_rest(settings: Settings) -> Iterator[Transaction]:
-    """Open one consistent, read-only view of a database that no server opens now. Raises Conflict, NotFound, Unavailable."""
-    with exclusive_access(settings, force=True) as connection, read_transaction(connection):
-        require_current(connection, "The database")
-        yield Transaction(connection, SystemClock(), Statements(connection.dialect), {})
 
 
 def require_current(connection: Connection, where: str) -> None:

@@ -280,6 +280,7 @@ def read_only(url: str) -> Iterator[Connection]:
     try:
         with plain_errors(psycopg, _ADVICE), first_connection(engine) as connection:
             require_usable(connection)
+            connection.rollback()  # ends SQLAlchemy's idea of a transaction
             yield connection
     finally:
         engine.dispose()

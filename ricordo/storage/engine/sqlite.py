@@ -1,8 +1,9 @@
 """What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.compiler import compiles
 
 from ricordo.domain.clock import Clock, SystemClock
-from ricordo.errors import Conflict, Unavailable
+from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import back_up, make_private_folder
 from ricordo.storage.engine.store import SqlStore, Transaction, each, from_json, plain_errors, to_json
@@ -93,6 +94,28 @@ def make_private_file(path: Path) -> None:
         raise Unavailable(
             f"The file {path} cannot be written: {error.strerror}. Choose another RICORDO_DATA_DIR."
         ) from error
+
+
+def require_file(path: Path) -> None:
+    """Raise NotFound where there is no database."""
+    if not path.exists() or not path.stat().st_size:
+        raise NotFound(
+            f"There is no database at {path}. Set RICORDO_DATA_DIR or RICORDO_DATABASE_URL to where yours is."
+        )
+
+
+@contextmanager
+def read_only(path: Path) -> Iterator[Connection]:
+    """Connect for reading only. Raises NotFound, Unavailable, also for what fails inside of the `with`."""
+    require_file(path)
+    engine = make_engine(path, "normal")
+    try:
+        with plain_errors(sqlite3, "It was only read."), first_connection(engine, path) as connection:
+            connection.exec_driver_sql("PRAGMA query_only = ON")
+            connection.rollback()
+            yield connection
+    finally:
+        engine.dispose()
 
 
 def first_connection(engine: Engine, path: Path) -> Connection:

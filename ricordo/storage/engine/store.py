@@ -97,15 +97,12 @@ class Store(Protocol):
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` on one consistent view; it must not write."""
-        ...
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` and commit, or roll all of it back when it raises."""
-        ...
 
     async def close(self) -> None:
         """Close the database once running units are done."""
-        ...
 
 
 class SqlStore:
