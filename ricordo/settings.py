@@ -7,11 +7,11 @@ variables (OPENAI_API_KEY and so on).
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ricordo.errors import Invalid
@@ -24,8 +24,43 @@ PACKAGE = Path(__file__).resolve().parent
 
 _TWO_NAMES = (("openai_base_url", "openai_api_base"), ("gemini_api_key", "google_api_key"))
 _Read = TypeVar("_Read", bound=BaseSettings)
-_Given = TypeVar("_Given")
 _REGION = r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$"  # it becomes part of a host's name
+
+
+def _sendable(key: SecretStr) -> SecretStr:
+    if not all("!" <= sign <= "~" for sign in key.get_secret_value()):
+        raise ValueError("must be printable ASCII without spaces or line breaks")
+    return key
+
+
+def _address(url: str) -> str:
+    if not _is_address(url):
+        raise ValueError("must be an address, such as http://host:8000 or https://host/path")
+    return url
+
+
+def _host(host: str) -> str:
+    if host and not _is_address(host if "://" in host else f"https://{host}"):
+        raise ValueError("must be a host, such as my-index-abc123.svc.region.pinecone.io")
+    return host
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().resolve()
+    except RuntimeError:
+        raise ValueError(f"{path} is in a home folder that does not exist here") from None
+
+
+def about(description: str, default: Any = None, **limits: Any) -> Any:
+    """Return a field with its description."""
+    return Field(default, description=description, **limits)
+
+
+Key = Annotated[SecretStr, AfterValidator(_sendable)]
+Address = Annotated[str, AfterValidator(_address)]
+Host = Annotated[str, AfterValidator(_host)]
+Folder = Annotated[Path, AfterValidator(_absolute)]
 
 
 class ProviderSettings(BaseSettings):
@@ -33,70 +68,51 @@ class ProviderSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True)
 
-    openai_api_key: SecretStr | None = Field(None, description="Key for OpenAI, or for the server at OPENAI_BASE_URL.")
-    openai_base_url: str | None = Field(
-        None,
+    openai_api_key: Key | None = about("Key for OpenAI, or for the server at OPENAI_BASE_URL.")
+    openai_base_url: Address | None = about(
+        "Address of another server with OpenAI's chat completions API; its models have the handles openai/<model>.",
         validation_alias=AliasChoices(*_TWO_NAMES[0]),
-        description="Address of another server with OpenAI's chat completions API; its models have the handles openai/<model>.",
     )
-    openai_api: Literal["chat", "responses"] | None = Field(
-        None,
-        description="OpenAI API: chat, or responses (needs the extra `openai`). By default responses for its reasoning models.",
+    openai_api: Literal["chat", "responses"] | None = about(
+        "OpenAI API: chat, or responses (needs the extra `openai`). By default responses for its reasoning models."
     )
-    anthropic_api_key: SecretStr | None = Field(None, description="Key for Anthropic (needs the extra `anthropic`).")
-    anthropic_base_url: str | None = Field(None, description="Address of another server with Anthropic's messages API.")
-    azure_api_key: SecretStr | None = Field(None, description="Key for Azure OpenAI; also needs AZURE_BASE_URL.")
-    azure_base_url: str | None = Field(
-        None,
-        description="Address of the Azure resource, such as https://name.openai.azure.com; models are named by deployment. "
-        "With /openai/v1 at the end, Azure's v1 API is used.",
+    anthropic_api_key: Key | None = about("Key for Anthropic (needs the extra `anthropic`).")
+    anthropic_base_url: Address | None = about("Address of another server with Anthropic's messages API.")
+    azure_api_key: Key | None = about("Key for Azure OpenAI; also needs AZURE_BASE_URL.")
+    azure_base_url: Address | None = about(
+        "Address of the Azure resource, such as https://name.openai.azure.com; models are named by deployment. "
+        "With /openai/v1 at the end, Azure's v1 API is used."
     )
-    azure_api_version: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9.-]+$", description="Version of Azure's API, such as 2024-10-21."
+    azure_api_version: str | None = about("Version of Azure's API, such as 2024-10-21.", pattern=r"^[A-Za-z0-9.-]+$")
+    openrouter_api_key: Key | None = about("Key for OpenRouter.")
+    groq_api_key: Key | None = about("Key for Groq.")
+    deepseek_api_key: Key | None = about("Key for DeepSeek.")
+    xai_api_key: Key | None = about("Key for xAI.")
+    mistral_api_key: Key | None = about("Key for Mistral.")
+    together_api_key: Key | None = about("Key for Together.")
+    gemini_api_key: Key | None = about(
+        "Key for Google AI (needs the extra `google`).", validation_alias=AliasChoices(*_TWO_NAMES[1])
     )
-    openrouter_api_key: SecretStr | None = Field(None, description="Key for OpenRouter.")
-    groq_api_key: SecretStr | None = Field(None, description="Key for Groq.")
-    deepseek_api_key: SecretStr | None = Field(None, description="Key for DeepSeek.")
-    xai_api_key: SecretStr | None = Field(None, description="Key for xAI.")
-    mistral_api_key: SecretStr | None = Field(None, description="Key for Mistral.")
-    together_api_key: SecretStr | None = Field(None, description="Key for Together.")
-    gemini_api_key: SecretStr | None = Field(
-        None, validation_alias=AliasChoices(*_TWO_NAMES[1]), description="Key for Google AI (needs the extra `google`)."
-    )
-    aws_region: str | None = Field(
-        None,
+    aws_region: str | None = about(
+        "Region of AWS Bedrock, such as eu-central-1; uses AWS's own credentials (needs the extra `bedrock`).",
         pattern=_REGION,
-        description="Region of AWS Bedrock, such as eu-central-1; uses AWS's own credentials (needs the extra `bedrock`).",
     )
-    google_cloud_project: str | None = Field(
-        None,
+    google_cloud_project: str | None = about(
+        "Project of Google's Vertex AI; uses Google's own credentials (needs the extra `google`).",
         pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$",
-        description="Project of Google's Vertex AI; uses Google's own credentials (needs the extra `google`).",
     )
-    google_cloud_location: str | None = Field(
-        None,
-        pattern=r"^[a-z0-9-]{2,30}$",
-        description="Region of Vertex AI, such as europe-west4; by default us-central1.",
+    google_cloud_location: str | None = about(
+        "Region of Vertex AI, such as europe-west4; by default us-central1.", pattern=r"^[a-z0-9-]{2,30}$"
     )
-    ollama_base_url: str | None = Field(None, description="Address of an Ollama server, such as http://host:11434.")
-    ollama_context_length: int | None = Field(
-        None,
-        gt=0,
-        description="Context window in tokens that the Ollama server was started with (the same variable as Ollama's). "
+    ollama_base_url: Address | None = about("Address of an Ollama server, such as http://host:11434.")
+    ollama_context_length: int | None = about(
+        "Context window in tokens that the Ollama server was started with (the same variable as Ollama's). "
         "Without it, Ollama's smallest default is assumed for models that are not loaded and set none.",
+        gt=0,
     )
-    lmstudio_base_url: str | None = Field(None, description="Address of an LM Studio server, such as http://host:1234.")
-    vllm_api_base: str | None = Field(None, description="Address of a vLLM server, such as http://host:8000.")
-    llamacpp_base_url: str | None = Field(None, description="Address of a llama.cpp server, such as http://host:8080.")
-
-    @field_validator("*")
-    @classmethod
-    def _require_usable(cls, value: _Given, info: ValidationInfo) -> _Given:
-        if isinstance(value, SecretStr):
-            _sendable(value)
-        elif isinstance(value, str) and (info.field_name or "").endswith(("_base_url", "_api_base")):
-            _address(value)
-        return value
+    lmstudio_base_url: Address | None = about("Address of an LM Studio server, such as http://host:1234.")
+    vllm_api_base: Address | None = about("Address of a vLLM server, such as http://host:8000.")
+    llamacpp_base_url: Address | None = about("Address of a llama.cpp server, such as http://host:8080.")
 
 
 class VectorSettings(BaseSettings):
@@ -104,51 +120,26 @@ class VectorSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True)
 
-    turbopuffer_api_key: SecretStr | None = Field(None, description="Key for Turbopuffer (needs `turbopuffer`).")
-    turbopuffer_region: str | None = Field(
-        None,
-        pattern=r"^[a-z0-9-]+$",
-        description="Region of Turbopuffer, such as aws-us-east-1; required with its key.",
+    turbopuffer_api_key: Key | None = about("Key for Turbopuffer (needs `turbopuffer`).")
+    turbopuffer_region: str | None = about(
+        "Region of Turbopuffer, such as aws-us-east-1; required with its key.", pattern=r"^[a-z0-9-]+$"
     )
-    turbopuffer_base_url: str | None = Field(None, description="Address of Turbopuffer, instead of a region.")
-    pinecone_api_key: SecretStr | None = Field(None, description="Key for Pinecone (needs the extra `pinecone`).")
-    pinecone_index_host: str | None = Field(
-        None,
-        description="Host of a Pinecone index with the cosine metric, as its page shows it; required with its key.",
+    turbopuffer_base_url: Address | None = about("Address of Turbopuffer, instead of a region.")
+    pinecone_api_key: Key | None = about("Key for Pinecone (needs the extra `pinecone`).")
+    pinecone_index_host: Host | None = about(
+        "Host of a Pinecone index with the cosine metric, as its page shows it; required with its key."
     )
-    qdrant_url: str | None = Field(None, description="Address of a Qdrant server (needs the extra `qdrant`).")
-    qdrant_api_key: SecretStr | None = Field(None, description="Key for the Qdrant server, if it requires one.")
-    qdrant_path: Path | None = Field(
-        None, description="Folder for Qdrant without a server, for up to some ten thousand vectors (needs `qdrant`)."
+    qdrant_url: Address | None = about("Address of a Qdrant server (needs the extra `qdrant`).")
+    qdrant_api_key: Key | None = about("Key for the Qdrant server, if it requires one.")
+    qdrant_path: Folder | None = about(
+        "Folder for Qdrant without a server, for up to some ten thousand vectors (needs `qdrant`)."
     )
-    namespace_prefix: str = Field(
+    namespace_prefix: str = about(
+        "Prefix of every namespace there; choose one for each server that shares an account.",
         "ricordo",
         validation_alias=AliasChoices(PREFIX.lower() + "vector_prefix"),
         pattern=r"^[A-Za-z0-9_-]{1,32}$",
-        description="Prefix of every namespace there; choose one for each server that shares an account.",
     )
-
-    @field_validator("turbopuffer_api_key", "pinecone_api_key", "qdrant_api_key")
-    @classmethod
-    def _require_sendable(cls, key: SecretStr | None) -> SecretStr | None:
-        return key and _sendable(key)
-
-    @field_validator("turbopuffer_base_url", "qdrant_url")
-    @classmethod
-    def _require_address(cls, url: str | None) -> str | None:
-        return _address(url)
-
-    @field_validator("pinecone_index_host")
-    @classmethod
-    def _require_host(cls, host: str | None) -> str | None:
-        if host and not _is_address(host if "://" in host else f"https://{host}"):
-            raise ValueError("must be a host, such as my-index-abc123.svc.region.pinecone.io")
-        return host
-
-    @field_validator("qdrant_path")
-    @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        return path and _absolute(path)
 
     @model_validator(mode="after")
     def _check(self) -> "VectorSettings":
@@ -164,89 +155,67 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True)
 
-    host: str = Field(
-        "127.0.0.1", description="Address to listen on. Any address but loopback requires RICORDO_API_KEY."
-    )
-    port: int = Field(8283, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    data_dir: Path = Field(Path("~/.ricordo"), description="Folder for the database, backups and the secret key.")
+    host: str = about("Address to listen on. Any address but loopback requires RICORDO_API_KEY.", "127.0.0.1")
+    port: int = about("Port to listen on; 0 takes a free one.", 8283, ge=0, le=65535)
+    data_dir: Folder = about("Folder for the database, backups and the secret key.", Path("~/.ricordo"))
     # Secret, as it may hold a password.
-    database_url: SecretStr | None = Field(
-        None,
-        description="Address of the database: sqlite:///path, or postgresql://user:password@host/database (needs the "
-        "extra `postgres`). By default ricordo.db in the data folder.",
+    database_url: SecretStr | None = about(
+        "Address of the database: sqlite:///path, or postgresql://user:password@host/database (needs the "
+        "extra `postgres`). By default ricordo.db in the data folder."
     )
-    database_connections: int = Field(
-        8, ge=2, le=200, description="Most connections to PostgreSQL at once. Does not apply to SQLite."
+    database_connections: int = about(
+        "Most connections to PostgreSQL at once. Does not apply to SQLite.", 8, ge=2, le=200
     )
-    durability: Literal["normal", "full"] = Field(
-        "normal",
-        description="normal: saved data survives a kill of the server. full: it also survives a power cut, and writes are "
+    durability: Literal["normal", "full"] = about(
+        "normal: saved data survives a kill of the server. full: it also survives a power cut, and writes are "
         "slower. PostgreSQL uses its own configuration with normal.",
+        "normal",
     )
-    api_key: SecretStr | None = Field(
-        None, description="Key that every request must send as `Authorization: Bearer …`."
+    api_key: SecretStr | None = about("Key that every request must send as `Authorization: Bearer …`.")
+    model: str | None = about(
+        "Handle of the model for agents created without one, such as openai/gpt-4.1; see `ricordo doctor`."
     )
-    model: str | None = Field(
-        None,
-        description="Handle of the model for agents created without one, such as openai/gpt-4.1; see `ricordo doctor`.",
+    embedding: str | None = about(
+        "Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
+        "By default the embedded model, if the extra `embeddings` is installed."
     )
-    embedding: str | None = Field(
-        None,
-        description="Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
-        "By default the embedded model, if the extra `embeddings` is installed.",
+    find_local_models: bool = about(
+        "Look for Ollama, LM Studio, vLLM and llama.cpp on their usual ports of this machine at start.", True
     )
-    find_local_models: bool = Field(
-        True,
-        description="Look for Ollama, LM Studio, vLLM and llama.cpp on their usual ports of this machine at start.",
+    model_timeout: float = about("Seconds to wait for the next data from a model.", 600, gt=0)
+    model_retries: int = about("How often a failed call to a model is retried.", 3, ge=0, le=10)
+    approval_expiry: float = about(
+        "Seconds after which tool calls that wait for approval count as denied.", 86_400, gt=0
     )
-    model_timeout: float = Field(600, gt=0, description="Seconds to wait for the next data from a model.")
-    model_retries: int = Field(3, ge=0, le=10, description="How often a failed call to a model is retried.")
-    approval_expiry: float = Field(
-        86_400, gt=0, description="Seconds after which tool calls that wait for approval count as denied."
+    proposal_expiry: float = about("Days after which an open proposal expires; 0: never.", 30, ge=0)
+    keepalive: float = about("Seconds between pings in a silent stream.", 20, gt=0)
+    stream_hours: float = about(
+        "Hours after its end for which the stream of a background run can be resumed.", 3, gt=0, le=24 * 30
     )
-    proposal_expiry: float = Field(30, ge=0, description="Days after which an open proposal expires; 0: never.")
-    keepalive: float = Field(20, gt=0, description="Seconds between pings in a silent stream.")
-    stream_hours: float = Field(
-        3, gt=0, le=24 * 30, description="Hours after its end for which the stream of a background run can be resumed."
+    allow_private_providers: bool = about("Allow organization providers at private addresses.", False)
+    allow_private_callbacks: bool = about("Allow callbacks to private addresses, including this machine.", False)
+    allow_private_remotes: bool = about("Allow remotes at private addresses, including this machine.", False)
+    remote_folders: str | None = about(
+        "Folders for remotes on this machine, separated by colons. By default <data>/remotes."
     )
-    allow_private_providers: bool = Field(False, description="Allow organization providers at private addresses.")
-    allow_private_callbacks: bool = Field(
-        False, description="Allow callbacks to private addresses, including this machine."
+    daily_tokens: int | None = about(
+        "Tokens that all agents may use in a day (UTC); background work stops at 80 %.", ge=1
     )
-    allow_private_remotes: bool = Field(
-        False, description="Allow remotes at private addresses, including this machine."
-    )
-    remote_folders: str | None = Field(
-        None, description="Folders for remotes on this machine, separated by colons. By default <data>/remotes."
-    )
-    daily_tokens: int | None = Field(
-        None, ge=1, description="Tokens that all agents may use in a day (UTC); background work stops at 80 %."
-    )
-    traces: Literal["off", "errors", "all"] = Field(
-        "off",
-        description="Which model calls are stored for GET /v1/steps/{id}/trace: none (off), failed ones (errors), or all. "
+    traces: Literal["off", "errors", "all"] = about(
+        "Which model calls are stored for GET /v1/steps/{id}/trace: none (off), failed ones (errors), or all. "
         "Traces hold message text.",
+        "off",
     )
-    trace_kb: int = Field(
-        200, ge=1, le=10_000, description="Most kilobytes of a request, and of a response, in a trace."
-    )
-    trace_days: int = Field(14, ge=1, le=3650, description="Days after which traces are deleted.")
-    trace_count: int = Field(1000, ge=1, le=1_000_000, description="Most traces to keep; older ones are deleted.")
-    shutdown_grace: float = Field(15, ge=0, description="Seconds for running turns to finish at shutdown.")
-    max_body_mb: int = Field(32, ge=1, le=1024, description="Largest accepted request, in megabytes.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Lowest level of log lines to show."
-    )
-    log_format: Literal["text", "json"] = Field("text", description="Log lines as text, or as one JSON object each.")
+    trace_kb: int = about("Most kilobytes of a request, and of a response, in a trace.", 200, ge=1, le=10_000)
+    trace_days: int = about("Days after which traces are deleted.", 14, ge=1, le=3650)
+    trace_count: int = about("Most traces to keep; older ones are deleted.", 1000, ge=1, le=1_000_000)
+    shutdown_grace: float = about("Seconds for running turns to finish at shutdown.", 15, ge=0)
+    max_body_mb: int = about("Largest accepted request, in megabytes.", 32, ge=1, le=1024)
+    log_level: Literal["debug", "info", "warning", "error"] = about("Lowest level of log lines to show.", "info")
+    log_format: Literal["text", "json"] = about("Log lines as text, or as one JSON object each.", "text")
 
-    @field_validator("data_dir")
-    @classmethod
-    def _expand(cls, path: Path) -> Path:
-        return _absolute(path)
-
-    message_vectors: str = Field(
-        "native",
-        description="Where vectors of messages are stored: native, or the name of a vector database, such as pgvector.",
+    message_vectors: str = about(
+        "Where vectors of messages are stored: native, or the name of a vector database, such as pgvector.", "native"
     )
 
     @field_validator("embedding")
@@ -336,18 +305,6 @@ def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | 
         return None
 
 
-def _sendable(key: SecretStr) -> SecretStr:
-    if not all("!" <= sign <= "~" for sign in key.get_secret_value()):
-        raise ValueError("must be printable ASCII without spaces or line breaks")
-    return key
-
-
-def _address(url: str | None) -> str | None:
-    if url is not None and not _is_address(url):
-        raise ValueError("must be an address, such as http://host:8000 or https://host/path")
-    return url
-
-
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
@@ -374,13 +331,6 @@ def _is_postgres(url: str) -> bool:
             "must be postgresql://user:password@host/database, with %40 for @, %2F for / and %23 for # in a password"
         )
     return True
-
-
-def _absolute(path: Path) -> Path:
-    try:
-        return path.expanduser().resolve()
-    except RuntimeError:
-        raise ValueError(f"{path} is in a home folder that does not exist here") from None
 
 
 def _sentence(prefix: str, place: tuple[int | str, ...], message: str) -> str:
