@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ricordo.errors import Invalid
 
@@ -36,18 +36,10 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
 
 GROUP = "ricordo.plugins"
 HOOKS = (
-    "tools",
-    "providers",
-    "vector_indexes",
-    "memory_remotes",
-    "block_formats",
-    "routes",
-    "jobs",
-    "after_turn",
-    "commands",
-    "tables",
-    "pages",
+    *("tools", "providers", "vector_indexes", "memory_remotes", "block_formats", "routes"),
+    *("jobs", "after_turn", "commands", "tables", "pages"),
 )
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,48 +73,35 @@ class Plugins:
 
     @property
     def names(self) -> list[str]:
-        """The plugins' names."""
         return [name for name, _ in self._plugins]
 
     def tools(self) -> "list[ServerTool]":
-        """Every tool that is offered."""
         return self._collect("tools")
 
     def providers(self) -> "list[ChatModel | Provider]":
-        """Every chat model and every provider that is offered."""
         return self._collect("providers")
 
     def vector_indexes(self, settings: "VectorSettings") -> "dict[str, VectorIndex]":
         """Every vector index that is offered, by name; raises Invalid where two have one name."""
-        indexes: dict[str, VectorIndex] = {}
-        for index in self._collect("vector_indexes", settings):
-            if index.name in indexes:
-                raise Invalid(f'Two plugins offer a vector index named "{index.name}". Remove one of them.')
-            indexes[index.name] = index
-        return indexes
+        indexes = self._collect("vector_indexes", settings)
+        return _by_name("a vector index named", ((index.name, index) for index in indexes))
 
     def memory_remotes(self) -> "dict[str, RemoteKind]":
         """Every kind of remote that is offered, by name; raises Invalid where two have one name, or one is none."""
-        kinds: dict[str, RemoteKind] = {}
-        for offered in self._collect("memory_remotes"):
-            has_methods = callable(getattr(offered, "read", None)) and callable(getattr(offered, "sync", None))
-            if not has_methods or not isinstance(getattr(offered, "kind", None), str) or not offered.kind:
-                raise Invalid(f"{type(offered).__name__} is no kind of remote: it needs kind, read and sync.")
-            if offered.kind in kinds:
-                raise Invalid(f'Two plugins offer remotes of the kind "{offered.kind}". Remove one of them.')
-            kinds[offered.kind] = offered
-        return kinds
+        offered = self._collect("memory_remotes")
+        for kind in offered:
+            has_methods = callable(getattr(kind, "read", None)) and callable(getattr(kind, "sync", None))
+            if not has_methods or not isinstance(getattr(kind, "kind", None), str) or not kind.kind:
+                raise Invalid(f"{type(kind).__name__} is no kind of remote: it needs kind, read and sync.")
+        return _by_name("remotes of the kind", ((kind.kind, kind) for kind in offered))
 
     def block_formats(self) -> "list[BlockFormat]":
-        """Every format of blocks that is offered."""
         return self._collect("block_formats")
 
     def routes(self) -> list[Any]:
-        """Every router that is offered."""
         return self._collect("routes")
 
     def jobs(self) -> "list[JobHandler]":
-        """Every handler of jobs that is offered."""
         return self._collect("jobs")
 
     def after_turn(self) -> list[Callable[..., Any]]:
@@ -130,22 +109,28 @@ class Plugins:
         return [plugin.after_turn for _, plugin in self._plugins if hasattr(plugin, "after_turn")]
 
     def commands(self) -> list[Commands]:
-        """Every group of commands that is offered."""
         return self._collect("commands")
 
     def tables(self) -> list[Any]:
-        """Every SQLAlchemy table that is offered."""
         return self._collect("tables")
 
     def pages(self) -> list[PluginPage]:
-        """Every page that is offered."""
         return self._collect("pages")
 
     def _collect(self, hook: str, *given: Any) -> list[Any]:
+        """Everything that is offered by this hook."""
         offered: list[Sequence[Any]] = [
             getattr(plugin, hook)(*given) for _, plugin in self._plugins if hasattr(plugin, hook)
         ]
         return [item for items in offered for item in items]
+
+
+def _by_name(what: str, offered: Iterable[tuple[str, T]]) -> dict[str, T]:
+    named: dict[str, T] = {}
+    for name, item in offered:
+        if named.setdefault(name, item) is not item:
+            raise Invalid(f'Two plugins offer {what} "{name}". Remove one of them.')
+    return named
 
 
 def load_plugins(features: Iterable[str] = ()) -> Plugins:

@@ -29,15 +29,12 @@ class LiveTurn(Protocol):
 
     def events(self) -> AsyncGenerator[Event]:
         """Everything, from the start: a reader that comes late begins with what is saved already."""
-        ...
 
     async def cancel(self) -> None:
         """Stop the turn; returns when its end is saved."""
-        ...
 
     async def wait(self) -> None:
         """Return when the turn has ended."""
-        ...
 
 
 class LiveRecording(Protocol):
@@ -46,11 +43,9 @@ class LiveRecording(Protocol):
     @property
     def changed(self) -> asyncio.Event:
         """Set once more of it is stored than was when this was asked for, or nothing more will be."""
-        ...
 
     async def finish(self) -> None:
         """Return when all of it is stored; its turn has ended."""
-        ...
 
 
 class Wait(Protocol):
@@ -58,7 +53,6 @@ class Wait(Protocol):
 
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T:
         """Return its result."""
-        ...
 
 
 @dataclass(slots=True)

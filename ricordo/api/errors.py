@@ -33,6 +33,18 @@ MODEL_STATUS: Mapping[str, int] = {
     "llm_empty_response": 500,
     "llm_error": 500,
 }
+# The first that fits.
+_STATUS: Mapping[type[RicordoError], tuple[int, str]] = {
+    NotFound: (404, "NOT_FOUND"),
+    TooLong: (422, "INVALID_ARGUMENT"),
+    Unsupported: (422, "INVALID_ARGUMENT"),
+    Invalid: (400, "INVALID_ARGUMENT"),
+    PreconditionFailed: (412, "PRECONDITION_FAILED"),
+    Conflict: (409, "CONFLICT"),
+    Forbidden: (403, ""),
+    Unavailable: (503, ""),
+    RicordoError: (500, "INTERNAL_SERVER_ERROR"),
+}
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -48,7 +60,7 @@ async def _ours(_request: Request, error: RicordoError) -> Response:
         return model_failure(error.kind, str(error))
     if isinstance(error, Busy):
         return _refused({"detail": str(error), "run_id": error.run_id}, 409)
-    status, code = _status(error)
+    status, code = next(answer for kind, answer in _STATUS.items() if isinstance(error, kind))
     return _refused({"detail": f"{code}: {error}" if code else str(error)}, status)
 
 
@@ -72,25 +84,6 @@ def _refused(content: Json, status: int, *, is_final: bool = False) -> Response:
         # The server has tried again already, or will give the same answer: a retry of the client's would only repeat it.
         response.headers["x-should-retry"] = "false"
     return response
-
-
-def _status(error: RicordoError) -> tuple[int, str]:
-    match error:
-        case NotFound():
-            return 404, "NOT_FOUND"
-        case TooLong() | Unsupported():
-            return 422, "INVALID_ARGUMENT"
-        case Invalid():
-            return 400, "INVALID_ARGUMENT"
-        case PreconditionFailed():
-            return 412, "PRECONDITION_FAILED"
-        case Conflict():
-            return 409, "CONFLICT"
-        case Forbidden():
-            return 403, ""
-        case Unavailable():
-            return 503, ""
-    return 500, "INTERNAL_SERVER_ERROR"
 
 
 async def _invalid_request(request: Request, error: RequestValidationError) -> Response:
