@@ -1,4 +1,4 @@
-"""Settings: where they come from, and what stops a start with which words."""
+"""Settings of the server, of providers and of vector services: where they come from, and what stops a start with which words."""
 
 import os
 from pathlib import Path
@@ -7,15 +7,17 @@ import pytest
 
 import ricordo
 from ricordo.errors import Invalid
-from ricordo.settings import PREFIX, ProviderSettings, Settings, load_settings
+from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings, load_settings, load_vector_settings
+
+PROGRAM = Path(ricordo.__file__).parent
 
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither the variables nor the `.env` of whoever runs the tests."""
-    known = {name.upper() for name in ProviderSettings.model_fields} | {"OPENAI_API_BASE", "GOOGLE_API_KEY"}
+    known = {name.upper() for model in (VectorSettings, ProviderSettings) for name in model.model_fields}
     for name in list(os.environ):
-        if name.upper().startswith(PREFIX) or name.upper() in known:
+        if name.upper().startswith(PREFIX) or name.upper() in known | {"OPENAI_API_BASE", "GOOGLE_API_KEY"}:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
@@ -26,19 +28,18 @@ def faults(**options: object) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_nothing_has_to_be_set() -> None:
+def test_nothing_has_to_be_set_and_every_setting_has_its_sentence() -> None:
     settings, providers = load_settings()
     assert (settings.host, settings.port) == ("127.0.0.1", 8283)
     assert settings.data_dir == Path.home() / ".ricordo"
     assert settings.database_path == settings.data_dir / "ricordo.db"
     assert settings.api_key is None
-    assert all(value is None for value in providers.model_dump().values())
-
-
-@pytest.mark.parametrize("model", [Settings, ProviderSettings])
-def test_every_setting_has_its_sentence(model: type[Settings | ProviderSettings]) -> None:
-    for name, field in model.model_fields.items():
-        assert (field.description or "").endswith("."), name
+    vectors = load_vector_settings().model_dump()
+    assert vectors.pop("namespace_prefix") == "ricordo"
+    assert {*providers.model_dump().values(), *vectors.values()} == {None}
+    for model in (Settings, ProviderSettings, VectorSettings):
+        for name, field in model.model_fields.items():
+            assert (field.description or "").endswith("."), name
 
 
 def test_an_option_beats_the_environment_that_beats_the_file_that_beats_the_default(
@@ -54,18 +55,63 @@ def test_an_option_beats_the_environment_that_beats_the_file_that_beats_the_defa
 
 
 def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RICORDO_PORT", "")
-    monkeypatch.setenv("RICORDO_API_KEY", "")
-    monkeypatch.setenv("OPENAI_API_KEY", "")
+    for name in ("RICORDO_PORT", "RICORDO_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "")
     settings, providers = load_settings()
     assert (settings.port, settings.api_key, providers.openai_api_key) == (8283, None, None)
 
 
-@pytest.mark.parametrize("name", ["RICORDO_PROT", "ricordo_prot", "RICORDO_"])
-def test_an_unknown_setting_stops_the_start_with_its_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(name, "8283")
-    (fault,) = faults()
-    assert fault.startswith(f"{name} is not a setting of Ricordo.")
+ADDRESS, NO_ADDRESSES = "must be an address, such as http://", ("localhost:1", "ftp://host", "http://", "http://host:0")
+ASCII, NO_KEYS = "must be printable ASCII", ("s3cret-kéy", "s3cret key", "s3cret-key\n", "s3cret\tkey", " s3cret")
+HANDLE = "must be the handle of an embedding model, provider/model, or none"
+FILE = "must be sqlite:///path/to/file or postgresql://"
+SERVER = "must be postgresql://user:password@host/database"
+MALFORMED: list[tuple[str, str, str]] = [
+    *((name, "8283", "is not a setting of Ricordo.") for name in ("RICORDO_PROT", "ricordo_prot", "RICORDO_")),
+    ("RICORDO_PORT", "eighty", ""),
+    ("RICORDO_PORT", "65536", ""),
+    ("RICORDO_MODEL_TIMEOUT", "0", ""),
+    ("RICORDO_MODEL_RETRIES", "-1", ""),
+    ("RICORDO_LOG_LEVEL", "loud", ""),
+    ("RICORDO_FIND_LOCAL_MODELS", "maybe", ""),
+    *(("RICORDO_EMBEDDING", handle, HANDLE) for handle in ("text-embedding-3-small", "openai/", "/x", "None")),
+    *(("RICORDO_DATABASE_URL", url, FILE) for url in ("mysql://x", "ricordo.db", "sqlite:///", "sqlite:///:memory:")),
+    ("RICORDO_DATABASE_URL", "postgresql://user:s3cret@host", SERVER),
+    ("RICORDO_DATABASE_URL", "postgresql://user:s3cret@host/", SERVER),
+    ("RICORDO_DATABASE_URL", "postgresql:///ricordo", SERVER),
+    ("RICORDO_DATABASE_URL", "postgresql://user:s3@cret@host/ricordo", SERVER),
+    ("RICORDO_DATABASE_URL", "postgresql://user:s3/cret@host/ricordo", SERVER),
+    ("RICORDO_DATABASE_URL", "postgresql://user:s3cret@host:port/ricordo", SERVER),
+    ("RICORDO_DATABASE_URL", "sqlite:///~nobody-of-this-name/x", "is in a home folder that does not exist here"),
+    ("RICORDO_DATABASE_URL", f"sqlite:///{PROGRAM}/storage/ricordo.db", f"is inside the program, in {PROGRAM}."),
+    ("RICORDO_DATA_DIR", "~nobody-of-this-name/x", "is in a home folder that does not exist here"),
+    *(("RICORDO_DATA_DIR", f"{PROGRAM}/{path}", "is inside the program") for path in ("", "data", "a/../storage/x")),
+    *((name, url, ADDRESS) for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "VLLM_API_BASE") for url in NO_ADDRESSES),
+    *(("OPENAI_BASE_URL", url, ADDRESS) for url in ("http://host:99999", "http://a b", "http://[x")),
+    *((name, key, ASCII) for name in ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY") for key in NO_KEYS),
+    ("TURBOPUFFER_API_KEY", "s3cret key", ASCII),
+    ("QDRANT_API_KEY", "s3crét", ASCII),
+    ("TURBOPUFFER_REGION", "evil.example/", ""),
+    ("TURBOPUFFER_REGION", "aws-us-east-1\n", ""),
+    ("TURBOPUFFER_BASE_URL", "host", ADDRESS),
+    ("QDRANT_URL", "localhost:6333", ADDRESS),
+    ("PINECONE_INDEX_HOST", "a b", "must be a host"),
+    ("PINECONE_INDEX_HOST", "ftp://host.io", "must be a host"),
+    ("RICORDO_VECTOR_PREFIX", "a/b", ""),
+    ("RICORDO_VECTOR_PREFIX", "x" * 33, ""),
+]
+
+
+def test_a_malformed_or_unknown_setting_stops_the_start_by_its_name_and_shows_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value, words in MALFORMED:
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            (fault,) = faults()
+        assert fault.startswith(name), (name, value)
+        assert words in fault, (name, value, fault)
+        assert "cret" not in fault
 
 
 def test_an_unknown_setting_in_the_file_stops_the_start_and_others_may_keep_theirs_there(tmp_path: Path) -> None:
@@ -73,203 +119,86 @@ def test_an_unknown_setting_in_the_file_stops_the_start_and_others_may_keep_thei
     assert [fault.split()[0] for fault in faults()] == ["RICORDO_COLOUR"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("RICORDO_PORT", "eighty"),
-        ("RICORDO_PORT", "65536"),
-        ("RICORDO_MODEL_TIMEOUT", "0"),
-        ("RICORDO_MODEL_RETRIES", "-1"),
-        ("RICORDO_LOG_LEVEL", "loud"),
-        ("RICORDO_DURABILITY", "most"),
-        ("RICORDO_FIND_LOCAL_MODELS", "maybe"),
-    ],
-)
-def test_a_malformed_value_stops_the_start_with_the_name_of_its_setting(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    monkeypatch.setenv(name, value)
-    (fault,) = faults()
-    assert fault.startswith(f"{name}: ")
-
-
-def test_a_malformed_option_is_named_too() -> None:
+def test_several_faults_are_named_at_once_and_show_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {"RICORDO_PORT": "eighty", "RICORDO_LOG_FORMAT": "xml", "RICORDO_COLOUR": "red"}
+    wrong |= {"ANTHROPIC_API_KEY": "a b", "OLLAMA_BASE_URL": "localhost"}
+    for name, value in {**wrong, "RICORDO_API_KEY": "s3cret-key", "OPENAI_API_KEY": "s3cret-key"}.items():
+        monkeypatch.setenv(name, value)
+    assert {fault.split()[0].rstrip(":") for fault in faults()} == wrong.keys()
+    assert "s3cret" not in "".join(faults())
+    for name in wrong:
+        monkeypatch.delenv(name)
+    assert "s3cret" not in repr(load_settings())
     (fault,) = faults(port=-1)
     assert fault.startswith("RICORDO_PORT: ")
 
 
-def test_several_faults_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RICORDO_PORT", "eighty")
-    monkeypatch.setenv("RICORDO_LOG_FORMAT", "xml")
-    monkeypatch.setenv("RICORDO_COLOUR", "red")
-    assert {fault.split()[0].rstrip(":") for fault in faults()} == {
-        "RICORDO_PORT",
-        "RICORDO_LOG_FORMAT",
-        "RICORDO_COLOUR",
-    }
+def test_an_address_others_can_reach_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for host in ("127.0.0.1", "localhost", "::1"):
+        assert load_settings(host=host)[0].api_key is None
+    for host in ("0.0.0.0", "::", "192.168.1.5", "my-machine"):  # noqa: S104
+        for key in (None, "", "   "):
+            (fault,) = faults(host=host, api_key=key)
+            assert f"RICORDO_HOST={host}" in fault
+            assert "RICORDO_API_KEY must be set too" in fault
+        assert load_settings(host=host, api_key="s3cret-key")[0].host == host
 
 
-def test_a_key_is_shown_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RICORDO_API_KEY", "s3cret-key")
-    monkeypatch.setenv("OPENAI_API_KEY", "s3cret-key")
-    monkeypatch.setenv("RICORDO_PORT", "eighty")
-    assert "s3cret" not in "".join(faults())
-    monkeypatch.delenv("RICORDO_PORT")
-    assert "s3cret" not in repr(load_settings())
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "my-machine"])  # noqa: S104
-def test_an_address_others_can_reach_needs_a_key(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    monkeypatch.setenv("RICORDO_HOST", host)
-    (fault,) = faults()
-    assert f"RICORDO_HOST={host}" in fault
-    assert "RICORDO_API_KEY must be set too" in fault
-    monkeypatch.setenv("RICORDO_API_KEY", "s3cret-key")
-    assert load_settings()[0].host == host
-
-
-@pytest.mark.parametrize("key", ["", "   "])
-def test_an_empty_key_is_no_key(key: str) -> None:
-    (fault,) = faults(host="0.0.0.0", api_key=key)  # noqa: S104
-    assert "RICORDO_API_KEY" in fault
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_loopback_needs_no_key(host: str) -> None:
-    assert load_settings(host=host)[0].api_key is None
-
-
-@pytest.mark.parametrize("inside", ["", "data", "a/../storage/x"])
-def test_data_inside_the_program_is_refused(inside: str) -> None:
-    package = Path(ricordo.__file__).parent
-    (fault,) = faults(data_dir=str(package / inside))
-    assert fault.startswith(f"RICORDO_DATA_DIR is inside the program, in {package}.")
-
-
-def test_a_database_inside_the_program_is_refused() -> None:
-    (fault,) = faults(database_url=f"sqlite:///{Path(ricordo.__file__).parent / 'storage' / 'ricordo.db'}")
-    assert fault.startswith("RICORDO_DATABASE_URL is inside the program")
-
-
-def test_a_folder_beside_the_program_is_allowed() -> None:
-    beside = Path(ricordo.__file__).parent.with_name("ricordo-data")
+def test_a_data_folder_is_absolute_and_may_lie_beside_the_program(tmp_path: Path) -> None:
+    beside = PROGRAM.with_name("ricordo-data")
     assert load_settings(data_dir=beside)[0].data_dir == beside
-
-
-def test_a_data_folder_is_absolute_from_wherever_it_was_named(tmp_path: Path) -> None:
     assert load_settings(data_dir="kept")[0].data_dir == tmp_path.resolve() / "kept"
+    settings = load_settings(database_url=f"sqlite:///{tmp_path}/other.db", data_dir=tmp_path / "kept")[0]
+    assert settings.database_path == tmp_path.resolve() / "other.db"
+    assert load_settings(database_url="sqlite:///~/other.db")[0].database_path == Path.home() / "other.db"
 
 
-def test_the_home_of_nobody_is_refused_by_name() -> None:
-    for name, value in (("data_dir", "~nobody-of-this-name/x"), ("database_url", "sqlite:///~nobody-of-this-name/x")):
-        (fault,) = faults(**{name: value})
-        assert fault.startswith(f"RICORDO_{name.upper()}")
-
-
-@pytest.mark.parametrize("url", ["mysql://x", "ricordo.db", "sqlite://", "sqlite:///", "sqlite:///:memory:"])
-def test_a_database_of_another_kind_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setenv("RICORDO_DATABASE_URL", url)
-    (fault,) = faults()
-    assert fault.startswith("RICORDO_DATABASE_URL: must be sqlite:///path/to/file or postgresql://")
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_a_database_can_be_on_postgresql() -> None:
+    for url in (
         "postgresql://user:s3cret@host/ricordo",
         "postgres://host:5433/ricordo",
         "postgresql://user@/ricordo?host=/var/run/postgresql",
         "postgresql://user:s%40cret@[::1]:5432/ricordo?sslmode=require",
-    ],
-)
-def test_a_database_can_be_on_postgresql(url: str) -> None:
-    settings = load_settings(database_url=url)[0]
-    assert settings.postgres_url == url
-    assert settings.database_path == settings.data_dir / "ricordo.db"
-    assert "s3cret" not in repr(settings)
-    assert "host" not in repr(settings.database_url)
+    ):
+        settings = load_settings(database_url=url)[0]
+        assert settings.postgres_url == url
+        assert settings.database_path == settings.data_dir / "ricordo.db"
+        assert "s3cret" not in repr(settings)
+        assert "host" not in repr(settings.database_url)
     assert load_settings(database_url="sqlite:///x.db")[0].postgres_url is None
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql://user:s3cret@host",
-        "postgresql://user:s3cret@host/",
-        "postgresql:///ricordo",
-        "postgresql://user:s3@cret@host/ricordo",
-        "postgresql://user:s3/cret@host/ricordo",
-        "postgresql://user:s3cret@host:port/ricordo",
-    ],
-)
-def test_half_an_address_of_postgresql_is_refused_without_its_password(url: str) -> None:
-    (fault,) = faults(database_url=url)
-    assert fault.startswith("RICORDO_DATABASE_URL: must be postgresql://user:password@host/database")
-    assert "cret" not in fault
-
-
-def test_a_database_can_lie_elsewhere(tmp_path: Path) -> None:
-    settings = load_settings(database_url=f"sqlite:///{tmp_path}/other.db", data_dir=tmp_path / "kept")[0]
-    assert settings.database_path == tmp_path.resolve() / "other.db"
-    home = load_settings(database_url="sqlite:///~/other.db")[0]
-    assert home.database_path == Path.home() / "other.db"
-
-
-def test_providers_are_set_by_their_usual_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("ANTHROPIC_API_KEY=from-file\nOPENAI_API_BASE=http://localhost:1/v1\n")
+def test_services_are_set_by_their_usual_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(
+        "ANTHROPIC_API_KEY=from-file\nOPENAI_API_BASE=http://localhost:1/v1\nTURBOPUFFER_REGION=aws-us-east-1\n"
+    )
     monkeypatch.setenv("GOOGLE_API_KEY", "from-environment")
-    providers = load_settings()[1]
+    monkeypatch.setenv("PINECONE_INDEX_HOST", "my-index-1.svc.region.pinecone.io")
+    monkeypatch.setenv("QDRANT_PATH", "~/vectors")
+    monkeypatch.setenv("RICORDO_VECTOR_PREFIX", "school")
+    providers, vectors = load_settings()[1], load_vector_settings()
     assert providers.anthropic_api_key
     assert providers.anthropic_api_key.get_secret_value() == "from-file"
     assert providers.openai_base_url == "http://localhost:1/v1"
     assert providers.gemini_api_key
     assert providers.gemini_api_key.get_secret_value() == "from-environment"
+    assert (vectors.turbopuffer_region, vectors.qdrant_path) == ("aws-us-east-1", Path.home() / "vectors")
+    assert (vectors.pinecone_index_host, vectors.namespace_prefix) == ("my-index-1.svc.region.pinecone.io", "school")
 
 
-@pytest.mark.parametrize(
-    "url", ["localhost:11434", "ftp://host", "http://", "http://host:99999", "http://host:0", "http://a b", "http://[x"]
-)
-@pytest.mark.parametrize("name", ["OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL", "VLLM_API_BASE"])
-def test_an_address_that_is_none_stops_the_start_by_name(monkeypatch: pytest.MonkeyPatch, name: str, url: str) -> None:
-    monkeypatch.setenv(name, url)
-    (fault,) = faults()
-    assert fault.startswith(f"{name}: must be an address, such as http://")
+def test_usual_addresses_and_handles_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("http://127.0.0.1:11434", "https://host/v1/", "http://[::1]:8000", "HTTP://host"):
+        monkeypatch.setenv("OLLAMA_BASE_URL", url)
+        assert load_settings()[1].ollama_base_url == url
+    for handle in ("openai/text-embedding-3-small", "openrouter/openai/x", "ollama/bge-m3:567m", "none"):
+        assert load_settings(embedding=handle)[0].embedding == handle
 
 
-@pytest.mark.parametrize("key", ["s3cret-kéy", "s3cret key", "s3cret-key\n", "s3cret\tkey", " s3cret"])
-@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"])
-def test_a_key_that_cannot_be_sent_stops_the_start_by_name(
-    monkeypatch: pytest.MonkeyPatch, name: str, key: str
-) -> None:
-    monkeypatch.setenv(name, key)
-    (fault,) = faults()
-    assert fault.startswith(f"{name}: must be printable ASCII")
-    assert "s3cret" not in fault
-
-
-def test_faults_of_providers_and_of_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RICORDO_PORT", "eighty")
-    monkeypatch.setenv("OPENAI_API_KEY", "a b")
-    monkeypatch.setenv("OLLAMA_BASE_URL", "localhost")
-    assert [fault.partition(":")[0] for fault in faults()] == ["RICORDO_PORT", "OPENAI_API_KEY", "OLLAMA_BASE_URL"]
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:11434", "https://host/v1/", "http://[::1]:8000", "HTTP://host"])
-def test_a_usual_address_is_taken(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setenv("OLLAMA_BASE_URL", url)
-    assert load_settings()[1].ollama_base_url == url
-
-
-@pytest.mark.parametrize("handle", ["text-embedding-3-small", "openai/", "/x", "None", "nothing"])
-def test_an_embedding_model_without_a_provider_stops_the_start(monkeypatch: pytest.MonkeyPatch, handle: str) -> None:
-    monkeypatch.setenv("RICORDO_EMBEDDING", handle)
-    (fault,) = faults()
-    assert fault.startswith("RICORDO_EMBEDDING: must be the handle of an embedding model, provider/model, or none")
-
-
-@pytest.mark.parametrize(
-    "handle", ["openai/text-embedding-3-small", "openrouter/openai/x", "ollama/bge-m3:567m", "none"]
-)
-def test_an_embedding_model_is_a_handle_or_none(monkeypatch: pytest.MonkeyPatch, handle: str) -> None:
-    monkeypatch.setenv("RICORDO_EMBEDDING", handle)
-    assert load_settings()[0].embedding == handle
+def test_two_places_for_one_vector_service_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for one, other in (("TURBOPUFFER_REGION", "TURBOPUFFER_BASE_URL"), ("QDRANT_URL", "QDRANT_PATH")):
+        with monkeypatch.context() as patch:
+            patch.setenv(one, "aws" if one.endswith("REGION") else "http://host:6333")
+            patch.setenv(other, "http://host")
+            assert faults() == [f"{one} and {other} are both set. Set one of them."]
+            with pytest.raises(Invalid, match="are both set"):
+                load_vector_settings()

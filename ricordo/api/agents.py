@@ -9,7 +9,7 @@ from ricordo.agents.agent_types import chosen_system
 from ricordo.agents.conversations import DEFAULT, effective, resolve_conversation
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, given, note, whole_agent
 from ricordo.api.messages import new_message
 from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate, ContextResponse
 from ricordo.api.models.base import Json, NoteResponse
@@ -53,11 +53,9 @@ def list_agents(
     hidden: bool | None = None,
 ) -> list[Json]:
     """Agents, by default newest first; by name, by a piece of it, or by tags."""
-    named: dict[str, Any] = {"name": name, "hidden": hidden}
-    equal = {key: value for key, value in named.items() if value is not None}
-    wanted = tags or ()
-    found = agents.page(tx, here.scope, paging.page(), tags=wanted, all_tags=match_all_tags, search=query_text, **equal)
-    return [agent_json(here, state) for state in found]
+    equal = given(name=name, hidden=hidden)
+    wanted: Any = {"tags": tags or (), "all_tags": match_all_tags, "search": query_text, **equal}
+    return [agent_json(here, state) for state in agents.page(tx, here.scope, paging.page(), **wanted)]
 
 
 @router.get("/count", response_model=int)

@@ -43,7 +43,12 @@ _PORTION = 500
 @router.post("/archives/", response_model=ArchiveResponse)
 async def create(here: Here, body: ArchiveRequest) -> Json:
     """Make an archive; agents use it once it is attached to them."""
-    _require_usable(here, body)
+    usable = ["native", *here.runtime.indexes]
+    if body.vector_db_provider not in usable:
+        raise Unsupported(
+            f'The vector database "{body.vector_db_provider}" is not set up on this server. '
+            f"Leave vector_db_provider out, or choose one of: {', '.join(usable)}."
+        )
     embedding = await here.runtime.models.embedders.choose(body.embedding_handle)
 
     def insert(tx: Transaction) -> Archive:
@@ -248,13 +253,3 @@ def new_passage(
 def _json(here: RequestContext, archive: Archive) -> Json:
     embedding = embedding_of(here, archive.embedding)
     return ArchiveResponse.of(archive, embedding=embedding and embedding.handle, embedding_config=embedding)
-
-
-def _require_usable(here: RequestContext, body: ArchiveRequest) -> None:
-    """Raise Unsupported where the vectors could not be kept."""
-    usable = ["native", *here.runtime.indexes]
-    if body.vector_db_provider not in usable:
-        raise Unsupported(
-            f'The vector database "{body.vector_db_provider}" is not set up on this server. '
-            f"Leave vector_db_provider out, or choose one of: {', '.join(usable)}."
-        )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit
 
 import orjson
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ricordo.settings import LOOPBACK, Settings
@@ -34,7 +35,11 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif refusal := self._refusal(scope):
-            await _refuse(send, *refusal, asks=bool(_GIT_PATH.match(scope["path"])))
+            status, detail = refusal
+            asks = status == 401 and _GIT_PATH.match(scope["path"])
+            headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
+            refused = Response(orjson.dumps({"detail": detail}), status, headers, "application/json")
+            await refused(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -47,10 +52,8 @@ class Guard:
             return 401, "Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
         host = _header(headers, b"host").decode("latin-1")
         if _hostname(host) not in self._hosts:
-            return (
-                403,
-                f'This server is not known as "{_hostname(host)}". Use http://127.0.0.1, or set RICORDO_API_KEY.',
-            )
+            sentence = f'This server is not known as "{_hostname(host)}".'
+            return 403, f"{sentence} Use http://127.0.0.1, or set RICORDO_API_KEY."
         origin = _header(headers, b"origin").decode("latin-1")
         if origin and _split(origin).netloc != host:
             return 403, f"Pages of {origin} may not use this server; only its own may, and programs."
@@ -84,12 +87,3 @@ def _split(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:  # an address like "[::1" names nobody
         return urlsplit("")
-
-
-async def _refuse(send: Send, status: int, detail: str, *, asks: bool = False) -> None:
-    body = orjson.dumps({"detail": detail})
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if asks and status == 401:
-        headers.append((b"www-authenticate", b'Basic realm="Ricordo", charset="UTF-8"'))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -166,14 +166,7 @@ async def turn_request(
 
 def message_view(body: SendRequest) -> MessageFormat:
     """How the sender wants to read messages."""
-    return MessageFormat(
-        body.use_assistant_message,
-        body.assistant_message_tool_name,
-        body.assistant_message_tool_kwarg,
-        types_of(body.include_return_message_types),
-        shows_summaries=body.include_compaction_messages,
-        shows_events=False,
-    )
+    return MessageFormat.from_json(vars(body))
 
 
 def types_of(names: Sequence[str] | None) -> frozenset[str] | None:

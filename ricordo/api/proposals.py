@@ -136,7 +136,7 @@ async def approve(
         done = approval.approve(tx, _scope_of(here, memory), diff_id, memory.actor, body=text)
         if isinstance(done, Conflicted):
             return done
-        return done.proposal, done.block, waiting_for(tx, done.block) if done.block else 0
+        return done.proposal, done.block, waiting_for(tx, done.block)
 
     done = await here.store.write(work)
     if isinstance(done, Conflicted):
@@ -153,7 +153,7 @@ async def reject(here: Here, user_id: str, label: str, diff_id: str, body: Rejec
         reason = body.reason if body else None
         rejected = approval.reject(tx, _scope_of(here, memory), diff_id, memory.actor, reason=reason)
         block = user_memory.find(tx, memory, label)
-        return rejected, block, waiting_for(tx, block) if block else 0
+        return rejected, block, waiting_for(tx, block)
 
     return await _decided(await here.store.write(work))
 
@@ -186,9 +186,8 @@ async def _decide_many(
         return memory, body.ids or proposals.waiting_ids(tx, memory.chain.id, DECIDED_AT_ONCE)
 
     memory, ids = await here.store.read(read)
-    done = await approval.decide_all(
-        here.store, _scope_of(here, memory), ids, decision, memory.actor, reason=body.reason
-    )
+    scope, by = _scope_of(here, memory), memory.actor
+    done = await approval.decide_all(here.store, scope, ids, decision, by, reason=body.reason)
     response = answer(await asyncio.to_thread(lambda: [OutcomeResponse.of(one) for one in done]))
     left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, memory.chain.id).values()))
     response.headers["x-waiting"] = str(left)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query
 
-from ricordo.api.call import Here, Paged, Paging, RequestContext, note
+from ricordo.api.call import Here, Paged, Paging, RequestContext, given, note
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.memory import LineageResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
@@ -54,12 +54,7 @@ class RunQuery:
 
     def equal(self) -> dict[str, Any]:
         """The columns that are compared as they are."""
-        columns = {
-            "conversation_id": self.conversation_id,
-            "background": self.background,
-            "stop_reason": self.stop_reason,
-        }
-        return {name: value for name, value in columns.items() if value is not None}
+        return given(conversation_id=self.conversation_id, background=self.background, stop_reason=self.stop_reason)
 
 
 @router.get("/", response_model=list[RunResponse])
@@ -124,10 +119,6 @@ class StepQuery:
     start_date: Annotated[str | None, Query(description="Steps from this day or time on, UTC without a zone.")] = None
     end_date: Annotated[str | None, Query(description="Steps up to this day or time, UTC without a zone.")] = None
 
-    def equal(self) -> dict[str, str]:
-        columns = {"agent_id": self.agent_id, "model": self.model}
-        return {name: value for name, value in columns.items() if value is not None}
-
     def filter(self) -> StepFilter:
         """All else that is asked of them; raises Invalid for dates that are none."""
         return StepFilter(
@@ -144,7 +135,9 @@ def list_all_steps(
     tx: Transaction, here: Here, paging: Paged, which: Annotated[StepQuery, Depends()]
 ) -> Sequence[Step]:
     """Steps, by default newest first; of an agent or a model, by feedback, tags and dates."""
-    return runs.page_of_steps(tx, here.scope, paging.page(), which.filter(), **which.equal())
+    return runs.page_of_steps(
+        tx, here.scope, paging.page(), which.filter(), **given(agent_id=which.agent_id, model=which.model)
+    )
 
 
 @_steps.get("/{step_id}", response_model=StepResponse)

@@ -71,7 +71,7 @@ class SseEncoder:
             case RunEnded():
                 return self._ended(event.run)
             case Failed():
-                return [self._data(StopReasonResponse.of(event.run)), self._error(event), self._done()]
+                return [self._data(StopReasonResponse.of(event.run)), self._error(event), DONE]
         return []
 
     def resume(self, sent: Iterable[bytes]) -> None:
@@ -94,7 +94,7 @@ class SseEncoder:
     def _ended(self, run: Run) -> list[bytes]:
         reason = self._data(StopReasonResponse.of(run))
         usage = [] if run.stop_reason == "cancelled" else [self._data(UsageResponse.of(run))]
-        return [reason, *usage, self._done()]
+        return [reason, *usage, DONE]
 
     def _messages(self, messages: Iterable[Message]) -> list[bytes]:
         # An event of its own may bring a message that its step brings too.
@@ -185,16 +185,10 @@ class SseEncoder:
         return b"event: error\n" + self._data(error)
 
     def _data(self, wire: Json) -> bytes:
-        return encoded(wire if self._next is None else {**wire, "seq_id": self._number()})
-
-    def _done(self) -> bytes:
-        self._number()
-        return DONE
-
-    def _number(self) -> int | None:
-        number = self._next
-        self._next = None if number is None else number + 1
-        return number
+        if self._next is None:
+            return encoded(wire)
+        self._next += 1
+        return encoded({**wire, "seq_id": self._next - 1})
 
 
 def sse_response(chunks: AsyncIterator[bytes]) -> Response:
@@ -213,10 +207,10 @@ async def sse_stream(
 ) -> AsyncIterator[bytes]:
     """One turn as it happens, with pings (where wanted) at its start, and whenever nothing happened for a while."""
     encoder, run_id = SseEncoder(view, clock, has_tokens=has_tokens), ""
-    upcoming: asyncio.Task[Event] | None = None
+    upcoming: asyncio.Future[Event] | None = None
     try:
         while True:
-            upcoming = upcoming or asyncio.ensure_future(_next(events))
+            upcoming = upcoming or asyncio.ensure_future(anext(events))
             done, _ = await asyncio.wait({upcoming}, timeout=keepalive)
             event = upcoming.result() if done else None
             if isinstance(event, RunStarted):
@@ -235,10 +229,6 @@ async def sse_stream(
             upcoming.cancel()
             await asyncio.wait({upcoming})  # a generator that is being read cannot be closed
         await events.aclose()
-
-
-async def _next(events: AsyncGenerator[Event]) -> Event:
-    return await anext(events)
 
 
 def ping(run_id: str, number: int | None, clock: Clock) -> bytes:

@@ -199,7 +199,11 @@ async def follow(runtime: Runtime, run: Run, wanted: Resumption) -> AsyncIterato
                 yield chunk
             return
         left = max(0.0, sent_at + runtime.settings.keepalive - time.monotonic())
-        await _wait(changed, left, max(wanted.poll, _LEAST_POLL))
+        if changed is None:
+            await asyncio.sleep(min(left, max(wanted.poll, _LEAST_POLL)))
+        else:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), left)
         if wanted.has_pings and time.monotonic() >= sent_at + runtime.settings.keepalive:
             yield ping(run.id, position, runtime.store.clock)
             sent_at = time.monotonic()
@@ -242,14 +246,6 @@ def _last_events(part: _StoredPart) -> list[bytes]:
         return [encoded({"message_type": "stop_reason", "stop_reason": "error"}), DONE]
     # A server that shuts down says nothing: the reader goes on at another, or here when it is back.
     return [DONE] if part.run.ended_at is not None else []
-
-
-async def _wait(changed: asyncio.Event | None, left: float, poll: float) -> None:
-    if changed is None:
-        await asyncio.sleep(min(left, poll))
-        return
-    with suppress(TimeoutError):
-        await asyncio.wait_for(changed.wait(), left)
 
 
 async def complete(runtime: Runtime, run: Run) -> None:

@@ -35,7 +35,6 @@ from ricordo.api.models.memory import (
 )
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
-from ricordo.domain.block_format import BlockFormat
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, Stale, Unsupported
@@ -80,7 +79,7 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
     content = await request.body()
     if media_type == "application/json" or media_type.endswith("+json"):
         return _checked(await _with_defaults(here, user_id, label, _decoded(content)))
-    formats = _formats(here)
+    formats = here.runtime.plugins.block_formats()
     format = next((offered for offered in formats if offered.media_type == media_type), None)
     if format is None:
         *types, last = ["application/json", *(offered.media_type for offered in formats)]
@@ -90,7 +89,8 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise Invalid("The text is not UTF-8. Save it as UTF-8.") from error
-    parsed = format.read(text, await _schema(here, await _schema_ref(here, user_id, label)))
+    block = await here.store.read(lambda tx: _find(tx, here, user_id, label))
+    parsed = format.read(text, await _schema(here, block.schema_ref if block else None))
     if parsed.label not in (None, label):
         raise Invalid(
             f'The text says that it is block "{parsed.label}", and it was sent to "{label}". Correct one of them.'
@@ -179,9 +179,12 @@ async def put(
     def work(tx: Transaction) -> Response:
         memory = user_memory.open_memory(tx, here.scope, user_id, makes=True)
         _require(tx, memory, label, if_match, if_none_match)
-        block = user_memory.put(tx, memory, label, body.body, memory.actor, _options(body))
+        settings = body.settings()
         # What a new block cannot be created with, and what null takes back.
-        if rest := {name: value for name, value in body.settings().items() if value is None or name == "metadata"}:
+        rest = {name: settings.pop(name) for name in list(settings) if settings[name] is None or name == "metadata"}
+        options = PutOptions(message=body.message, expected=body.version, **settings)
+        block = user_memory.put(tx, memory, label, body.body, memory.actor, options)
+        if rest:
             block = user_memory.change_settings(tx, memory, label, rest, memory.actor)
         return _shown(tx, block)
 
@@ -198,7 +201,10 @@ def modify(
     """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
     _require(tx, memory, label, if_match)
-    block = user_memory.change_settings(tx, memory, label, _with_flag(body.settings()), memory.actor)
+    settings = body.settings()
+    if "policy" in settings:
+        settings["read_only"] = False
+    block = user_memory.change_settings(tx, memory, label, settings, memory.actor)
     if body.label is not None:
         block = user_memory.rename(tx, memory, label, body.label, memory.actor, message=body.message)
     return _shown(tx, block)
@@ -215,8 +221,8 @@ def delete(
     return note(f'Block "{label}" deleted. Its history stays.')
 
 
-def waiting_for(tx: Transaction, block: Block) -> int:
-    return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0)
+def waiting_for(tx: Transaction, block: Block | None) -> int:
+    return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0) if block else 0
 
 
 def _shown(tx: Transaction, block: Block, known: str | None = None) -> Response:
@@ -234,15 +240,6 @@ def _require(
     if if_match is not None or if_none_match is not None:
         versions.lock(tx, memory.chain.id)
         require_match(user_memory.find(tx, memory, label), if_match, if_none_match)
-
-
-def _options(body: PutBlockRequest) -> PutOptions:
-    given = {name: value for name, value in body.settings().items() if value is not None and name != "metadata"}
-    return PutOptions(message=body.message, expected=body.version, **given)
-
-
-def _with_flag(settings: dict[str, Any]) -> dict[str, Any]:
-    return {**settings, "read_only": False} if "policy" in settings else settings
 
 
 async def _collision(here: RequestContext, user_id: str, label: str, body: PutBlockRequest, stale: Stale) -> Response:
@@ -265,7 +262,7 @@ async def _collision(here: RequestContext, user_id: str, label: str, body: PutBl
 
 async def show_as(here: RequestContext, block: Block, format: str) -> tuple[str, str]:
     """The block in this format, and its media type. Raises Unsupported where no plugin offers it."""
-    for offered in _formats(here):
+    for offered in here.runtime.plugins.block_formats():
         if offered.name == format:
             text = offered.write(block.label, block.value, await _schema(here, block.schema_ref))
             return text, f"{offered.media_type}; charset=utf-8"
@@ -294,10 +291,6 @@ def _find(tx: Transaction, here: RequestContext, user_id: str, label: str) -> Bl
         return None  # the user is about to be created
 
 
-def _formats(here: RequestContext) -> list[BlockFormat]:
-    return here.runtime.plugins.block_formats()
-
-
 def _decoded(content: bytes) -> Any:
     try:
         return orjson.loads(content)
@@ -311,11 +304,6 @@ def _checked(sent: Any) -> PutBlockRequest:
         return PutBlockRequest.model_validate(sent)
     except ValidationError as error:
         raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from error
-
-
-async def _schema_ref(here: RequestContext, user_id: str, label: str) -> str | None:
-    block = await here.store.read(lambda tx: _find(tx, here, user_id, label))
-    return block.schema_ref if block else None
 
 
 async def _schema(here: RequestContext, name: str | None) -> BlockSchema | None:

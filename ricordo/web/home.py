@@ -2,7 +2,7 @@
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -35,23 +35,19 @@ async def show_home(request: Request) -> HTMLResponse:
     runtime: Runtime = request.app.state.runtime
     # With a key this page is all that strangers may see, so it shows no counts.
     has_key = runtime.settings.api_key is not None
-    count = None if has_key else await runtime.store.read(lambda tx: agents.count(tx, Scope()))
-    return HTMLResponse(_template().render(_facts(request, runtime, count)), headers=HEADERS)
-
-
-def _facts(request: Request, runtime: Runtime, count: int | None) -> dict[str, Any]:
     model = runtime.models.default_handle()
     has_model = model != LIBRARIAN or runtime.models.has_default()
-    return {
-        "version": __version__,
-        "agents": count,
-        "model": model if has_model else "none is configured",
-        "is_librarian": model == LIBRARIAN,
-        "has_model": has_model,
-        "needs_key": runtime.settings.api_key is not None,
-        "address": _address(request, runtime.settings),
-        "pages": runtime.plugins.pages(),
-    }
+    page = _template().render(
+        version=__version__,
+        agents=None if has_key else await runtime.store.read(lambda tx: agents.count(tx, Scope())),
+        model=model if has_model else "none is configured",
+        is_librarian=model == LIBRARIAN,
+        has_model=has_model,
+        needs_key=has_key,
+        address=_address(request, runtime.settings),
+        pages=runtime.plugins.pages(),
+    )
+    return HTMLResponse(page, headers=HEADERS)
 
 
 def _address(request: Request, settings: Settings) -> str:

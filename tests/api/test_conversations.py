@@ -10,7 +10,7 @@ from letta_client import APIStatusError, BadRequestError, ConflictError, NotFoun
 from letta_client.types import AgentState
 from letta_client.types.conversation import Conversation
 
-from ricordo.api.models.conversations import ConversationResponse
+from ricordo.api.conversations import ConversationResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations

@@ -9,21 +9,15 @@ from ricordo.domain.job import Job, JobStatus
 WireStatus = Literal["created", "running", "completed", "failed", "pending", "cancelled", "expired"]
 # What a client names, as we store it; "expired" is never so here.
 STATUSES: dict[WireStatus, tuple[JobStatus, ...]] = {
-    "created": ("waiting",),
     "pending": ("waiting",),
+    "created": ("waiting",),
     "running": ("running",),
     "completed": ("done",),
     "failed": ("failed",),
     "cancelled": ("cancelled",),
     "expired": (),
 }
-_SHOWN: dict[JobStatus, WireStatus] = {
-    "waiting": "created",
-    "running": "running",
-    "done": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-}
+_SHOWN: dict[JobStatus, WireStatus] = {kept[0]: status for status, kept in STATUSES.items() if kept}
 
 
 class JobResponse(ResponseModel):

@@ -205,6 +205,13 @@ class StoredMessageFields(ResponseModel):
     created_at: Timestamp
 
 
+_WIRE_NAMES = {
+    "use_assistant_message": "speaks_by_tool",
+    "assistant_message_tool_name": "tool_name",
+    "assistant_message_tool_kwarg": "tool_argument",
+    "include_return_message_types": "types",
+    "include_compaction_messages": "shows_summaries",
+}
 Piece = tuple[type[MessageFields], Json]
 """A model, and the fields that are not the message's own."""
 
@@ -223,25 +230,15 @@ class MessageFormat:
 
     def to_json(self) -> Json:
         """Return it as it is stored with the run, by the names of the request."""
-        return {
-            "use_assistant_message": self.speaks_by_tool,
-            "assistant_message_tool_name": self.tool_name,
-            "assistant_message_tool_kwarg": self.tool_argument,
-            "include_return_message_types": sorted(self.types) if self.types is not None else None,
-            "include_compaction_messages": self.shows_summaries,
-        }
+        kept = {wire: getattr(self, name) for wire, name in _WIRE_NAMES.items()}
+        return {**kept, "include_return_message_types": None if self.types is None else sorted(self.types)}
 
     @classmethod
     def from_json(cls, kept: Json) -> "MessageFormat":
-        usual, types = cls(), kept.get("include_return_message_types")
-        return cls(
-            kept.get("use_assistant_message", usual.speaks_by_tool),
-            kept.get("assistant_message_tool_name", usual.tool_name),
-            kept.get("assistant_message_tool_kwarg", usual.tool_argument),
-            frozenset(types) if types is not None else None,
-            shows_summaries=kept.get("include_compaction_messages", usual.shows_summaries),
-            shows_events=False,
-        )
+        """Return the format that a request asks for, or that is stored with its run."""
+        given = {name: kept[wire] for wire, name in _WIRE_NAMES.items() if wire in kept}
+        types = given.get("types")
+        return cls(**{**given, "types": None if types is None else frozenset(types)}, shows_events=False)
 
     def keeps(self, message: Json) -> bool:
         return self.types is None or message["message_type"] in self.types
@@ -283,8 +280,8 @@ def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
         case "user" if format.shows_events or not message.is_event:
             yield UserMessage, {"content": _content(message.parts)}
         case "tool":
-            results = [ToolReturnResponse.of(part) for part in message.tool_returns]
-            yield ToolReturnMessage, {**ToolReturnFields.of(message.tool_returns[0]), "tool_returns": results}
+            results = message.tool_returns
+            yield ToolReturnMessage, {**ToolReturnFields.of(results[0]), "tool_returns": results}
         case "approval" if not message.tool_calls:
             yield _approval_response(message)
         case "assistant" | "approval":
@@ -299,21 +296,16 @@ def _content(parts: Iterable[Part]) -> str | list[Json]:
         if isinstance(part, TextPart):
             items.append({"type": "text", "text": part.text})
         elif isinstance(part, ImagePart):
-            items.append({"type": "image", "source": _image_source(part)})
+            stored = {"type": "base64", "media_type": part.media_type, "data": part.data, "detail": part.detail}
+            items.append({"type": "image", "source": {"type": "url", "url": part.url} if part.url else stored})
     if len(items) == 1 and items[0]["type"] == "text":
         return str(items[0]["text"])
     return items
 
 
-def _image_source(part: ImagePart) -> Json:
-    if part.url:
-        return {"type": "url", "url": part.url}
-    return {"type": "base64", "media_type": part.media_type, "data": part.data, "detail": part.detail}
-
-
 def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
-    calls: list[Json] = []
-    waiting: list[Json] = []
+    calls: list[ToolCallPart] = []
+    waiting: list[ToolCallPart] = []
     for part in message.parts:
         if isinstance(part, ReasoningPart):
             # Some providers sign a call without a thought: there is nothing to show.
@@ -322,11 +314,11 @@ def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
         elif isinstance(part, TextPart) and part.text:
             yield AssistantMessage, {"content": part.text}
         elif isinstance(part, ToolCallPart) and part.is_gated:
-            waiting.append(ToolCallResponse.of(part))
+            waiting.append(part)
         elif isinstance(part, ToolCallPart):
             said = spoken_words(part, format)
             if said is None:
-                calls.append(ToolCallResponse.of(part))
+                calls.append(part)
             else:
                 yield AssistantMessage, {"content": said}
     if calls:

@@ -75,14 +75,8 @@ class ModelConfigRequest(RequestPart):
 def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
     """Return the settings that are set, tagged by provider as clients expect them."""
     effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
-    wire: Json = {
-        "provider_type": endpoint_type,
-        "temperature": settings.temperature,
-        "max_output_tokens": settings.max_output_tokens,
-        "parallel_tool_calls": settings.parallel_tool_calls,
-        "response_format": settings.response_format,
-        **settings.extra,
-    }
+    plain = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
+    wire: Json = {"provider_type": endpoint_type, **{name: getattr(settings, name) for name in plain}, **settings.extra}
     if effort is not None:
         wire["reasoning"] = {"reasoning_effort": effort}
     if budget is not None:
@@ -114,17 +108,18 @@ class ModelConfigResponse(ResponseModel):
     @classmethod
     def from_model(cls, info: ModelInfo, settings: ModelSettings, context_window: int) -> Json:
         """Return how the model is called with these settings and a window of so many tokens."""
+        same = {
+            name: getattr(settings, name) for name in ("reasoning_effort", "parallel_tool_calls", "response_format")
+        }
         return cls.of(
             info,
+            **same,
             context_window=context_window,
             put_inner_thoughts_in_kwargs=bool(settings.thinks_in_arguments),
             temperature=1.0 if settings.temperature is None else settings.temperature,
             max_tokens=settings.max_output_tokens,
             enable_reasoner=settings.max_reasoning_tokens is not None or settings.reasoning_effort is not None,
-            reasoning_effort=settings.reasoning_effort,
             max_reasoning_tokens=settings.max_reasoning_tokens or 0,
-            parallel_tool_calls=settings.parallel_tool_calls,
-            response_format=settings.response_format,
         )
 
 

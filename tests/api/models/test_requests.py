@@ -13,8 +13,7 @@ from letta_client.types import AgentState
 from letta_client.types.agent_state import CompactionSettings as ClientSettings
 from pydantic import ValidationError
 
-from ricordo.api.models.agents import AgentRequest
-from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
+from ricordo.api.models.agents import AgentRequest, CompactionSettingsRequest, CompactionSettingsResponse
 from ricordo.api.models.models import ModelSettingsRequest
 from ricordo.api.models.tools import read_rule, rule_response
 from ricordo.api.models.turns import SendRequest
