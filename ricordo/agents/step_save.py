@@ -24,9 +24,10 @@ from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.usage import Expense
 from ricordo.memory.compaction import Cut
+from ricordo.memory.edit_plan import Committed
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.schemas import schemas_in
-from ricordo.memory.step_commit import Committed, commit
+from ricordo.memory.step_commit import commit
 from ricordo.memory.summary import Summary
 from ricordo.memory.working_memory import EditContext
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate

@@ -13,8 +13,6 @@ from ricordo.domain.message import Message
 from ricordo.llm.tokens import message_tokens
 from ricordo.prompt.truncation import exchanges
 
-# By how much more may leave each time that too much stayed, as a share of the conversation (the retired Letta V1 server's).
-_RISE = 0.1
 # What a summary may take of the window, and at most, in tokens.
 _SUMMARY_SHARE = 0.15
 _SUMMARY_MOST = 12_500
@@ -42,7 +40,6 @@ class _CutPlan:
     window: Sequence[Message]
     pieces: Sequence[tuple[int, int]]
     turn: int
-    window_tokens: int
     goal: float
     limit: float
     sums: Sequence[float]
@@ -107,15 +104,8 @@ def _plan(
     # A share of what the system message and the tools leave over, where they take much: else all would go at every turn.
     goal = min(max((1 - share) * window_tokens, fixed + (1 - share) * (limit - fixed)), limit)
     turn = next((begin for begin, end in pieces if begin <= keep_from < end), max(1, min(keep_from, len(window))))
-    return _CutPlan(
-        window,
-        pieces,
-        min(turn, _waiting(window, pieces)),
-        window_tokens,
-        goal - fixed + sums[1],
-        limit - fixed + sums[1],
-        sums,
-    )
+    turn = min(turn, _waiting(window, pieces))
+    return _CutPlan(window, pieces, turn, goal - fixed + sums[1], limit - fixed + sums[1], sums)
 
 
 def _waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> int:
@@ -131,24 +121,13 @@ def _waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> in
 
 
 def _sliding_places(plan: _CutPlan, share: float) -> list[int]:
-    """Where the window may be cut, each place further on than the one before; the turn's own beginning comes last."""
+    """Where the window may be cut once `share` of the conversation leaves, or more; the turn's own beginning comes last."""
     window = plan.window
     first = next((i for i in range(1, len(window)) if _is_progress(window[i : i + 1])), len(window))
     places = [begin for begin, _ in plan.pieces if first < begin < plan.turn and _may_begin(window[begin])]
-    said = plan.tokens(1, len(window))
-    left = [plan.tokens(1, place) for place in places]
-    # Where there is more than a window holds, by a tenth of the window, so that as much as fits stays.
-    rise = _RISE * max(1.0, min(said, plan.window_tokens))
-    chosen: list[int] = []
-    wanted = share * said
-    while places and wanted < said:
-        fitting = bisect_right(left, wanted + 1e-6)
-        if fitting and places[fitting - 1] not in chosen[-1:]:
-            chosen.append(places[fitting - 1])
-        wanted += rise
-    if first < plan.turn:
-        chosen.append(plan.turn)
-    return chosen
+    wanted = share * plan.tokens(1, len(window)) + 1e-6
+    below = bisect_right(places, wanted, key=lambda place: plan.tokens(1, place))
+    return [*places[max(0, below - 1) :], *([plan.turn] if first < plan.turn else [])]
 
 
 def _may_begin(message: Message) -> bool:

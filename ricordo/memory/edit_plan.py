@@ -5,11 +5,12 @@ are all stored or none of them, and what others did meanwhile is not overwritten
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import new_id
+from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
@@ -32,12 +33,15 @@ _Blocks = Mapping[str, Block]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredEdits:
-    """The agent's blocks as they are now, other texts for the results of calls, and calls that failed, by call id."""
+class Committed:
+    """What became of a step's effects: the memory as it is now, other texts for the results of calls, and calls that failed, by
+    call id.
+    """
 
     blocks: tuple[Block, ...]
-    results: dict[str, str]
-    failed: dict[str, str]
+    archives: tuple[Archive, ...]
+    results: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +67,15 @@ def store_plan(
     scope: Scope,
     context: EditContext,
     own: Chain | None,
-) -> StoredEdits:
+) -> Committed:
     """Store the edits, except those that a change by someone else makes impossible.
 
     The agent and all chains are locked; `own` is the agent's, if it has one.
     """
     agent_id = state.agent.id
-    there = {
-        block.id: block
-        for block in blocks.of_agent(tx, agent_id, scope.subject_id or state.conversation.user_id, state.agent.course)
-    }
+    user_id = scope.subject_id or state.conversation.user_id
+    seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course)
+    there = {block.id: block for block in seen if block.organization_id == scope.organization_id}
     ground = _Ground(tx, scope, agent_id, own, there, context)
     after: _Blocks = there
     results: dict[str, str] = {}
@@ -89,7 +92,7 @@ def store_plan(
                 results[told[-1].call_id] = after[block_id].value
     stored = _store(ground, after, edits)
     results |= version_notes(edits, stored, failed)
-    return StoredEdits(stored, results, failed)
+    return Committed(stored, state.archives, results, failed)
 
 
 def version_notes(edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]) -> dict[str, str]:
@@ -156,10 +159,10 @@ def _changed(context: EditContext, base: Block, wanted: Block, now: Block) -> Bl
         if getattr(wanted, name) != getattr(base, name):
             _require_same(getattr(base, name), getattr(now, name), base)
             now = replace(now, **{name: getattr(wanted, name)})
-    return now if wanted.value == base.value else replace(now, value=merged_text(context, base, wanted.value, now))
+    return now if wanted.value == base.value else replace(now, value=_merged_text(context, base, wanted.value, now))
 
 
-def merged_text(context: EditContext, base: Block, value: str, block: Block) -> str:
+def _merged_text(context: EditContext, base: Block, value: str, block: Block) -> str:
     """The block's text with what an edit changed of `base`, whose text it made `value`; raises Invalid."""
     merged = merge_lines(base.value, value, block.value)
     if merged is None:

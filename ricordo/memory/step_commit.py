@@ -5,35 +5,23 @@ the agent reads why. Nothing is overwritten unseen. A step that makes, removes o
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
-from ricordo.errors import Forbidden, Invalid, NotFound
-from ricordo.memory.edit_plan import GONE, StoredEdits, merged_text, store_plan, version_notes
+from ricordo.errors import Forbidden, NotFound
+from ricordo.memory.edit_plan import Committed, store_plan, version_notes
 from ricordo.memory.proposals import propose_edits
 from ricordo.memory.rotation import may_rotate, new_passage, rotate
-from ricordo.memory.working_memory import EditContext, MemoryEdit, WorkingMemory, by_block, require_writable
+from ricordo.memory.working_memory import EditContext, MemoryEdit, WorkingMemory, by_block
 from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions
 from ricordo.storage.engine.store import Transaction
 
 _BESIDE = "The rest was applied."
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What became of a step's effects: the memory as it is now, other texts for the results of calls, and calls that failed, by
-    call id.
-    """
-
-    blocks: tuple[Block, ...]
-    archives: tuple[Archive, ...]
-    results: dict[str, str] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
 
 
 def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, context: EditContext) -> Committed:
@@ -113,47 +101,26 @@ def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[MemoryEdit]] 
 
 def _write_texts(
     tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[MemoryEdit]], scope: Scope, context: EditContext
-) -> StoredEdits:
-    current: dict[str, Block | None] = {block.id: block for block in state.blocks}
-    results: dict[str, str] = {}
-    failed: dict[str, str] = {}
+) -> Committed:
+    """Several edits of one block in one step are one write: their last text against the text the step began with."""
+    written: dict[str, Block] = {}
+    overtaken: list[MemoryEdit] = []
     # In the order of their chains, as everyone locks them, so that no two wait for each other.
     for block_id, edits in sorted(texts.items(), key=lambda item: item[1][0].base.chain_id):
+        base = edits[0].base
+        metadata = context.metadata((edit.reason for edit in edits), f"Edit {base.label}")
         try:
-            written = _write(tx, scope, edits, context)
-        except (NotFound, Forbidden, Invalid) as error:
-            failed |= {edit.call_id: str(error) for edit in edits}
-            # The next step has to begin with what is there, or its edit would meet the same conflict.
-            current[block_id] = _reread(tx, scope, block_id)
-            continue
-        current[block_id] = written
-        if written.value != edits[-1].value and edits[-1].shown == "text":
-            results[edits[-1].call_id] = written.value
-        results |= version_notes(edits, [written], failed)
-    return StoredEdits(tuple(block for block in current.values() if block), results, failed)
-
-
-def _write(tx: Transaction, scope: Scope, edits: Sequence[MemoryEdit], context: EditContext) -> Block:
-    """Several edits of one block in one step are one write: their last text against the text the step began with."""
-    base, value = edits[0].base, edits[-1].value
-    metadata = context.metadata((edit.reason for edit in edits), f"Edit {base.label}")
-    if written := blocks.write(tx, base, value, metadata):
-        return written
-    now = _reread(tx, scope, base.id)  # which nobody else can change any more
-    if now is None:
-        raise NotFound(GONE.format(base.label))
-    require_writable(now)
-    written = blocks.write(tx, now, merged_text(context, base, value, now), metadata)
-    if written is None:
-        raise NotFound(GONE.format(base.label))
-    return written
-
-
-def _reread(tx: Transaction, scope: Scope, block_id: str) -> Block | None:
-    try:
-        return blocks.get(tx, scope, block_id)
-    except NotFound:
-        return None
+            block = blocks.write(tx, base, edits[-1].value, metadata)
+        except Forbidden:
+            block = None  # the plan tells why
+        if block:
+            written[block_id] = block
+        else:
+            overtaken += edits  # by someone else, and the chain is locked now
+    kept = tuple(written.get(block.id, block) for block in state.blocks)
+    done = store_plan(tx, state, overtaken, scope, context, None) if overtaken else Committed(kept, state.archives)
+    notes = version_notes((edit for id in written for edit in texts[id]), done.blocks, ())
+    return replace(done, results={**done.results, **notes})
 
 
 def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) -> tuple[Archive, ...]:

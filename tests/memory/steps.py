@@ -7,7 +7,8 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Actor, Scope
 from ricordo.memory import user_memory
-from ricordo.memory.step_commit import Committed, commit
+from ricordo.memory.edit_plan import Committed
+from ricordo.memory.step_commit import commit
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, blocks

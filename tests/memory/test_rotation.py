@@ -8,8 +8,8 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import Invalid
+from ricordo.memory.edit_plan import Committed
 from ricordo.memory.rotation import TAG, read_rotation
-from ricordo.memory.step_commit import Committed
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import archives, blocks, history
 from ricordo.storage.engine.repository import Page

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from ricordo.domain.block import Policy
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import Proposal
-from ricordo.memory.step_commit import Committed, commit
+from ricordo.memory.edit_plan import Committed
+from ricordo.memory.step_commit import commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, proposals
 from ricordo.storage.engine.repository import Page
