@@ -101,7 +101,9 @@ class OpenAICompatibleModel:
         try:
             async for event in _events(pieces, lines):
                 if (fault := read_fault(event)) is not None:
-                    yield self._written_instead(fault, request)
+                    if (written := generation_in(fault, request)) is None:
+                        raise error_from_event(self.info.provider, fault)
+                    yield written
                     return
                 for chunk in builder.feed(event):
                     yield chunk
@@ -113,12 +115,6 @@ class OpenAICompatibleModel:
         if lines.is_done:
             await _read_to_the_end(pieces)
         yield builder.reply(request)
-
-    def _written_instead(self, fault: Any, request: ModelRequest) -> ModelReply:
-        written = generation_in(fault, request)
-        if written is None:
-            raise error_from_event(self.info.provider, fault)
-        return written
 
     def _payload(self, content: bytes) -> dict[str, Any]:
         payload = read_json(content.removeprefix(b"\xef\xbb\xbf"))

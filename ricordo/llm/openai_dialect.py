@@ -66,9 +66,21 @@ _BY_KIND = {
 _OPENAI_THINKS = re.compile(r"^(?:o\d|gpt-[5-9](?!\.?\d*-chat))")
 OPENAI_ADDRESS = "https://api.openai.com/v1"
 _OPENAI_ADDRESS = re.compile(r"^https://(?:[a-z]{2}\.)?api\.openai\.com(?:/|$)")
-_XAI_TAKES_EFFORT = re.compile(r"^grok-(?:3-mini|4\.[2-9]|[5-9])")
-_MISTRAL_TAKES_EFFORT = re.compile(r"^mistral-(?:small|medium)-(?:latest|26|27)")
-_DEEPSEEK_THINKS = re.compile(r"^deepseek-(?:reasoner|flash|v[4-9])")
+# How some of a server's models differ, by what is in their names; the first that fits counts.
+_BY_MODEL: tuple[tuple[str, re.Pattern[str], dict[str, Any]], ...] = tuple(
+    (kind, re.compile(pattern), changes)
+    for kind, pattern, changes in (
+        ("mistral", r"^magistral", {"effort": "magistral"}),
+        ("mistral", r"^mistral-(?:small|medium)-(?:latest|26|27)", {"effort": "field", "efforts": ("none", "high")}),
+        ("groq", r"gpt-oss", {"effort": "field", "efforts": _LOW_TO_HIGH}),
+        ("groq", r"qwen3", {"effort": "field", "efforts": ("none", "default")}),
+        ("xai", r"^grok-(?:3-mini|(?:4\.[2-9]|[5-9]).*-mini)", {"effort": "field", "efforts": ("low", "high")}),
+        ("xai", r"^grok-(?:4\.[2-9]|[5-9])", {"effort": "field"}),
+        # One that always thinks can be forced to nothing.
+        ("deepseek", r"^deepseek-reasoner", {"forces_tools": False, "thinks_unasked": True}),
+        ("deepseek", r"^deepseek-(?:flash|v[4-9])", {"thinks_unasked": True}),
+    )
+)
 _NEAREST = {
     "none": ("none", "minimal", "low"),
     "minimal": ("minimal", "low"),
@@ -93,7 +105,8 @@ def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str
     if is_openai(base_url) or endpoint_type == "azure":
         found = _openai(model)
     else:
-        found = _of_model(endpoint_type, _BY_KIND.get(endpoint_type, Dialect()), model)
+        rows = (row for kind, known, row in _BY_MODEL if kind == endpoint_type and known.search(model.lower()))
+        found = replace(_BY_KIND.get(endpoint_type, Dialect()), **next(rows, {}))
     return replace(found, provider=provider or endpoint_type)
 
 
@@ -107,27 +120,6 @@ def _openai(model: str) -> Dialect:
         takes_parallel=not model.startswith("o"),
         takes_verbosity=model.startswith("gpt"),
     )
-
-
-def _of_model(kind: str, dialect: Dialect, model: str) -> Dialect:
-    name = model.lower()
-    match kind:
-        case "mistral" if name.startswith("magistral"):
-            return replace(dialect, effort="magistral")
-        case "mistral" if _MISTRAL_TAKES_EFFORT.match(name):
-            return replace(dialect, effort="field", efforts=("none", "high"))
-        case "groq" if "gpt-oss" in name:
-            return replace(dialect, effort="field", efforts=_LOW_TO_HIGH)
-        case "groq" if "qwen3" in name:
-            return replace(dialect, effort="field", efforts=("none", "default"))
-        case "xai" if _XAI_TAKES_EFFORT.match(name):
-            return replace(dialect, effort="field", efforts=("low", "high") if "-mini" in name else ())
-        case "deepseek":
-            # One that always thinks can be forced to nothing.
-            thinks = _DEEPSEEK_THINKS.match(name) is not None
-            return replace(dialect, forces_tools="reasoner" not in name, thinks_unasked=thinks)
-        case _:
-            return dialect
 
 
 def thinking_fields(settings: ModelSettings, dialect: Dialect, *, must_call: bool) -> dict[str, Any]:

@@ -282,9 +282,7 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        value = headers.get("retry-after")
-        if value is None:
-            return None
+        value = headers.get("retry-after", "")
         if value.strip().replace(".", "", 1).isdigit():
             return float(value)
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -142,15 +143,11 @@ def _tagged(_name: str, inner: str, offered: Offered) -> Calls:
     return [_made(name, _values(inner, _KEY_VALUE, offered[name]))] if name in offered else []
 
 
-def _function(name: str, inner: str, offered: Offered) -> Calls:
+def _function(name: str, inner: str, offered: Offered, notation: "_Notation" = _PARAMETER) -> Calls:
     if name not in offered:
         return []
-    values = _values(inner, _PARAMETER, offered[name]) or (read_json(inner) if inner.strip() else {})
+    values = _values(inner, notation, offered[name]) or (read_json(inner) if inner.strip() else {})
     return [_made(name, values)] if isinstance(values, dict) else []
-
-
-def _invocation(name: str, inner: str, offered: Offered) -> Calls:
-    return [_made(name, _values(inner, _INVOKED, offered[name]))] if name in offered else []
 
 
 def _with_signs(name: str, inner: str, offered: Offered) -> Calls:
@@ -162,7 +159,7 @@ _OPEN_ENDED = {_TAGGED[0], _FUNCTION[0]}
 _NOTATIONS: tuple[tuple[_Notation, Callable[[str, str, Offered], Calls]], ...] = (
     (_TAGGED, _tagged),
     (_FUNCTION, _function),
-    (_INVOKE, _invocation),
+    (_INVOKE, partial(_function, notation=_INVOKED)),
     (_MISTRAL, _with_signs),
     (_HARMONY, _with_signs),
     (_DEEPSEEK, _with_signs),

@@ -12,6 +12,7 @@ from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.embedding.remote import RemoteEmbedder, count
+from ricordo.llm.openai_compatible import call_headers
 from ricordo.llm.policy import CallPolicy, error_from_event, error_from_status, error_from_transport, words_of
 from ricordo.llm.provider_sdks import need
 from ricordo.llm.written_calls import read_json
@@ -51,9 +52,7 @@ def openai_embedder(
 ) -> RemoteEmbedder:
     """An embedding model behind `<endpoint>/embeddings`."""
     url = httpx2.URL(f"{(info.endpoint or '').rstrip('/')}/embeddings")
-    headers = {"content-type": "application/json", "user-agent": "ricordo"}
-    if api_key:
-        headers["authorization"] = f"Bearer {api_key}"
+    headers = call_headers(info.endpoint_type, api_key)
 
     async def ask(texts: list[str], purpose: EmbeddingPurpose) -> Sequence[Any]:
         before = opening(info.name, purpose)
