@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from ricordo.llm.addresses import Connections
 from tests.llm.talk import Waits
 from tests.support.model_server import ModelServer
 
@@ -13,6 +14,13 @@ async def server() -> AsyncIterator[ModelServer]:
     """A provider's server, which answers what a test gives it."""
     async with ModelServer() as running:
         yield running
+
+
+@pytest.fixture
+async def connections() -> AsyncIterator[Connections]:
+    opened = Connections(timeout=4)  # at httpx's own 5, Google's library doubts that it was chosen
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The thin adapter, over real HTTP."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -17,11 +16,9 @@ from tests.support.model_server import Answer, ModelServer, completion, stream
 
 
 @pytest.fixture
-async def model(server: ModelServer, waits: Waits) -> AsyncIterator[OpenAICompatibleModel]:
-    connections = Connections(timeout=5)
+def model(server: ModelServer, connections: Connections, waits: Waits) -> OpenAICompatibleModel:
     info = ModelInfo("openai/scripted-1", "openai", "scripted-1", "openai", endpoint=server.url)
-    yield OpenAICompatibleModel(info, connections, waits.policy(), api_key="key-1")
-    await connections.close()
+    return OpenAICompatibleModel(info, connections, waits.policy(), api_key="key-1")
 
 
 async def test_a_plain_answer_comes_with_the_reported_usage(model: OpenAICompatibleModel, server: ModelServer) -> None:
@@ -192,16 +189,14 @@ async def test_silence_is_a_time_out(server: ModelServer) -> None:
     await connections.close()
 
 
-async def test_a_server_that_is_not_there_is_an_error(waits: Waits) -> None:
+async def test_a_server_that_is_not_there_is_an_error(connections: Connections, waits: Waits) -> None:
     async with ModelServer() as gone:
         url = gone.url
-    connections = Connections(timeout=1)
     model = OpenAICompatibleModel(ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint=url), connections, waits.policy())
     with pytest.raises(ModelError, match="cannot be reached") as caught:
         await whole_reply(model, ask("x"))
     assert caught.value.kind == "llm_error"
     assert len(waits) == 3
-    await connections.close()
 
 
 async def test_a_page_where_a_completion_should_be_is_an_error(

@@ -98,11 +98,9 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 @pytest.fixture
-async def model(server: ModelServer, waits: Waits) -> AsyncIterator[ProviderModel]:
-    connections = Connections(timeout=5)
+def model(server: ModelServer, connections: Connections, waits: Waits) -> ProviderModel:
     info = ModelInfo("openai/gpt-5-mini", "openai", "gpt-5-mini", "openai", endpoint=server.url)
-    yield sdk_model(Provider("openai", "", "openai", api_key="key-1"), info, connections, waits.policy())
-    await connections.close()
+    return sdk_model(Provider("openai", "", "openai", api_key="key-1"), info, connections, waits.policy())
 
 
 async def test_a_whole_response_is_understood(model: ProviderModel, server: ModelServer) -> None:
@@ -192,9 +190,10 @@ async def test_thoughts_go_back_in_their_place_and_as_they_came(
     ]
 
 
-async def test_each_model_is_told_what_it_takes_alone(server: ModelServer, waits: Waits) -> None:
+async def test_each_model_is_told_what_it_takes_alone(
+    server: ModelServer, connections: Connections, waits: Waits
+) -> None:
     settings = ModelSettings(temperature=0.7, reasoning_effort="low", extra={"verbosity": "low"})
-    connections = Connections(timeout=5)
     for name, taken in (
         ("o4-mini", {"reasoning"}),
         ("gpt-5-mini", {"reasoning", "text"}),
@@ -206,7 +205,6 @@ async def test_each_model_is_told_what_it_takes_alone(server: ModelServer, waits
             sdk_model(Provider("openai", "", "openai"), info, connections, waits.policy()), ask("x", settings=settings)
         )
         assert {"reasoning", "temperature", "text"} & set(server.requests[-1].body) == taken, name
-    await connections.close()
 
 
 async def test_thoughts_of_others_and_thoughts_without_an_end_stay_away(

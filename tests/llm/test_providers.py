@@ -2,7 +2,6 @@
 
 import builtins
 import importlib
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -41,10 +40,8 @@ def claude_at(server: ModelServer, connections: Connections, waits: Waits, name:
 
 
 @pytest.fixture
-async def model(server: ModelServer, waits: Waits) -> AsyncIterator[ChatModel]:
-    connections = Connections(timeout=5)
-    yield claude_at(server, connections, waits)
-    await connections.close()
+def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatModel:
+    return claude_at(server, connections, waits)
 
 
 async def test_a_plain_answer_comes_with_its_cache_usage(model: ChatModel, server: ModelServer) -> None:

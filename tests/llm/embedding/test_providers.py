@@ -1,6 +1,5 @@
 """Embeddings through the thin adapter, over real HTTP."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,13 +11,6 @@ from ricordo.llm.embedding.providers import openai_embedder, opening
 from ricordo.llm.embedding.remote import RemoteEmbedder, unit
 from tests.llm.talk import Waits
 from tests.support.model_server import Answer, ModelServer, Seen, embeddings, vector_of
-
-
-@pytest.fixture
-async def connections() -> AsyncIterator[Connections]:
-    made = Connections(timeout=5)
-    yield made
-    await made.close()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ told by Anthropic's pages on errors, on tool use, and on extended thinking.
 
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -31,13 +30,6 @@ THOUGHT = ReasoningPart("Rome, then.", signature="sig-1", provider="anthropic")
 HIDDEN = ReasoningPart("", redacted="secret-1", provider="anthropic")
 BINDING = "claude-opus-5-5"  # thinks always, binds its thoughts, cannot be made to call a tool, takes no temperature
 PING = event({"type": "ping"}, "ping")
-
-
-@pytest.fixture
-async def connections() -> AsyncIterator[Connections]:
-    opened = Connections(timeout=5)
-    yield opened
-    await opened.close()
 
 
 def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:

@@ -7,7 +7,6 @@ GenerateContentResponseUsageMetadata) and the answers recorded in pydantic-ai's 
 import base64
 import importlib
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -74,13 +73,6 @@ def as_answer(stream: bool, *parts: dict[str, Any], **more: Any) -> Answer:
         return Answer(gemini(*parts, **more))
     *first, last = parts or ({"text": ""},)
     return streamed(*(gemini(part, finish=None) for part in first), gemini(last, **more))
-
-
-@pytest.fixture
-async def connections() -> AsyncIterator[Connections]:
-    opened = Connections(timeout=4)  # at httpx's own 5, the library doubts that it was chosen
-    yield opened
-    await opened.close()
 
 
 def gemini_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "gemini-3-pro") -> ChatModel:
