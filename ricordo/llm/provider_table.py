@@ -33,9 +33,6 @@ class Keys:
     api_key: str | None = field(default=None, repr=False)
     access_key: str | None = field(default=None, repr=False)
 
-    def __bool__(self) -> bool:
-        return bool(self.api_key or self.access_key)
-
     def without(self, error: ModelError) -> ModelError:
         """Return the error; where its message quotes a key, one that does not."""
         message = str(error)

@@ -31,7 +31,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE | re.DOTALL)
 
 
-def _match(pattern: str, text: str) -> re.Match[str] | None:
+def found_in(pattern: str, text: str) -> re.Match[str] | None:
     return _compiled(pattern).search(text, 0, READ_LENGTH)
 
 
@@ -83,7 +83,7 @@ _QUESTION = (
 _WHEN_I = r"^(?:when|where|while|what|how|which) (?:i|we|my|our|he|she|they)\b"
 _CONTINUES = r"^(?:she|he|it|they|this|that|these|those|her|his|its|their|because|and|but)\b"
 _FIRST_PERSON = r"\b(?:i|i['’](?:m|ve|d|ll)|me|my|mine|myself|we|we['’](?:re|ve|ll)|our|us)\b"
-_CORRECTION = (
+CORRECTION = (
     r"\b(?:actually|correction|no longer|any ?more|now|changed|instead|i mean(?:t)?|wrong|in fact)\b|^(?:no|sorry)[, ]"
 )
 
@@ -118,12 +118,12 @@ _ASKING = (
 def read(text: str) -> tuple[Intent, ...]:
     """Return what the text asks for, in order. A long text or a list is one note; a question after it is answered too."""
     text = text.strip()
-    if len(text) > NOTE_LENGTH or _match(_LIST_LINE, text):
+    if len(text) > NOTE_LENGTH or found_in(_LIST_LINE, text):
         return _read_note(text)
     intents: list[Intent] = []
     for sentence in sentences(text):
         intent = _read_sentence(sentence)
-        if intents and intents[-1].kind == intent.kind == "tell" and _match(_CONTINUES, sentence):
+        if intents and intents[-1].kind == intent.kind == "tell" and found_in(_CONTINUES, sentence):
             # "My sister is Emma. She is a doctor.": apart, the second would say nothing.
             intents[-1] = Intent("tell", f"{intents[-1].text} {sentence}")
         elif intent not in intents:
@@ -134,7 +134,7 @@ def read(text: str) -> tuple[Intent, ...]:
 def _read_note(text: str) -> tuple[Intent, ...]:
     # Of a very long text the end is looked at, for the question that may be there.
     parts = sentences(text[-READ_LENGTH:])
-    kept = _match(_KEEP, text)
+    kept = found_in(_KEEP, text)
     note = Intent("tell", text[kept.start("rest") :].strip() if kept else text, is_note=True)
     last = _read_sentence(parts[-1]) if parts else note
     if last.kind != "ask" or not parts[-1].rstrip(_AFTER).endswith(_QUESTION_MARKS):
@@ -150,15 +150,19 @@ def _read_sentence(sentence: str) -> Intent:
     is_wish = wish != bare or not is_marked
     plain: tuple[tuple[IntentKind, str], ...] = (("yes", _YES), ("talk", _TALK), ("help", _HELP), ("list", _LIST))
     for kind, pattern in plain:
-        if _match(pattern, bare):
+        if found_in(pattern, bare):
             return Intent(kind)
-    if is_wish and (kept := _match(_KEEP, wish)):
+    if is_wish and (kept := found_in(_KEEP, wish)):
         return Intent("tell", kept["rest"].rstrip("?？ ") if is_marked else kept["rest"])
-    if is_wish and (forgotten := _match(_FORGET, wish)):
+    if is_wish and (forgotten := found_in(_FORGET, wish)):
         return Intent("forget", forgotten["rest"].strip(" .!?。！？"))
-    if _match(_TASK, wish) and not facts_told(wish):
+    if found_in(_TASK, wish) and not facts_told(wish):
         return Intent("task")
-    if is_marked or _match(_LOOK, wish) or (_match(_QUESTION, bare) and not _match(_WHEN_I, bare) and bare[-1:] != "!"):
+    if (
+        is_marked
+        or found_in(_LOOK, wish)
+        or (found_in(_QUESTION, bare) and not found_in(_WHEN_I, bare) and bare[-1:] != "!")
+    ):
         return Intent("ask", sentence)
     # A word alone is something to look for rather than something told.
     return Intent("ask" if len(bare.split()) == 1 and len(bare) < 15 and bare.isascii() else "tell", bare)
@@ -169,7 +173,7 @@ def sentences(text: str, end_pattern: str = _SENTENCE_END) -> list[str]:
     found, start = [], 0
     for match in _compiled(end_pattern).finditer(text):
         before = text[max(start, match.start() - 9) : match.start()]
-        if not (text[match.start()] == "." and _match(_NO_END, before)):
+        if not (text[match.start()] == "." and found_in(_NO_END, before)):
             found.append(text[start : match.end()].strip())
             start = match.end()
     return [part for part in (*found, text[start:].strip()) if re.search(r"\w", part)]
@@ -180,11 +184,7 @@ def statements(text: str) -> list[str]:
 
 
 def is_personal(text: str) -> bool:
-    return bool(_match(_FIRST_PERSON, text) or facts_told(text))
-
-
-def is_correction(text: str) -> bool:
-    return bool(_match(_CORRECTION, text))
+    return bool(found_in(_FIRST_PERSON, text) or facts_told(text))
 
 
 def facts_told(text: str) -> set[str]:
@@ -198,7 +198,7 @@ def facts_asked(text: str) -> set[str]:
 def _facts(text: str, patterns: tuple[tuple[str | None, str], ...]) -> set[str]:
     found: set[str] = set()
     for kind, pattern in patterns:
-        if match := None if found and kind is None else _match(pattern, text):
+        if match := None if found and kind is None else found_in(pattern, text):
             words = kind or " ".join(next(filter(None, match.groups())).lower().split())
             found.add(words.replace("favorite", "favourite").replace("color", "colour"))
     return found

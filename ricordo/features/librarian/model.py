@@ -134,7 +134,7 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
     """Return the answer to all that was meant, in the order it was said; the introduction once in a conversation."""
     if not view.words.strip():
         return "I can only read words, and I found none in your message."
-    forgotten = [each for each in view.made(REPLACE) if _leaves_out(each)]
+    forgotten = [each for each in view.made(REPLACE) if words_in(each.new_words) <= words_in(each.old_words)]
     lines: list[str] = [*map(_forgotten, forgotten)]
     for intent in intents:
         match intent.kind:
@@ -161,32 +161,29 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
 def _told(view: LibrarianView, text: str) -> str:
     words = " ".join(text[:READ_LENGTH].split())
     filed = view.made(INSERT, REPLACE, ARCHIVE)
-    done = next((each for each in filed if words in " ".join(_new_words(each).split())), None)
+    done = next((each for each in filed if words in " ".join(each.new_words.split())), None)
     if done is None:
         note = known_note(view, text)
         return f'I have that in my notes already: "{_short(note.words)}"' if note else _NOWHERE
+    words = _short(words)
     if done.failed:
-        return f'I could not file "{_short(words)}": {_refusal(done)}. Your message stays in our history.'
+        return f'I could not file "{words}": {_refusal(done)}. Your message stays in our history.'
     if done.tool == ARCHIVE:
-        return f'I have filed this in the archive: "{_short(words)}"'
-    if _PROPOSED in done.text and words not in done.text:
-        return f'I asked to have this put in my notes: "{_short(words)}"\nThe answer was: "{_reason(done)}"'
+        return f'I have filed this in the archive: "{words}"'
+    if _PROPOSED in done.text:
+        return f'I asked to have this put in my notes: "{words}", and {_refusal(done)}'
     if done.tool == REPLACE:
-        return f'I have corrected my notes about you: "{_short(words)}" (before: "{_replaced(done)}")'
-    return f'I have put this in my notes about you: "{_short(words)}"'
-
-
-def _leaves_out(outcome: LibrarianCall) -> bool:
-    return words_in(_new_words(outcome)) <= words_in(outcome.argument("old_string"))
+        return f'I have corrected my notes about you: "{words}" (before: "{_replaced(done)}")'
+    return f'I have put this in my notes about you: "{words}"'
 
 
 def _forgotten(done: LibrarianCall) -> str:
-    old, new = _replaced(done), note_of("", _new_words(done)).words
+    old, new = _replaced(done), note_of("", done.new_words).words
     words = _short(next((each for each in statements(old) if each not in new), old)) if new else old
     if done.failed:
         return f'I could not strike out "{words}": {_refusal(done)}.'
     if _PROPOSED in done.text:
-        return f'I asked to have this struck out of my notes: "{words}"\nThe answer was: "{_reason(done)}"'
+        return f'I asked to have this struck out of my notes: "{words}", and {_refusal(done)}'
     return f'I have struck this out of my notes: "{words}"\n{_STAYS}'
 
 
@@ -202,20 +199,12 @@ def _not_forgotten(view: LibrarianView, text: str) -> str:
     return "\n".join([FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
 
 
-def _new_words(outcome: LibrarianCall) -> str:
-    return outcome.argument("new_string", "content")
-
-
 def _replaced(outcome: LibrarianCall) -> str:
-    return _short(note_of("", outcome.argument("old_string").strip()).words)
+    return _short(note_of("", outcome.old_words.strip()).words)
 
 
 def _refusal(outcome: LibrarianCall) -> str:
-    return f'{outcome.tool} says "{_reason(outcome)}"'
-
-
-def _reason(outcome: LibrarianCall) -> str:
-    return _short(outcome.text, 240)
+    return f'{outcome.tool} says "{_short(outcome.text, 240)}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +238,7 @@ def _found(view: LibrarianView, question: str) -> str:
 def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[Evidence]:
     """Return the best evidence, best first; nothing that shares no word or kind of fact with the question."""
     # The last line first: of two lines from one day, the later is the newer.
-    notes = [
-        Evidence(note.words, _opening(note.said_on) if note.said_on else _note_opening(note.label), 0, note.said_on)
-        for note in reversed(view.notes)
-    ]
+    notes = [Evidence(note.words, _opening(note.said_on, note.label), 0, note.said_on) for note in reversed(view.notes)]
     ranked = [replace(each, points=points_of(each.words, wanted, kinds)) for each in (*notes, *_hits(view))]
     ranked = [each for each in ranked if each.points]
     ranked.sort(key=lambda each: each.on, reverse=True)
@@ -311,11 +297,9 @@ def _overview(view: LibrarianView) -> str:
     return "I know nothing about you yet. Tell me something, and I file it."
 
 
-def _opening(on: str) -> str:
-    return f"You told me on {_day(on)}" if on else "You told me"
-
-
-def _note_opening(label: str) -> str:
+def _opening(on: str, label: str = "") -> str:
+    if on:
+        return f"You told me on {_day(on)}"
     return "My notes about you say" if label.rsplit("/", 1)[-1] == "human" else f'My notes "{label}" say'
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from ricordo.domain.model import ToolSchema
 from ricordo.features.librarian.grammar import (
+    CORRECTION,
     READ_LENGTH,
     Intent,
     facts_asked,
     facts_told,
-    is_correction,
+    found_in,
     is_personal,
     is_single,
     shared,
@@ -168,7 +169,7 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
 
 def _outdated(block: ShownBlock, told: str) -> Note | None:
     """Return the line whose place the new fact takes: the last one of its kind, if it says nothing else."""
-    kinds, corrects = facts_told(told), is_correction(told)
+    kinds, corrects = facts_told(told), found_in(CORRECTION, told) is not None
     for note in reversed(block.notes):
         words = note.words
         is_same = bool(kinds) and facts_told(words) == kinds and (corrects or all(map(is_single, kinds)))

@@ -65,8 +65,13 @@ class LibrarianCall:
     def text(self) -> str:
         return self.message if isinstance(self.message, str) else json.dumps(self.message, ensure_ascii=False)
 
-    def argument(self, *names: str) -> str:
-        return str(next((self.arguments[name] for name in names if self.arguments.get(name)), ""))
+    @property
+    def new_words(self) -> str:
+        return str(self.arguments.get("new_string") or self.arguments.get("content") or "")
+
+    @property
+    def old_words(self) -> str:
+        return str(self.arguments.get("old_string", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Other processes read the providers again when what they read is older than `fres
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -99,7 +99,7 @@ class OrganizationProviders:
 
     def known(self, organization_id: str) -> "OrganizationModels":
         """Return the same by what was read last, without reading anything."""
-        return OrganizationModels(self, self._base, organization_id)
+        return OrganizationModels(self, self._base, organization_id, self._organizations[organization_id].providers)
 
     def forget(self, organization_id: str) -> None:
         organization = self._organizations[organization_id]
@@ -176,12 +176,6 @@ class OrganizationProviders:
         # What changed while it was read is read again by the next who asks.
         organization.read_at = read_at if organization.changes == changes else None
 
-    # What OrganizationModels asks for.
-
-    def providers_of(self, organization_id: str) -> dict[str, _CachedProvider]:
-        organization = self._organizations.get(organization_id)
-        return organization.providers if organization else {}
-
     async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
         """Return what the provider lists, asked at most every five minutes; None where it lists nothing or cannot be asked."""
         found = await provider.list.read(lambda: self.ask(provider.stored))
@@ -220,10 +214,13 @@ class OrganizationModel:
 class OrganizationModels:
     """The models that one organization can use: its own, then those that the settings configure."""
 
-    def __init__(self, providers: OrganizationProviders, base: Models, organization_id: str) -> None:
+    def __init__(
+        self, providers: OrganizationProviders, base: Models, organization_id: str, own: Mapping[str, _CachedProvider]
+    ) -> None:
         self._providers = providers
         self._base = base
         self._organization_id = organization_id
+        self._own = own
 
     def get(self, handle: str) -> ChatModel:
         """Return the model with this handle, without asking anybody. Raises NotFound."""
@@ -245,19 +242,10 @@ class OrganizationModels:
         return provider.info(name)
 
     async def list(self) -> list[ModelInfo]:
-        providers = self._providers.providers_of(self._organization_id).values()
-        own = await asyncio.gather(*map(self._providers.listed, providers))
+        own = await asyncio.gather(*map(self._providers.listed, self._own.values()))
         return [*await self._base.list(), *(info for listed in own for info in listed or ())]
-
-    def provider(self, handle: str) -> OrganizationProvider | None:
-        """Return the organization's own provider that the handle names; None where it is one of the settings."""
-        found = self.find(handle)
-        return found and found[0].stored
-
-    def default_handle(self) -> str:
-        return self._base.default_handle()
 
     def find(self, handle: str) -> tuple[_CachedProvider, str] | None:
         name, _, model = handle.partition("/")
-        provider = self._providers.providers_of(self._organization_id).get(name)
+        provider = self._own.get(name)
         return (provider, model) if provider and model else None

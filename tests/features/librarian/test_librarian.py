@@ -379,7 +379,7 @@ async def test_an_edit_that_waits_for_its_owner_is_not_called_filed() -> None:
     talk = Talk()
     talk._memory_insert = lambda **_: "Your change was proposed as p-1. It waits for the owner."  # type: ignore[method-assign]
     answer = await talk.says("I play the violin.")
-    assert 'The answer was: "Your change was proposed as p-1. It waits for the owner."' in answer
+    assert 'memory_insert says "Your change was proposed as p-1. It waits for the owner."' in answer
 
 
 async def test_a_note_is_struck_out_and_leaves_no_empty_line() -> None:
