@@ -8,7 +8,7 @@ import ast
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 import httpx2
 import pytest
@@ -349,12 +349,28 @@ def _written(tree: ast.Module) -> set[str]:
         for alias in node.names
         if alias.name in _TABLES
     }
-    return {
-        names[node.args[0].id]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    repositories = {
+        node.targets[0].id: names[node.value.args[1].id]
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _WRITERS
-        if node.args and isinstance(node.args[0], ast.Name) and node.args[0].id in names
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _calls(node.value, "Repository")
+        if isinstance(node.value.args[1], ast.Name) and node.value.args[1].id in names
     }
+    return {
+        names[call.args[0].id]
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id in _WRITERS
+        if call.args and isinstance(call.args[0], ast.Name) and call.args[0].id in names
+    } | {
+        repositories[call.func.value.id]
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in {"insert", "updates"}
+        if isinstance(call.func.value, ast.Name) and call.func.value.id in repositories
+    }
+
+
+def _calls(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
 def test_only_the_door_writes_the_tables_of_memory() -> None:
