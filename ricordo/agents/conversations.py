@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents.deletion import delete_conversation
-from ricordo.agents.run_end import CANCELLED, close_run, give_up_waiting
+from ricordo.agents.run_end import CANCELLED, close_run, denied
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.ids import new_id
@@ -145,7 +145,9 @@ async def fork_conversation(
         state = agents.load(tx, scope, source.agent_id, source.id)
         window = messages.by_ids(tx, source.window)
         end = _end_of_fork(window, message_id)
-        shared, left_out = window[1:end], [*window[max(end, 1) :], *_not_yet_in(tx, source)]
+        open_runs = runs.open_runs(tx, conversation_id=source.id)
+        not_yet = [one for run in open_runs for one in messages.of_run(tx, run.id) if one.id not in source.window]
+        shared, left_out = window[1:end], [*window[max(end, 1) :], *not_yet]
         newest = min((message.seq for message in left_out), default=conversations.newest_of(tx, source.id) + 1) - 1
         count = conversations.count_shared(tx, source, newest) + 1
         now = tx.clock.now()
@@ -235,7 +237,15 @@ def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
     conversation = conversations.get(tx, conversation_id)
     if conversation is None or runs.open_runs(tx, conversation_id=conversation_id):
         return None
-    return give_up_waiting(tx, conversation, CANCELLED)
+    last = messages.by_ids(tx, conversation.window[-1:])
+    if not last or not last[0].is_waiting:
+        return None
+    results = denied(tx, last[0], CANCELLED)
+    insert_messages(tx, [results])
+    # The turn that asked has ended long ago; what its conversation waits for no more must not look as if it did.
+    conversations.save_window(tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1)
+    conversations.change(tx, conversation.id, last_stop_reason="cancelled")
+    return results
 
 
 def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | None:
@@ -293,9 +303,3 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
             f"Message {message_id} belongs to a call that has no result yet. Fork at a message before it, or wait for the result."
         )
     return begin
-
-
-def _not_yet_in(tx: Transaction, conversation: Conversation) -> list[Message]:
-    known = set(conversation.window)
-    open_runs = runs.open_runs(tx, conversation_id=conversation.id)
-    return [message for run in open_runs for message in messages.of_run(tx, run.id) if message.id not in known]

@@ -164,8 +164,11 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
     made = [new_block(tx, scope, block, chain.id) for block in spec.blocks]
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
     attached = (*made, *shared)
-    _require_different_labels(attached)
-    given = _wanted_tools(tx, scope, spec)
+    labels = [block.label for block in attached]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise Invalid(f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.')
+    base = traits_of(spec.agent_type).base_tools if spec.has_base_tools else ()
+    given = tuple(tools.find(tx, scope, unique([*base, *spec.tool_names]), spec.tool_ids))
     conversation = Conversation(
         id=conversations.default_id(agent.id),
         organization_id=agent.organization_id,
@@ -227,17 +230,6 @@ def _first_messages(tx: Transaction, runtime: Runtime, state: AgentState, spec: 
         return [system, *given_messages(state, tx.clock, spec.beginning)], key
     provider = runtime.organization_providers.known(state.agent.organization_id).get(state.agent.model).info.provider
     return [system, *initial_messages(state, tx.clock, provider)], key
-
-
-def _require_different_labels(attached: Sequence[Block]) -> None:
-    labels = [block.label for block in attached]
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise Invalid(f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.')
-
-
-def _wanted_tools(tx: Transaction, scope: Scope, spec: AgentSpec) -> tuple[Tool, ...]:
-    base = traits_of(spec.agent_type).base_tools if spec.has_base_tools else ()
-    return tuple(tools.find(tx, scope, list(dict.fromkeys([*base, *spec.tool_names])), spec.tool_ids))
 
 
 def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:

@@ -52,7 +52,8 @@ def close_run(
         return ended
     said = messages.of_run(tx, run.id)
     # What was summed up meanwhile has left the window for good.
-    known = {*conversation.window, *(gone for message in said for gone in _evicted(message))}
+    summed = [part for message in said for part in message.parts if isinstance(part, CompactionPart)]
+    known = {*conversation.window, *(gone for part in summed for gone in part.evicted)}
     missing = [message for message in said if message.id not in known]
     entering = [] if error and error["type"] in _REFUSED else missing
     if results := _results_of_answer(tx, conversation, said) or _results_for_open_calls(said):
@@ -107,19 +108,6 @@ def close_all(tx: Transaction) -> list[Run]:
     return [ended for run in runs.open_runs(tx) if (ended := close_run(tx, run, "error", error))]
 
 
-def give_up_waiting(tx: Transaction, conversation: Conversation, why: str) -> Message | None:
-    """Deny the calls that wait for an answer in this conversation, so that it goes on without one; None where none waits."""
-    last = messages.by_ids(tx, conversation.window[-1:])
-    if not last or not last[0].is_waiting:
-        return None
-    results = denied(tx, last[0], why)
-    insert_messages(tx, [results])
-    conversations.save_window(tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1)
-    # The turn that asked has ended long ago; what its conversation waits for no more must not look as if it did.
-    conversations.change(tx, conversation.id, last_stop_reason="cancelled")
-    return results
-
-
 def denied(tx: Transaction, request: Message, why: str) -> Message:
     """The message that answers every call of this request with a denial; not yet stored."""
     made = replace(request, id=new_id("message"), role="tool", otid=None, seq=0, created_at=tx.clock.now())
@@ -130,22 +118,13 @@ def given_up(request: Message, why: str) -> tuple[ToolReturnPart, ...]:
     return tuple(failed_result(call, why) for call in request.tool_calls)
 
 
-def callback_job(run: Run) -> Job | None:
-    """The job that reports this run's end; None where it has not ended, or no callback was asked for."""
-    if run.ended_at is None or not run.callback.get("url"):
-        return None
-    payload, key = {"run_id": run.id}, f"{CALLBACK}:{run.id}"
-    return Job(CALLBACK, run.organization_id, payload, key=key, most_attempts=_CALLBACK_ATTEMPTS, user_id=run.user_id)
-
-
 def add_callback(tx: Transaction, run: Run) -> None:
-    """Add that job where there is one, in the transaction that ends the run, so that none is lost."""
-    if job := callback_job(run):
-        jobs.add(tx, job)
-
-
-def _evicted(message: Message) -> tuple[str, ...]:
-    return next((part.evicted for part in message.parts if isinstance(part, CompactionPart)), ())
+    """Add the job that reports the run's end, in the transaction that ends it; none where no callback was asked for."""
+    if run.ended_at is None or not run.callback.get("url"):
+        return
+    payload, key = {"run_id": run.id}, f"{CALLBACK}:{run.id}"
+    job = Job(CALLBACK, run.organization_id, payload, key=key, most_attempts=_CALLBACK_ATTEMPTS, user_id=run.user_id)
+    jobs.add(tx, job)
 
 
 def _results_of_answer(tx: Transaction, conversation: Conversation, said: list[Message]) -> Message | None:

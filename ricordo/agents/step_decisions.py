@@ -192,8 +192,10 @@ def next_action(
     if parsed.stop:
         return NextAction(parsed.stop)
     speaks_by_tools = is_heartbeat(turn)
-    if outcome is None:
-        action = _after_text(reply, must_call=speaks_by_tools and bool(offered.tools))
+    if outcome is None and reply and reply.finish == "length":
+        action = NextAction("max_tokens_exceeded")
+    elif outcome is None:
+        action = NextAction(heartbeat=REMINDER) if speaks_by_tools and offered.tools else NextAction("end_turn")
     elif outcome.stops:
         action = NextAction("tool_rule")
     elif not speaks_by_tools:
@@ -214,12 +216,6 @@ def next_action(
 def finished_calls(results: Sequence[ToolReturnPart]) -> list[FinishedCall]:
     """Results as the tool rules count them: a refused call is none."""
     return [FinishedCall(one.name, one.content, one.status == "success") for one in results if not one.is_refused]
-
-
-def _after_text(reply: ModelReply | None, *, must_call: bool) -> NextAction:
-    if reply and reply.finish == "length":
-        return NextAction("max_tokens_exceeded")
-    return NextAction(heartbeat=REMINDER) if must_call else NextAction("end_turn")
 
 
 def _marked(refused: Sequence[ToolReturnPart]) -> tuple[ToolReturnPart, ...]:

@@ -20,7 +20,7 @@ from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.domain.clock import DAY
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
-from ricordo.domain.message import ImagePart, Message, Part, parts_to_json
+from ricordo.domain.message import ImagePart, Part, parts_to_json
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.redaction import redact_json
 from ricordo.domain.run import Run, Step, StepStatus, StopReason, Trace, status_after
@@ -126,7 +126,10 @@ def _request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
     """Our request, in words that no provider's format is needed to read."""
     asked = asdict(replace(request, messages=()))
     asked |= {"model": info.handle, "endpoint": info.endpoint, "user": asked.pop("user_id")}
-    asked["messages"] = [_message(message) for message in request.messages]
+    asked["messages"] = [
+        {"role": message.role, "parts": _parts(message.parts)} | ({"name": message.name} if message.name else {})
+        for message in request.messages
+    ]
     asked["settings"] = {name: value for name, value in asked["settings"].items() if value not in (None, {})}
     return {name: value for name, value in asked.items() if value is not None}
 
@@ -173,11 +176,6 @@ def _trace(runtime: Runtime, run: Run, step_id: str, call: Call) -> Trace | None
         log.warning("a trace cannot be written", extra={"run": run.id, "error": type(error).__name__})
         return None
     return Trace(step_id, run.id, run.organization_id, request, response, runtime.store.clock.now())
-
-
-def _message(message: Message) -> Json:
-    shown: Json = {"role": message.role, "parts": _parts(message.parts)}
-    return shown | ({"name": message.name} if message.name else {})
 
 
 def _parts(parts: tuple[Part, ...]) -> list[Json]:

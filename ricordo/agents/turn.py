@@ -31,6 +31,10 @@ from ricordo.storage import messages, runs
 log = logging.getLogger(__name__)
 RENEWAL = LEASE / SECOND / 3
 _POLL = 0.25
+_STOP_REASONS: dict[str, StopReason] = {
+    "llm_insufficient_credits": "insufficient_credits",
+    "llm_empty_response": "invalid_llm_response",
+}
 
 
 async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
@@ -154,7 +158,10 @@ class Turn:
             message = str(error)
         except ModelError as error:
             log.warning("model failed", extra={"run": self._context.run.id, "kind": error.kind})
-            reason, kind, message = _stop_reason(error), error.kind, str(error)
+            reason = _STOP_REASONS.get(error.kind, "llm_api_error")
+            if isinstance(error, SystemPromptTooLong):
+                reason = "context_window_overflow_in_system_prompt"
+            kind, message = error.kind, str(error)
         except RicordoError as error:
             # Who asked for a compaction alone learns whether that was wrong; in a conversation the rules are nobody's fault.
             is_asked = isinstance(error, Invalid) and self._context.request.compaction is not None
@@ -243,11 +250,3 @@ class PastTurn:
 async def _answer_of(runtime: Runtime, run_id: str) -> list[Message]:
     said = await runtime.store.read(lambda tx: messages.of_run(tx, run_id))
     return [message for message in said if message.step_id or message.role == "summary"]
-
-
-def _stop_reason(error: ModelError) -> StopReason:
-    if isinstance(error, SystemPromptTooLong):
-        return "context_window_overflow_in_system_prompt"
-    if error.kind == "llm_insufficient_credits":
-        return "insufficient_credits"
-    return "invalid_llm_response" if error.kind == "llm_empty_response" else "llm_api_error"

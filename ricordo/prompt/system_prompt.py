@@ -43,21 +43,20 @@ def system_prompt(
     agent = state.agent
     memory = render_memory(MemorySection(agent.agent_type, provider, state.blocks, tuple(rule_lines)))
     local = to_datetime(now).astimezone(zone(agent.timezone))
-    metadata = _metadata(state, local, recall_count)
+    tags = sorted({tag for archive in state.archives for tag in archive.tags})
+    metadata = _metadata(state, local, recall_count, tags)
     body = f"{memory}\n\n{metadata}" if memory else metadata
     template = agent.system
     text = template.replace(PLACEHOLDER, body) if PLACEHOLDER in template else f"{template}\n\n{body}"
-    tags = sorted({tag for archive in state.archives for tag in archive.tags})
     has_archive = any(archive.passage_count for archive in state.archives)
     return SystemPrompt(
         text=text, stable=_digest(template, memory), daily=_digest(local.date().isoformat(), str(has_archive), *tags)
     )
 
 
-def _metadata(state: AgentState, local: datetime, recall_count: int) -> str:
+def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Sequence[str]) -> str:
     conversation = state.conversation
     archived = sum(archive.passage_count for archive in state.archives)
-    tags = sorted({tag for archive in state.archives for tag in archive.tags})
     lines = [
         f"- AGENT_ID: {state.agent.id}",
         f"- CONVERSATION_ID: {'default' if conversation.is_default else conversation.id}",

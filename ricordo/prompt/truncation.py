@@ -75,7 +75,9 @@ def exchanges(messages: Sequence[Message]) -> list[tuple[int, int]]:
         begin = index
         if message.tool_calls:
             asked, asked_at = {call.call_id for call in message.tool_calls}, index
-        elif message.role in ("tool", "approval") and not asked.isdisjoint(_answered(message)):
+        elif message.role in ("tool", "approval") and any(
+            part.call_id in asked for part in message.parts if isinstance(part, ToolReturnPart | ApprovalPart)
+        ):
             begin = asked_at
         while pieces and pieces[-1][0] >= begin:
             pieces.pop()
@@ -205,7 +207,3 @@ def _kept_exchanges(messages: tuple[Message, ...], kept: set[int], excess: Exces
             gone.update(range(begin, end))
             over -= excess(messages[begin:end]) - excess(())
     return [place for place in range(len(messages)) if place not in gone]
-
-
-def _answered(message: Message) -> set[str]:
-    return {part.call_id for part in message.parts if isinstance(part, ToolReturnPart | ApprovalPart)}

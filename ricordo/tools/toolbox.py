@@ -161,7 +161,9 @@ async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolCon
         content = orjson.dumps(result, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         return ToolReturnPart(call.call_id, call.name, "success", content, is_json=True)
     except ValidationError as error:
-        return failed_result(call, _argument_faults(call.name, error))
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        told = f"The arguments of {call.name} are not right: {faults}. Call it again with these corrected."
+        return failed_result(call, told)
     except RicordoError as error:
         return failed_result(call, str(error), type(error).__name__)
     except Exception as error:
@@ -211,11 +213,6 @@ def _read_arguments(call: ToolCallPart) -> dict[str, Any]:
 def _trace(call: ToolCallPart, told: str) -> tuple[str]:
     # The wording is a wire fact of the retired Letta V1 server.
     return (_whole(f"Error executing function {call.name}: {told}")[:_ERROR_LIMIT],)
-
-
-def _argument_faults(name: str, error: ValidationError) -> str:
-    faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-    return f"The arguments of {name} are not right: {faults}. Call it again with these corrected."
 
 
 def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:

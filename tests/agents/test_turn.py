@@ -138,10 +138,8 @@ async def test_a_turn_can_be_cancelled_before_its_first_step(stage: Stage, agent
 
 async def test_a_turn_can_be_cancelled_while_the_model_is_asked(stage: Stage) -> None:
     agent = await stage.agent(("human", "Ada."))
-    gate = Gate()
-    stage.lines += [call("memory_insert", label="human", new_string="Tea."), gate.line("Never said.")]
-    turn = await stage.begin(agent, "Stop!")
-    await gate.reached()
+    stage.lines += [call("memory_insert", label="human", new_string="Tea.")]
+    turn, _gate = await stage.asked(agent, "Stop!", line="Never said.")
     events = await cancelled(stage, agent, turn)
     assert saved(events) == [message.id for message in await stage.history(agent)][2:]
     assert roles(await stage.history(agent)) == "system user assistant tool"
@@ -262,11 +260,8 @@ async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(stage: Stage, m
 async def test_a_renewal_that_fails_once_is_tried_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "RENEWAL", 0.005)
     agent = await stage.agent()
-    gate = Gate()
-    stage.lines += [gate.line("Hello.")]
     await broken(stage.store, "UPDATE OF lease_expires_at ON runs")
-    turn = await stage.begin(agent)
-    await gate.reached()
+    turn, gate = await stage.asked(agent, line="Hello.")
     await asyncio.sleep(0.03)
     await mended(stage.store)
     (before,) = await stage.runs(agent)

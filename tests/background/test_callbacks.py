@@ -10,13 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
-from ricordo.agents.run_end import callback_job
+from ricordo.agents.run_end import add_callback
 from ricordo.background.callbacks import HANDLER, signing_key
 from ricordo.domain.job import Job
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
-from ricordo.storage import runs
+from ricordo.storage import jobs, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import SqlStore, Transaction
 from tests.seams import make
 from tests.seams.stage import Hooks, Stage
@@ -47,14 +48,14 @@ async def ended_run(stage: Stage, url: str, **fields: Any) -> tuple[Run, Job]:
     usual = {"status": "completed", "stop_reason": "end_turn", "ended_at": START + 1_500_000}
     ended = replace(run, **usual | fields)
 
-    def work(tx: Transaction) -> None:
+    def work(tx: Transaction) -> Job:
         runs.open_run(tx, run)
         runs.end(tx, ended)
+        add_callback(tx, ended)
+        (job,) = jobs.page(tx, Scope(), Page())
+        return job
 
-    await stage.store.write(work)
-    job = callback_job(ended)
-    assert job
-    return ended, job
+    return ended, await stage.store.write(work)
 
 
 async def do(stage: Stage, job: Job) -> None:
