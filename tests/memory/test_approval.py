@@ -14,7 +14,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata, Proposal
-from ricordo.errors import Conflict, Forbidden, NotFound, Stale, TooLong
+from ricordo.errors import Conflict, Forbidden, NotFound, Stale
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.proposals import ProposalDraft, propose
@@ -113,46 +113,6 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     assert authors[:2] == [(ADA, "A change"), (TUTOR, "Edit human")]
 
 
-async def test_a_stale_proposal_is_merged_with_what_was_written_since(store: SqliteStore) -> None:
-    await put(store, "human", TEXT)
-    proposal = await proposed(store, "tea", "rum" * 20)
-    await put(store, "human", TEXT.replace("Turin", "Rome"), limit=60)
-    with pytest.raises(TooLong):
-        await approve(store, proposal)
-    assert (await reread(store, proposal)).status == "open"
-    await put(store, "human", TEXT.replace("Turin", "Rome"), limit=1_000)
-    assert isinstance(await approve(store, proposal), Approved)
-    text = TEXT.replace("tea", "rum" * 20).replace("Turin", "Rome")
-    assert await text_of(store) == text
-    # What is there already is approved without a version.
-    same = await proposed(store, "Rome", "Oslo")
-    await put(store, "human", text.replace("Rome", "Oslo"))
-    count = await count_of_versions(store)
-    done = await approve(store, same)
-    assert isinstance(done, Approved)
-    assert (done.proposal.result, await count_of_versions(store)) == (None, count)
-
-
-async def test_a_collision_is_shown_writes_nothing_and_waits_for_the_owner(store: SqliteStore) -> None:
-    await put(store, "human", TEXT)
-    proposal = await proposed(store, "tea", "rum")
-    now = await put(store, "human", TEXT.replace("tea", "milk"))
-    stuck = await approve(store, proposal)
-    assert isinstance(stuck, Conflicted)
-    assert (stuck.base, stuck.ours, stuck.theirs) == (TEXT, TEXT.replace("tea", "milk"), TEXT.replace("tea", "rum"))
-    assert (stuck.proposal.status, stuck.proposal.resolved_at) == ("conflicted", None)
-    assert await block_of(store) == now
-    assert isinstance(await approve(store, proposal), Conflicted)
-    owned = await owned_of(store)
-    assert await store.read(lambda tx: proposals.waiting_counts(tx, owned.chain.id)) == {"human": 1}
-    settled = await approve(store, proposal, body=TEXT.replace("tea", "rum and milk"))
-    assert isinstance(settled, Approved)
-    assert (settled.proposal.status, settled.proposal.note) == ("approved", None)
-    (version, *_) = await store.read(lambda tx: history.page(tx, owned.chain.id))
-    assert (version.author, version.proposal_id, version.approved_by) == (ADA, proposal.id, "user-ada")
-    assert await text_of(store) == TEXT.replace("tea", "rum and milk")
-
-
 async def test_only_people_decide_only_about_their_own_and_only_once(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
     proposal = await proposed(store, "tea", "rum")
@@ -224,9 +184,6 @@ async def test_a_proposed_new_label_is_taken_with_the_text_unless_it_is_taken(st
     await approve(store, proposal)
     assert await text_of(store, "profile") == TEXT.replace("tea", "rum")
     assert await block_of(store) is None
-
-
-# --- at once ---
 
 
 async def test_of_two_decisions_at_once_the_second_is_told_of_the_first(store: SqliteStore) -> None:
@@ -353,30 +310,6 @@ async def test_several_proposals_of_one_block_approved_at_once_are_all_in_it(sto
     assert await text_of(store) == "\n".join(expected)
 
 
-# --- in bulk ---
-
-
-async def test_many_are_decided_each_alone_and_what_fails_is_told(store: SqliteStore) -> None:
-    await put(store, "human", TEXT)
-    await put(store, "goals", "a")
-    good, other = await proposed(store, "tea", "rum"), await proposed(store, "a", "b", "goals")
-    stuck = await proposed(store, "Turin", "Rome", by=COACH)
-    await put(store, "human", TEXT.replace("Turin", "Oslo"))
-    ids = [good.id, "proposal-gone", stuck.id, other.id, good.id]
-    done = await approval.decide_all(store, Scope(), ids, "approve", ADA)
-    assert [(one.id, one.outcome) for one in done] == [
-        (good.id, "approved"),
-        ("proposal-gone", "failed"),
-        (stuck.id, "conflicted"),
-        (other.id, "approved"),
-    ]
-    assert done[1].error == "Proposal with ID proposal-gone not found"
-    again = await approval.decide_all(store, Scope(), ids[:3], "reject", ADA, reason="No")
-    assert [one.outcome for one in again] == ["failed", "failed", "rejected"]
-    assert (await reread(store, stuck)).note == "No"
-    assert await text_of(store) == TEXT.replace("tea", "rum").replace("Turin", "Oslo")
-
-
 async def test_the_job_of_expiry_ends_those_whose_time_is_over_and_no_others(store: SqliteStore, clock: Any) -> None:
     await put(store, "human", TEXT)
     first = await proposed(store, "tea", "rum", expires_after=5_000_000)
@@ -390,9 +323,6 @@ async def test_the_job_of_expiry_ends_those_whose_time_is_over_and_no_others(sto
     assert ((await reread(store, first)).status, (await reread(store, second)).status) == ("expired", "open")
     with pytest.raises(Conflict, match="is expired already"):
         await approve(store, first)
-
-
-# --- undoing a run ---
 
 
 async def run_of(

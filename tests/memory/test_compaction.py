@@ -227,18 +227,6 @@ def test_a_heartbeat_is_no_question_to_keep() -> None:
     assert found == Cut(tuple(window[2:7]), (SYSTEM, question, *window[7:]))
 
 
-def test_a_request_that_waits_for_approval_stays_when_the_answer_begins_a_turn() -> None:
-    waiting = exchange(10, gated=True)[:2]
-    window = [SYSTEM, *talk(60), *waiting]
-    for mode in MODES:
-        found = cut_at(window, mode, keep_from=len(window) - 1)
-        assert found is not None
-        assert found.kept[-2:] == tuple(waiting)
-    open_request = [SYSTEM, *talk(60), *exchange(10, gated=True, answered=False)]
-    found = cut_at(open_request, "all")
-    assert found == Cut(tuple(open_request[1:-1]), (SYSTEM, open_request[-1]))
-
-
 def test_a_call_that_an_old_crash_left_without_result_can_leave() -> None:
     window = [SYSTEM, *exchange(10, answered=False), said(10), said(10, "assistant"), *talk(60)]
     found = cut_at(window, "all")

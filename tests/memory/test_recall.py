@@ -69,14 +69,6 @@ async def test_another_agents_messages_are_not_found(library: Library) -> None:
     assert len(await library.recall.messages("jasmine", MessageFilter((state.agent.id, other.agent.id)), 5)) == 1
 
 
-async def test_only_the_archives_that_are_asked_are_searched(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    one = await make.stored_archive(library.store, state.agent, "jasmine tea", name="one")
-    await make.stored_archive(library.store, state.agent, "jasmine cake", name="other")
-    hits = await library.recall.passages("jasmine", PassageFilter((one.id,)), 5)
-    assert [hit.passage.text for hit in hits] == ["jasmine tea"]
-
-
 async def test_once_embedded_a_search_goes_by_words_and_meaning_with_both_ranks(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "jasmine tea in the pot", "a long walk", "tea")

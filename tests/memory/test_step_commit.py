@@ -133,17 +133,6 @@ async def test_after_a_conflict_the_agent_sees_the_other_text_and_its_next_edit_
     assert (await block_now(store, state.blocks[0].id)).value == TEXT.replace("tea", "water and coffee")
 
 
-async def test_a_change_of_the_description_does_not_hinder_an_edit_of_the_text(store: SqliteStore) -> None:
-    state, memory = await begin(store)
-    memory.write("human", "Name: Eve", "call-1")
-    await someone_else(store, state.blocks[0], description="The user")
-    committed = await save(store, state, memory)
-    assert (committed.results, committed.failed) == ({}, {})
-    stored = await block_now(store, state.blocks[0].id)
-    assert (stored.value, stored.description, stored.version) == ("Name: Eve", "The user", 3)
-    assert committed.blocks == (stored,)
-
-
 async def test_an_agent_of_another_organisation_cannot_reach_the_block(store: SqliteStore) -> None:
     state, memory = await begin(store)
     memory.write("human", "Name: Eve", "call-1")

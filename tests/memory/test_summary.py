@@ -8,7 +8,6 @@ import pytest
 from ricordo.domain.agent import CompactionMode, CompactionSettings
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelRequest, ModelSettings, ToolSchema
-from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, Script, ScriptedModel
 from ricordo.llm.tokens import request_tokens, text_tokens
@@ -123,16 +122,6 @@ async def test_ten_windows_of_messages_are_summed_up_piece_by_piece_and_each_req
     assert all(everything.count(f"Message {n}: ") == 1 for n in range(len(messages)))
     assert summary.usage.prompt_tokens == sum(map(request_tokens, asked.requests))
     assert summary.usage.completion_tokens > 250 * len(asked.requests)
-
-
-async def test_one_message_larger_than_the_window_is_cut_with_a_note() -> None:
-    asked = model(["Long."], window=8_000)
-    await summarize([make.message(AGENT, "begin " + "日本" * 40_000 + " end")], SLIDING, writer=writer_of(asked))
-    prompt = prompt_of(asked.requests[0])
-    assert "begin" in prompt
-    assert "end\n</conversation>" in prompt
-    assert "characters were left out" in prompt
-    assert request_tokens(asked.requests[0]) < 4_000
 
 
 async def test_a_refusal_as_too_long_halves_the_pieces_and_loses_no_message() -> None:
@@ -293,13 +282,6 @@ async def test_a_small_room_asks_for_fewer_words() -> None:
     asked = model(["Fine."])
     await summarize(talk(2), in_mode("all"), writer=writer_of(asked), room=200)
     assert "at most 120 words" in prompt_of(asked.requests[0])
-
-
-async def test_nothing_but_events_is_outlined_without_asking_anybody() -> None:
-    asked = model([])
-    beats = [make.message(AGENT, parts=(BEAT,))] * 3
-    summary = await summarize(beats, SLIDING, writer=writer_of(asked))
-    assert (summary.mode, summary.usage, asked.requests) == ("deterministic", Usage(), [])
 
 
 HOUR = 3_600_000_000

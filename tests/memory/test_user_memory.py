@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from ricordo.domain.block import Block
-from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
-from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale, TooLong
+from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.memory import approval, user_memory
 from ricordo.memory.proposals import ProposalDraft, propose
-from ricordo.memory.user_memory import ProposalOptions
-from ricordo.storage import history, proposals, users
+from ricordo.storage import history, users
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import chains
@@ -35,22 +34,6 @@ async def history_of(store: SqliteStore, label: str | None = None) -> list[Block
 
 async def found(store: SqliteStore, label: str) -> Block | None:
     return await do(store, user_memory.find, label)
-
-
-async def test_a_first_put_makes_the_user_her_chain_and_the_block(store: SqliteStore) -> None:
-    block = await put(store, "human", "Name: Ada\n", title="About you", message="Begin")
-    owned = await owned_of(store)
-    assert (owned.user.identifier, owned.user.organization_id) == ("ada", LOCAL_ORGANIZATION)
-    assert (owned.chain.owner_kind, owned.chain.owner_id) == ("user", owned.user.id)
-    assert (block.title, block.policy, block.value, block.chain_id) == (
-        "About you",
-        "propose",
-        "Name: Ada\n",
-        owned.chain.id,
-    )
-    assert await do(store, user_memory.listed) == (block,)
-    (first,) = await history_of(store, "human")
-    assert (first.id, first.reason, first.author) == (block.head, "Begin", ADA)
 
 
 async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_nothing(store: SqliteStore) -> None:
@@ -74,23 +57,6 @@ async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(s
     assert owned.chain.versions == 10
 
 
-async def test_a_put_from_an_older_version_that_collides_is_refused_and_changes_nothing(store: SqliteStore) -> None:
-    first = await put(store, "human", "a")
-    second = await put(store, "human", "b")
-    with pytest.raises(
-        Stale, match=rf"version {(first.head or b'').hex()[:12]}.*it is {(second.head or b'').hex()[:12]}"
-    ):
-        await put(store, "human", "c", expected=(first.head or b"").hex())
-    with pytest.raises(Stale):
-        await put(store, "human", "c", expected="0123456789abcdef")
-    with pytest.raises(Stale):
-        await put(store, "human", "c", expected='"')
-    with pytest.raises(Stale, match="not there any more"):
-        await put(store, "other", "c", expected=(first.head or b"").hex())
-    assert await found(store, "human") == second
-    assert (await put(store, "human", "c", expected=(second.head or b"").hex()[:7].upper())).value == "c"
-
-
 async def test_of_two_puts_at_once_from_one_version_both_stay_or_one_is_refused(store: SqliteStore) -> None:
     first = await put(store, "human", "a\nb\nc\nd")
     expected = (first.head or b"").hex()
@@ -107,36 +73,6 @@ async def test_of_two_puts_at_once_from_one_version_both_stay_or_one_is_refused(
     assert sorted(type(result).__name__ for result in results) == ["Block", "Stale"]
 
 
-async def test_a_delete_that_names_an_older_version_is_refused(store: SqliteStore) -> None:
-    first = await put(store, "human", "one")
-    second = await put(store, "human", "two")
-    with pytest.raises(Stale):
-        await do(store, user_memory.delete, "human", ADA, expected=(first.head or b"").hex())
-    assert await found(store, "human") == second
-    await do(store, user_memory.delete, "human", ADA, expected=(second.head or b"").hex())
-    assert await found(store, "human") is None
-
-
-async def test_a_deleted_block_comes_back_with_its_id_its_settings_and_its_history(store: SqliteStore) -> None:
-    block = await put(
-        store, "human", "one", title="You", policy="guarded", limit=50, schema_ref="tutor/human", course="maths"
-    )
-    await put(store, "human", "two")
-    await do(store, user_memory.delete, "human", ADA, message="Away")
-    assert await found(store, "human") is None
-    with pytest.raises(NotFound, match='no memory block "human"'):
-        await do(store, user_memory.delete, "human", ADA)
-    restored = await do(store, user_memory.restore, "human", (block.head or b"").hex()[:10], ADA)
-    kept = ("id", "title", "policy", "limit", "schema_ref", "course")
-    assert restored.value == "one"
-    assert [getattr(restored, name) for name in kept] == [getattr(block, name) for name in kept]
-    reasons = [version.reason for version in await history_of(store, "human")]
-    assert reasons == [f"Restore human as of {(block.head or b'').hex()[:12]}", "Away", "Edit human", "Make human"]
-    assert restored == await found(store, "human")
-    with pytest.raises(NotFound, match="no version"):
-        await do(store, user_memory.restore, "human", "f" * 40, ADA)
-
-
 async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another_label(store: SqliteStore) -> None:
     block = await put(store, "human", "one", title="You")
     first = (block.head or b"").hex()
@@ -147,28 +83,6 @@ async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another
     profile = await found(store, "profile")
     assert profile
     assert (profile.id, again.id != block.id, again.value, again.title) == (block.id, True, "one", "You")
-
-
-async def test_a_renamed_block_keeps_history_and_proposals_and_can_be_restored(store: SqliteStore) -> None:
-    block = await put(store, "human", "one\n")
-    owned = await owned_of(store)
-    proposal = await do(store, user_memory.propose_edit, "human", "one", "three", TUTOR)
-    renamed = await do(store, user_memory.rename, "human", "courses/me", ADA)
-    assert (renamed.id, renamed.label) == (block.id, "courses/me")
-    await put(store, "human", "another")
-    assert [one.label for one in await history_of(store, "courses/me")] == ["courses/me", "human"]
-    assert len(await history_of(store, "human")) == 1
-    assert await store.read(lambda tx: proposals.waiting_counts(tx, owned.chain.id)) == {"courses/me": 1}
-    approved = await store.write(lambda tx: approval.approve(tx, Scope(), proposal.id, ADA))
-    assert isinstance(approved, approval.Approved)
-    assert approved.block
-    assert (approved.block.label, approved.block.value) == ("courses/me", "three\n")
-    back = await do(store, user_memory.restore, "courses/me", (block.head or b"").hex(), ADA)
-    assert back.value == "one\n"
-    with pytest.raises(Conflict, match='memory block "human" already'):
-        await do(store, user_memory.rename, "courses/me", "human", ADA)
-    with pytest.raises(Invalid, match="cannot be used"):
-        await do(store, user_memory.rename, "human", "a/history", ADA)
 
 
 async def test_bad_input_is_refused_with_what_to_do_and_leaves_nothing(store: SqliteStore) -> None:
@@ -218,47 +132,6 @@ async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_sett
     block = await found(store, "human")
     assert block
     assert (block.value, block.policy) == ("y", "guarded")
-
-
-async def test_settings_change_without_a_version_and_can_be_emptied(store: SqliteStore) -> None:
-    block = await put(store, "human", "x" * 20, title="You", course="maths")
-    changed = await do(store, user_memory.change_settings, "human", {"course": None, "policy": "explicit"}, ADA)
-    assert (changed.course, changed.policy, changed.title, changed.head) == (None, "explicit", "You", block.head)
-    with pytest.raises(TooLong):
-        await do(store, user_memory.change_settings, "human", {"limit": 10}, ADA)
-    with pytest.raises(Invalid, match='"value" is no setting'):
-        await do(store, user_memory.change_settings, "human", {"value": "x"}, ADA)
-    assert await found(store, "human") == changed
-
-
-async def test_an_edit_is_proposed_by_its_piece_of_text(store: SqliteStore) -> None:
-    block = await put(store, "human", "tea, tea and milk")
-    owned = await owned_of(store)
-
-    async def propose(old: str, new: str, label: str = "human", **options: Any) -> Any:
-        given = ProposalOptions(**options)
-        return await do(store, user_memory.propose_edit, label, old, new, TUTOR, given)
-
-    for old, new, message in (
-        ("coffee", "x", "does not occur"),
-        ("tea", "x", "occurs 2 times"),
-        ("milk", "milk", "changes nothing"),
-        ("", "x", "old_string is empty"),
-    ):
-        with pytest.raises(Invalid, match=message):
-            await propose(old, new)
-    with pytest.raises(Invalid, match="between 0 and 1"):
-        await propose("milk", "x", confidence=1.5)
-    with pytest.raises(NotFound, match='no memory block "other"'):
-        await propose("milk", "x", "other")
-    proposal = await propose("tea", "rum", replace_all=True, reasoning="She said so", confidence=0.5)
-    assert (proposal.value, proposal.base_value, proposal.base) == ("rum, rum and milk", block.value, block.head)
-    assert (proposal.reasoning, proposal.confidence, proposal.author) == ("She said so", 0.5, TUTOR)
-    assert await found(store, "human") == block
-    assert await store.read(lambda tx: proposals.waiting_counts(tx, owned.chain.id)) == {"human": 1}
-    await put(store, "human", "tea, tea and milk", policy="read_only")
-    with pytest.raises(Forbidden, match="read-only"):
-        await propose("milk", "x")
 
 
 async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: SqliteStore) -> None:
