@@ -13,7 +13,12 @@ from ricordo.domain.message import Message
 from ricordo.domain.model import ModelRequest, ToolSchema
 
 SEND = "send_message"
-_OPENING = re.compile(r"^<([^<>\n/][^<>\n]*)>\n<description>\n", re.MULTILINE)
+_BLOCK = re.compile(
+    # Nothing is searched beyond the next opening, so that a prompt full of them is read in time that grows with its length.
+    r"^<(?P<label>[^<>\n/][^<>\n]*)>\n<description>\n(?>(?:(?!<(?:metadata|description)>\n)[\s\S])*)<metadata>\n"
+    r"(?P<metadata>(?:- .*\n)*)</metadata>\n<value>\n(?P<value>[\s\S]*?)\n?</value>\n</(?P=label)>",
+    re.MULTILINE,
+)
 _LIMIT = re.compile(r"^- chars_limit=(\d+)", re.MULTILINE)
 _TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
 _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
@@ -112,7 +117,7 @@ def view_of(request: ModelRequest) -> LibrarianView:
         words="\n".join(_spoken_words(messages[at]) or "" for at in spoken if at > answered),
         said_before=next((text for at, text in reversed(own) if at < last), ""),
         today=_today(system, messages[last] if spoken else None),
-        blocks=tuple(shown_blocks(system)),
+        blocks=shown_blocks(system),
         tools={tool.name: tool for tool in request.tools},
         outcomes=tuple(_outcomes(turn)),
         rounds=sum(1 for message in turn if any(call.name != SEND for call in message.tool_calls)),
@@ -131,19 +136,18 @@ def _spoken_words(message: Message) -> str | None:
     return str(packaged.get("message", "")) if packaged.get("type") == "user_message" else message.text
 
 
-def shown_blocks(system: str) -> Iterator[ShownBlock]:
+def shown_blocks(system: str) -> tuple[ShownBlock, ...]:
     """Read the blocks in the system prompt's memory section."""
-    end = system.rfind("</memory_blocks>")
-    at = system.find("<memory_blocks>")
-    # Not one pattern: where closings are missing, its time would grow with the square of the prompt.
-    while at >= 0 and (opening := _OPENING.search(system, at, max(end, 0))):
-        close = system.find(f"</value>\n</{opening[1]}>", opening.end(), end)
-        head, found, value = system[opening.end() : max(close, 0)].partition("<value>\n")
-        at = close if close >= 0 else opening.end()
-        if close >= 0 and found:
-            metadata = head.rpartition("<metadata>")[2]
-            limit = int(stated[1]) if (stated := _LIMIT.search(metadata)) else 100_000
-            yield ShownBlock(opening[1], value.removesuffix("\n"), limit, "- read_only=true\n" in metadata)
+    _, _, section = system[: max(system.rfind("</memory_blocks>"), 0)].partition("<memory_blocks>")
+    return tuple(
+        ShownBlock(
+            found["label"],
+            found["value"],
+            int(limit[1]) if (limit := _LIMIT.search(found["metadata"])) else 100_000,
+            "- read_only=true\n" in found["metadata"],
+        )
+        for found in _BLOCK.finditer(section)
+    )
 
 
 def note_of(label: str, line: str) -> Note:

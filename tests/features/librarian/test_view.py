@@ -22,7 +22,7 @@ def test_blocks_are_read_as_the_prompt_shows_them() -> None:
     prompt = (
         f"Use <memory_blocks> well.\n\n{render_memory(MemorySection('letta_v1_agent', 'ricordo', blocks))}\n\n<other>"
     )
-    assert tuple(shown_blocks(prompt)) == (
+    assert shown_blocks(prompt) == (
         ShownBlock("persona", "I keep the shelves.", 500, True),
         ShownBlock("human", "Name: Ada\n\nLikes <\\/value> tags\n1. one", 500, False),
         ShownBlock("team/notes", "", 9, False),
@@ -33,7 +33,7 @@ def test_blocks_are_read_as_the_prompt_shows_them() -> None:
     "prompt", ["", "No memory here.", "<memory_blocks>\n<human>\n<description>\nbroken", "</memory_blocks>"]
 )
 def test_a_prompt_without_blocks_shows_none(prompt: str) -> None:
-    assert tuple(shown_blocks(prompt)) == ()
+    assert shown_blocks(prompt) == ()
 
 
 def test_its_own_lines_are_read_as_quotes_with_a_date() -> None:
@@ -44,7 +44,7 @@ def test_its_own_lines_are_read_as_quotes_with_a_date() -> None:
 
 
 def test_a_prompt_full_of_openings_is_read_in_a_moment() -> None:
-    opening = "<x>\n<description>\n<metadata>\n- a\n"
-    start = time.perf_counter()
-    assert tuple(shown_blocks(f"<memory_blocks>\n{opening * 2_000}</memory_blocks>")) == ()
-    assert time.perf_counter() - start < 1
+    for opening in ("<x>\n<description>\n<metadata>\n- a\n", "<x>\n<description>\n", "<x>\n"):
+        start = time.thread_time()
+        assert shown_blocks(f"<memory_blocks>\n{opening * 5_000}</memory_blocks>") == ()
+        assert time.thread_time() - start < 0.5, opening
