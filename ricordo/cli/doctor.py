@@ -9,7 +9,8 @@ import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Awaitable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from ricordo.cli.sockets import address_of
 from ricordo.domain.model import ModelInfo
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features import FEATURES
-from ricordo.llm.registry.models import LIBRARIAN, Models
+from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
 from ricordo.storage import damage
@@ -234,41 +235,43 @@ async def _models(settings: Settings, providers: ProviderSettings, plugins: Plug
     models = open_models(settings, providers, plugins)
     try:
         found = await models.find_local()
-        local = _local_models(settings, [info.handle for info in found])
         listed = await models.list() if found or providers.ollama_base_url else []
+        local = _local_models(settings, [info.handle for info in found])
         windows = _small_windows([info for info in listed if info.endpoint_type == "ollama"])
-        return [local, *windows, await _default_model(settings, models), await _embedding(models)]
+        handle, embedding = models.default_handle(), models.embedders.default_handle()
+        source = ", by RICORDO_MODEL" if settings.model else ", found on this machine"
+        source = ": built in, stores and finds, not a language model" if handle == LIBRARIAN else source
+        model = await _required("default model", handle + source, models.require(handle))
+        if embedding is None:
+            words = DoctorFinding("embedding", "none: search uses words only (RICORDO_EMBEDDING)")
+            return [local, *windows, model, words]
+        return [local, *windows, model, await _required("embedding", embedding, models.embedders.require(embedding))]
     finally:
         await models.close()
+
+
+async def _required(name: str, text: str, check: Awaitable[object]) -> DoctorFinding:
+    try:
+        await check
+    except RicordoError as error:
+        return _wrong(name, str(error))
+    return DoctorFinding(name, text)
 
 
 def _local_models(settings: Settings, handles: list[str]) -> DoctorFinding:
     if not settings.find_local_models:
         return DoctorFinding("local models", "not looked for (RICORDO_FIND_LOCAL_MODELS)")
-    servers = sorted({handle.partition("/")[0] for handle in handles})
-    counted = [f"{server} ({sum(handle.startswith(server + '/') for handle in handles)})" for server in servers]
+    counts = Counter(handle.partition("/")[0] for handle in handles)
+    counted = [f"{server} ({count})" for server, count in sorted(counts.items())]
     return DoctorFinding("local models", ", ".join(counted) or "no model server found on this machine")
 
 
-def _small_windows(infos: list[ModelInfo]) -> list[DoctorFinding]:
+def _small_windows(infos: list[ModelInfo]) -> Iterator[DoctorFinding]:
     """Warn of Ollama models whose window is too small for an agent."""
     small = [f"{info.handle} ({info.context_window:,} tokens)" for info in infos if info.context_window < _SMALL_WINDOW]
-    if not small:
-        return []
     advice = f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, and set it for Ricordo too."
-    return [_warning("windows", f"small for an agent: {', '.join(small)}. {advice}")]
-
-
-async def _default_model(settings: Settings, models: Models) -> DoctorFinding:
-    handle = models.default_handle()
-    try:
-        await models.require(handle)
-    except RicordoError as error:
-        return _wrong("default model", str(error))
-    if handle == LIBRARIAN:
-        return DoctorFinding("default model", f"{handle}: built in, stores and finds, not a language model")
-    source = "by RICORDO_MODEL" if settings.model else "found on this machine"
-    return DoctorFinding("default model", f"{handle}, {source}")
+    if small:
+        yield _warning("windows", f"small for an agent: {', '.join(small)}. {advice}")
 
 
 def _is_installed(module: str) -> bool:
@@ -284,17 +287,6 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:.1f} TB"
-
-
-async def _embedding(models: Models) -> DoctorFinding:
-    handle = models.embedders.default_handle()
-    if handle is None:
-        return DoctorFinding("embedding", "none: search uses words only (RICORDO_EMBEDDING)")
-    try:
-        await models.embedders.require(handle)
-    except RicordoError as error:
-        return _wrong("embedding", str(error))
-    return DoctorFinding("embedding", handle)
 
 
 def repair_database() -> bool:

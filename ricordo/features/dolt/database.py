@@ -94,7 +94,7 @@ class Database:
     def __init__(self, engine: Engine, user: str) -> None:
         self._engine = engine
         self._user = user
-        self._scratch = scratch_of(user)
+        self._scratch = f"ricordo/{_part(user)}"
 
     def prepare(self) -> None:
         """Check out `main`, with the table there. Raises Conflict where a change of it is not committed."""
@@ -283,10 +283,6 @@ def branch_of(user: str, proposal: Proposal) -> str:
 
 def branches_of(user: str) -> str:
     return f"agent/{_part(user)}/"
-
-
-def scratch_of(user: str) -> str:
-    return f"ricordo/{_part(user)}"
 
 
 def date_of(at: int) -> str:

@@ -14,7 +14,7 @@ from ricordo.domain.git_objects import signature
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
-from ricordo.errors import Invalid, RicordoError, Unavailable
+from ricordo.errors import Invalid, RicordoError
 from ricordo.features.dolt import pull
 from ricordo.features.dolt.database import (
     Database,
@@ -27,12 +27,11 @@ from ricordo.features.dolt.database import (
 )
 from ricordo.features.dolt.engines import DoltAddress, Engine, open_engine, read_address
 from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease
+from ricordo.features.remotes.service import owner_of, require_lease, until_settled
 from ricordo.settings import Settings
 from ricordo.storage import blobs, blocks, history, proposals
 from ricordo.storage.engine.store import Store, Transaction
 
-_TRIES = 5
 _PORTION = 50  # versions that are read, and then noted, at once
 
 
@@ -94,17 +93,13 @@ class _DoltSync:
     async def run(self) -> Remote:
         """Pull, then push; a commit of somebody else meanwhile makes it begin again."""
         await asyncio.to_thread(self._database.prepare)
-        for _ in range(_TRIES):
-            await self._pull()
-            try:
-                await self._push()
-            except RemoteMoved:
-                self.remote = await self._store.read(lambda tx: remotes.get(tx, self._scope, self.remote.id))
-                continue
-            return self.remote
-        raise Unavailable(
-            "The memory and its remote change faster than they can be brought together. This is tried again."
-        )
+        return await until_settled(self._attempt)
+
+    async def _attempt(self) -> Remote:
+        self.remote = await self._store.read(lambda tx: remotes.get(tx, self._scope, self.remote.id))
+        await self._pull()
+        await self._push()
+        return self.remote
 
     async def _pull(self) -> None:
         seen = await asyncio.to_thread(pull.look, self._database, self.remote)

@@ -84,16 +84,12 @@ def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], don
                     done.files[_name(each, own.parent)] = "removed"
     left = own.iterdir() if own.is_dir() else ()
     unused = [path for path in left if not any(path in (other, *other.parents) for other in used)]
-    if count := sum(map(_holds_something, unused)):
+    of_each = (path.rglob("*") if path.is_dir() else [path] for path in unused)
+    if count := sum(any(file.is_file() and file.stat().st_size for file in files) for files in of_each):
         done.elsewhere.append(
             f"{REMOTES} in the data folder holds things at which no memory is followed any more: {count}. Where one was a remote "
             "of the user's memory, removed before, it still has a copy: delete it."
         )
-
-
-def _holds_something(path: Path) -> bool:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return any(file.is_file() and file.stat().st_size for file in files)
 
 
 def _path_at(address: str) -> Path | None:

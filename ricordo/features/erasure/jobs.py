@@ -131,11 +131,10 @@ class ErasureWork:
         archives = [id for id, kind in self.erasure.partitions.items() if kind == "passages"]
         seeing = await self._store.read(lambda tx: queries.conversations_showing(tx, archives))
         agents, now = {*self.erasure.agents, *seeing.values()}, self._store.clock.now()
-
-        def have_ended(tx: Transaction) -> bool:
-            return not any(run.agent_id in agents and run.created_at <= now for run in runs.open_runs(tx))
-
-        await self._wait(have_ended, "Turns that had read what the user said still run. It is tried again after them.")
+        await self._wait(
+            lambda tx: not any(run.agent_id in agents and run.created_at <= now for run in runs.open_runs(tx)),
+            "Turns that had read what the user said still run. It is tried again after them.",
+        )
         await self._repeat(queries.purge_traces)
         shown = {*self.erasure.shown_in, *self.erasure.defaults}
         await self._each(queries.cover_conversation, sorted(shown), size=1)

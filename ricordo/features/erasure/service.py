@@ -59,7 +59,11 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
         late = _running(tx, {*about, *hidden.own_agents})
         for run in late:
             close_run(tx, run, "cancelled")
-        hide_user(tx, scope, hidden)
+        deletion.prepare(tx)
+        is_there = (users_table.c.id == user.id) & (users_table.c.organization_id == scope.organization_id)
+        if not tx.run(update(users_table).where(is_there).values(organization_id=DELETED, identifier=None, name="")):
+            raise NotFound("This user was forgotten a moment ago.")
+        hide_memory(tx, hidden)
         hide_conversations(tx, hidden, sorted(about)[:_HIDDEN_AT_ONCE])
         return queries.add_job(tx, scope.organization_id, hidden), late
 
@@ -133,15 +137,6 @@ async def _cancel(runtime: Runtime, running: list[Run]) -> None:
     await asyncio.gather(*(turn.cancel() for turn in turns))
     streams = [recording for run in running if (recording := runtime.recordings.get(run.id))]
     await asyncio.gather(*(recording.finish() for recording in streams))
-
-
-def hide_user(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
-    """Hide the user and their memory. Raises NotFound."""
-    deletion.prepare(tx)
-    is_there = (users_table.c.id == erasure.user_id) & (users_table.c.organization_id == scope.organization_id)
-    if not tx.run(update(users_table).where(is_there).values(organization_id=DELETED, identifier=None, name="")):
-        raise NotFound("This user was forgotten a moment ago.")
-    hide_memory(tx, erasure)
 
 
 def hide_memory(tx: Transaction, erasure: Erasure) -> None:

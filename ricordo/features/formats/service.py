@@ -237,7 +237,8 @@ def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
     found: list[SchemaField] = []
     problems: list[Problem] = []
     for name, value in fields.items():
-        kind = _kind_of(value)
+        is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        kind = "list" if is_list else _KINDS.get(type(value))  # a time is a date to isinstance
         if kind is None:
             problems.append(
                 lines.problem(f'"{name}" must be text, a list of texts, a number, true, false or a day.', name)
@@ -249,12 +250,6 @@ def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
     if problems:
         refuse(problems)
     return BlockSchema("block", "Block", tuple(found))
-
-
-def _kind_of(value: object) -> FieldKind | None:
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return "list"
-    return _KINDS.get(type(value))  # a time is a date to isinstance
 
 
 def write_toml(values: Mapping[str, FieldValue]) -> str:

@@ -55,7 +55,7 @@ def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
         raise NotFound(f"This memory has {chain.versions} versions, and none with the number {after}.")
     files: dict[str, bytes] = {}
     head: bytes | None = None
-    for row in queries.changes_until(tx, chain_id, after):
+    for row in tx.all(queries.CHANGES, {"chain_id": chain_id, "until": after}) if after else ():
         _apply(files, row)
         head = row.id
     return HistoryPortion(number=after, head=head, files=files)
@@ -125,8 +125,7 @@ class _ObjectMaker:
         self._known = known
         self._main = {before.head}
         numbers = (rows[0].number, rows[-1].number) if rows else (0, 0)
-        self._stored = queries.stored_texts(tx, chain_id, *numbers)
-        self._pushed_ids = queries.pushed_ids(tx, chain_id, *numbers)
+        self._stored, self._pushed_ids = queries.stored_between(tx, chain_id, *numbers)
 
     def add_commit(self, rows: Sequence[Any]) -> None:
         """Add a commit, with its tree and the texts that it brought."""

@@ -36,7 +36,7 @@ _VERSIONS = (
 )
 _NEXT = _VERSIONS.limit(bindparam("most"))
 _REST = _VERSIONS.where(commits.c.id == _ID)
-_CHANGES = (
+CHANGES = (
     select(commits.c.id, commits.c.label, commits.c.old_label, commits.c.blob)
     .where(_IN_CHAIN, commits.c.number <= bindparam("until"))
     .order_by(commits.c.number)
@@ -74,10 +74,6 @@ def chain_of(tx: Transaction, chain_id: str) -> Any:
     return row
 
 
-def changes_until(tx: Transaction, chain_id: str, number: int) -> Sequence[Any]:
-    return tx.all(_CHANGES, {"chain_id": chain_id, "until": number}) if number else ()
-
-
 def versions_after(tx: Transaction, chain_id: str, number: int, most: int) -> list[Any]:
     """The rows of so many versions behind this number, and the rest of those that the last commit made."""
     rows = list(tx.all(_NEXT, {"chain_id": chain_id, "after": number, "most": most}))
@@ -103,12 +99,10 @@ def pushed(tx: Transaction, chain_id: str, id: bytes) -> GitObject | None:
     return GitObject(row.kind, id, row.data) if row else None
 
 
-def stored_texts(tx: Transaction, chain_id: str, first: int, last: int) -> dict[bytes, Any]:
-    return {row.id: row for row in tx.all(_TEXTS, {"chain_id": chain_id, "first": first, "last": last})}
-
-
-def pushed_ids(tx: Transaction, chain_id: str, first: int, last: int) -> set[bytes]:
-    return {row.id for row in tx.all(_PUSHED_IDS, {"chain_id": chain_id, "first": first, "last": last})}
+def stored_between(tx: Transaction, chain_id: str, first: int, last: int) -> tuple[dict[bytes, Any], set[bytes]]:
+    """The texts of these versions as they are stored, by id, and the ids of those that were pushed."""
+    numbers = {"chain_id": chain_id, "first": first, "last": last}
+    return {row.id: row for row in tx.all(_TEXTS, numbers)}, {row.id for row in tx.all(_PUSHED_IDS, numbers)}
 
 
 def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> None:

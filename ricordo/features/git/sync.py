@@ -27,7 +27,7 @@ from ricordo.domain.git_objects import blob_id, commit_body, signature, tree_of
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import ChangeMetadata, Proposal
-from ricordo.errors import Conflict, Invalid, RicordoError, Stale, Unavailable
+from ricordo.errors import Conflict, Invalid, RicordoError
 from ricordo.features.formats.service import to_toml
 from ricordo.features.git import history, queries, transport
 from ricordo.features.git.adoption import Adoption, adopt
@@ -35,7 +35,7 @@ from ricordo.features.git.objects import GitObject, git_object, read_pack
 from ricordo.features.git.push import Push, known_parents, merged
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, refreshed
 from ricordo.features.git.transport import GitAddress
-from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease
+from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease, until_settled
 from ricordo.memory import schemas
 from ricordo.settings import Settings
 from ricordo.storage import blocks, proposals, versions
@@ -50,7 +50,6 @@ _RICORDO = Actor("system", "ricordo", "Ricordo")
 CONFLICT_BRANCH = b"refs/heads/from-ricordo"
 # The option that asks for a branch which shows the memory as TOML.
 SHOWS_TOML = "shows_toml"
-_TRIES = 4
 Refs = Mapping[bytes, bytes]
 
 
@@ -99,27 +98,24 @@ class _GitSync:
 
     async def run(self) -> Remote:
         """Pull, then push; a write of somebody else meanwhile makes it begin again."""
-        for _ in range(_TRIES):
-            path = await refreshed(self._store, self._data_dir, self._chain_id)
-            tip = await self._store.read(lambda tx: history.tip(tx, self._chain_id))
-            seen = await asyncio.to_thread(transport.branches, self._address)
-            theirs = seen.get(BRANCH)
-            try:
-                if theirs and theirs != tip and not await asyncio.to_thread(_has, path, theirs):
-                    await self._pull(path, theirs, tip)
-                    continue
-                await self._push(path, seen, tip)
-            except (RemoteMoved, Stale):
-                continue
-            except Conflict:
-                if tip is not None:
-                    await self._move(path, seen, {CONFLICT_BRANCH: tip})
-                raise
-            number = await self._store.read(lambda tx: history.number_of(tx, self._chain_id, tip) if tip else 0)  # noqa: B023
-            return replace(self._remote, followed=number or 0, seen=tip.hex() if tip else None, last_error=None)
-        raise Unavailable(
-            "The memory and its remote change faster than they can be brought together. This is tried again."
-        )
+        return await until_settled(self._attempt)
+
+    async def _attempt(self) -> Remote:
+        path = await refreshed(self._store, self._data_dir, self._chain_id)
+        tip = await self._store.read(lambda tx: history.tip(tx, self._chain_id))
+        seen = await asyncio.to_thread(transport.branches, self._address)
+        theirs = seen.get(BRANCH)
+        try:
+            if theirs and theirs != tip and not await asyncio.to_thread(_has, path, theirs):
+                await self._pull(path, theirs, tip)
+                raise RemoteMoved  # what was pulled is to be pushed
+            await self._push(path, seen, tip)
+        except Conflict:
+            if tip is not None:
+                await self._move(path, seen, {CONFLICT_BRANCH: tip})
+            raise
+        number = await self._store.read(lambda tx: history.number_of(tx, self._chain_id, tip) if tip else 0)
+        return replace(self._remote, followed=number or 0, seen=tip.hex() if tip else None, last_error=None)
 
     async def _pull(self, path: Path, theirs: bytes, tip: bytes | None) -> None:
         """Make versions of what is committed at the remote, by a merge where the memory went on too."""
@@ -223,7 +219,9 @@ def _branch(tx: Transaction, proposal: Proposal) -> ProposalBranch:
     parents = (base,) if base else ()
     body = commit_body(tree.id, parents, signature(proposal.author), proposal.created_at, _message(proposal))
     made.append(git_object("commit", body))
-    name = PREFIX + f"{_ref_name(proposal.label)}/{proposal.id}".encode()
+    # A branch's name may not hold all that a label may.
+    parts = [_NOT_IN_REFS.sub("-", part).strip(".").removesuffix(".lock") or "-" for part in proposal.label.split("/")]
+    name = PREFIX + "/".join([*parts, proposal.id]).encode()
     return ProposalBranch(proposal, name, tuple(made))
 
 
@@ -234,12 +232,6 @@ def _message(proposal: Proposal) -> str:
     if proposal.step_id:
         lines.append(f"Step: {proposal.step_id}")
     return "\n".join(lines) + "\n"
-
-
-def _ref_name(label: str) -> str:
-    """The label as a part of a branch's name, which may not hold all that a label may."""
-    parts = (_NOT_IN_REFS.sub("-", part).strip(".").removesuffix(".lock") or "-" for part in label.split("/"))
-    return "/".join(parts)
 
 
 def toml_commit(

@@ -8,7 +8,8 @@ what the owner commits at the remote, titles, proposals that expire, and remotes
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.remote import SYNC, Access, Remote
 from ricordo.domain.scope import Scope, User
-from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, RicordoError
+from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, RicordoError, Stale, Unavailable
 from ricordo.features.remotes import queries
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import open_memory
@@ -32,6 +33,7 @@ from ricordo.storage.jobs import FencedStore
 PRIVATE = "RICORDO_ALLOW_PRIVATE_REMOTES"
 SWEEP = "memory_remotes_sweep"
 _SYNC_AFTER = 600 * SECOND
+_TRIES = 5
 
 
 class RemoteMoved(Exception):
@@ -97,6 +99,14 @@ async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remot
 def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
     stored = queries.get(tx, Scope(remote.organization_id), remote.id)
     queries.note(tx, replace(stored, last_error=message, last_at=at))
+
+
+async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
+    """What an attempt at a sync returns; it begins again where the remote or the memory moved meanwhile. Raises Unavailable."""
+    for _ in range(_TRIES):
+        with suppress(RemoteMoved, Stale):
+            return await attempt()
+    raise Unavailable("The memory and its remote change faster than they can be brought together. This is tried again.")
 
 
 def owner_of(tx: Transaction, remote: Remote) -> User:
