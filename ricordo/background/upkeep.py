@@ -4,7 +4,7 @@ What is embedded with a provider's model is noted among the expenses, and a budg
 by now writes nothing more.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from ricordo.agents.budgets import put_off
@@ -15,6 +15,7 @@ from ricordo.llm.embedding.remote import RemoteEmbedder, metered
 from ricordo.memory.approval import EXPIRY
 from ricordo.runtime import Runtime
 from ricordo.search import partitions
+from ricordo.search.indexer import Indexer
 from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX, reembed, reindex
 from ricordo.search.write_buffer import FLUSH
@@ -22,6 +23,7 @@ from ricordo.storage import runs, usage
 from ricordo.storage.engine.store import Transaction
 
 SWEPT_EVERY = 600.0
+IndexWork = Callable[[Indexer, Job, Report], Awaitable[None]]
 
 
 async def postponed(runtime: Runtime, job: Job) -> bool:
@@ -59,28 +61,15 @@ def _agent_of(job: Job) -> str | None:
     return owner_id if owner_id.startswith("agent-") else None
 
 
-async def _flush(runtime: Runtime, job: Job, report: Report) -> None:
-    await runtime.indexing.fenced(job).flush(job, report)
+def _indexing(kind: str, work: IndexWork, every_seconds: float | None = None) -> JobHandler:
+    """Return the handler of jobs that do this work on the index, whose expenses are noted."""
 
+    async def run(runtime: Runtime, job: Job, report: Report) -> None:
+        if kind != EMBED or not await postponed(runtime, job):
+            async with expenses_noted(runtime, job):
+                await work(runtime.indexing.fenced(job), job, report)
 
-async def _embed(runtime: Runtime, job: Job, report: Report) -> None:
-    if not await postponed(runtime, job):
-        async with expenses_noted(runtime, job):
-            await runtime.indexing.fenced(job).embed(job, report)
-
-
-async def _sweep(runtime: Runtime, job: Job, report: Report) -> None:
-    await runtime.indexing.fenced(job).sweep(job, report)
-
-
-async def _reindex(runtime: Runtime, job: Job, report: Report) -> None:
-    async with expenses_noted(runtime, job):
-        await reindex(runtime.indexing.fenced(job), job, report)
-
-
-async def _reembed(runtime: Runtime, job: Job, report: Report) -> None:
-    async with expenses_noted(runtime, job):
-        await reembed(runtime.indexing.fenced(job), job, report)
+    return JobHandler(kind, run, every_seconds)
 
 
 async def prune_streams(runtime: Runtime, _job: Job, _report: Report) -> None:
@@ -90,11 +79,11 @@ async def prune_streams(runtime: Runtime, _job: Job, _report: Report) -> None:
 
 
 HANDLERS = (
-    JobHandler(FLUSH, _flush),
-    JobHandler(EMBED, _embed),
-    JobHandler(SWEEP, _sweep, every_seconds=SWEPT_EVERY),
-    JobHandler(REINDEX, _reindex),
-    JobHandler(REEMBED, _reembed),
+    _indexing(FLUSH, Indexer.flush),
+    _indexing(EMBED, Indexer.embed),
+    _indexing(SWEEP, Indexer.sweep, SWEPT_EVERY),
+    _indexing(REINDEX, reindex),
+    _indexing(REEMBED, reembed),
     JobHandler("run_events", prune_streams, every_seconds=SWEPT_EVERY),
     EXPIRY,
 )

@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.adapt import Dumper
-from psycopg.pq import Format
 from sqlalchemy import URL, Connection, Engine, Integer, NullPool, String, create_engine, event, make_url, text
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.base import PGDDLCompiler
@@ -28,7 +26,6 @@ from ricordo.domain.clock import Backoff, Clock, SystemClock
 from ricordo.errors import Invalid, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import back_up_postgres
-from ricordo.storage.engine.statements import EncodedArray
 from ricordo.storage.engine.store import (
     Overtaken,
     SqlStore,
@@ -52,15 +49,6 @@ _ADVICE = "See that the PostgreSQL server runs, takes connections and has room o
 _SESSION = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
 _NUL = "The text holds a NUL character, which PostgreSQL cannot keep. Leave it out."
-
-
-class _EncodedDumper(Dumper):
-    """Passes an array as it is; its type is in the statement."""
-
-    format = Format.BINARY
-
-    def dump(self, obj: Any) -> bytes:
-        return bytes(obj)
 
 
 class _Compiler(PGCompiler_psycopg):
@@ -237,7 +225,6 @@ def make_engine(url: str, durability: str = "normal") -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: psycopg.Connection[Any], _record: object) -> None:
-        connection.adapters.register_dumper(EncodedArray, _EncodedDumper)
         connection.execute(_SESSION)
         if durability == "full":
             connection.execute("SET synchronous_commit = on")

@@ -5,7 +5,7 @@ On PostgreSQL an insert of several rows is compiled once more, as one statement 
 each row costs both sides several times as much, also where the driver waits for no answer in between.
 """
 
-import struct
+import re
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -36,10 +36,6 @@ from sqlalchemy.types import TypeEngine, UserDefinedType
 
 Convert = Callable[[Any], Any]
 Row = Mapping[str, Any]
-# Dimensions, whether there are nulls, the items' type, how many, the first one's number.
-_HEAD = struct.Struct("!iiIii").pack
-_LENGTH = struct.Struct("!i").pack
-_NULL = _LENGTH(-1)
 _POSITION = "position"
 
 
@@ -135,75 +131,52 @@ class Statements:
         return PreparedStatement(statement, compiled, self._dialect)
 
 
-class EncodedArray(bytes):
-    """An array as PostgreSQL's binary format has it."""
+# By the type of a column: what PostgreSQL calls the items of an array.
+_KINDS: Mapping[type[Any], str] = {
+    String: "TEXT",
+    JSON: "JSON",
+    Boolean: "BOOLEAN",
+    Integer: "BIGINT",
+    LargeBinary: "BYTEA",
+    Float: "DOUBLE PRECISION",
+}
 
 
-class _ArrayType(UserDefinedType[EncodedArray]):
-    """The type of an array that goes to the driver as it is."""
+class _ArrayOf(UserDefinedType[list[Any]]):
+    """The values of one column of several rows. Raises LookupError for a type that has no such form."""
 
     cache_ok = True
 
-    def __init__(self, item: str) -> None:
+    def __init__(self, item: TypeEngine[Any]) -> None:
         self.item = item
+        self.name = next((name for kind, name in _KINDS.items() if isinstance(item, kind)), "")
+        if not self.name:
+            raise LookupError(item)
 
     def get_col_spec(self, **_: Any) -> str:
-        return f"{self.item}[]"
+        return f"{self.name}[]"
 
-
-# By the type of a column: the items' type in PostgreSQL, its number there, and how an item is written.
-_KINDS: Sequence[tuple[Any, str, int, Callable[[Any], bytes]]] = (
-    (String, "TEXT", 25, str.encode),
-    (JSON, "JSON", 114, str.encode),
-    (Boolean, "BOOLEAN", 16, lambda flag: b"\1" if flag else b"\0"),
-    (Integer, "BIGINT", 20, lambda number: int(number).to_bytes(8, "big", signed=True)),
-    (LargeBinary, "BYTEA", 17, bytes),
-    (Float, "DOUBLE PRECISION", 701, struct.Struct("!d").pack),
-)
-
-
-class ArrayEncoder:
-    """How the values of one column become an array."""
-
-    def __init__(self, kind: TypeEngine[Any], dialect: Dialect) -> None:
-        """Raises LookupError for a type that has no such form."""
-        known = next((known for known in _KINDS if isinstance(kind, known[0])), None)
-        if known is None:
-            raise LookupError(kind)
-        _, self.item, self._number, self._write = known
-        self._convert: Any = kind.bind_processor(dialect) if isinstance(kind, JSON) else None  # type: ignore[no-untyped-call]
-        # Zero and minus zero are equal, and not the same.
-        self._repeats = not isinstance(kind, Float)
-
-    def encode(self, values: list[Any]) -> EncodedArray:
-        """Return these values. Raises OverflowError for a number of more than 64 bits, UnicodeEncodeError for half a character."""
-        if self._convert:
-            values = list(map(self._convert, values))
-        first, count = values[0], len(values)
-        # Most columns of rows that are stored together hold one value: it is written once.
-        is_one = self._repeats and values.count(first) == count
-        items = self._items(values[:1]) * count if is_one else self._items(values)
-        return EncodedArray(_HEAD(1, None in values, self._number, count, 1) + items)
-
-    def _items(self, values: list[Any]) -> bytes:
-        write = self._write
-        return b"".join([_NULL if value is None else _LENGTH(len(item := write(value))) + item for value in values])
+    def bind_processor(self, dialect: Dialect) -> Any:
+        if not isinstance(self.item, JSON):
+            return None
+        convert: Any = self.item.bind_processor(dialect)  # type: ignore[no-untyped-call]
+        return lambda values: list(map(convert, values))
 
 
 class BulkInsert(PreparedStatement):
     """An insert of any number of rows as one statement."""
 
-    __slots__ = ("_encoders",)
+    __slots__ = ("_columns",)
 
-    def __init__(self, statement: Insert, encoders: Mapping[str, ArrayEncoder], dialect: Dialect) -> None:
+    def __init__(self, statement: Insert, columns: Sequence[str], dialect: Dialect) -> None:
         compiled: Any = statement.compile(dialect=dialect)
         super().__init__(statement, compiled, dialect)
-        self._encoders = encoders
+        self._columns = columns
+        # Arrays go in binary: as text they take several times as long.
+        self.sql = re.sub(r"%\((\w+)\)s", r"%(\1)b", self.sql)
 
     def bind_rows(self, rows: Sequence[Row]) -> Any:
-        return self.bind(
-            {name: encoder.encode([row[name] for row in rows]) for name, encoder in self._encoders.items()}
-        )
+        return self.bind({name: [row[name] for row in rows] for name in self._columns})
 
 
 def bulk_insert(statement: Insert, names: Sequence[str], dialect: Dialect) -> BulkInsert | None:
@@ -218,11 +191,10 @@ def bulk_insert(statement: Insert, names: Sequence[str], dialect: Dialect) -> Bu
         parts: Any = iterate(chosen)
         kinds = {bind.key: bind.type for bind in parts if _is_value(bind)}
     try:
-        encoders = {name: ArrayEncoder(kind, dialect) for name, kind in kinds.items()}
+        types = {name: _ArrayOf(kind) for name, kind in kinds.items()}
     except LookupError:
         return None
     # The rows as a table: a column for each name, and the position of each row.
-    types = {name: _ArrayType(encoder.item) for name, encoder in encoders.items()}
     arrays = [cast(bindparam(name, type_=kind), kind) for name, kind in types.items()]
     columns = [column(name, kind) for name, kind in kinds.items()]
     given: Any = func.unnest(*arrays).table_valued(*columns, with_ordinality=_POSITION).render_derived()
@@ -234,7 +206,7 @@ def bulk_insert(statement: Insert, names: Sequence[str], dialect: Dialect) -> Bu
         rows = replacement_traverse(chosen, {}, exchange)
     # Without an order the database might number them as it likes.
     many = type(statement)(table).from_select(targets, rows.order_by(given.c[_POSITION]), include_defaults=False)
-    return BulkInsert(many, encoders, dialect)
+    return BulkInsert(many, list(kinds), dialect)
 
 
 def _is_value(part: Any) -> bool:

@@ -6,10 +6,10 @@ come have one: procrastinate serves a lock in order, so one that waits for tomor
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sqlalchemy import text
 
-from ricordo.domain.job import Job
 from ricordo.storage.engine.store import Transaction, to_json
 
 QUEUE = "ricordo"
@@ -54,10 +54,6 @@ def are_used(tx: Transaction) -> bool:
     return tx.connection.dialect.name == "postgresql"
 
 
-def send(tx: Transaction, jobs: Sequence[Job]) -> None:
-    _send(tx, [(job.id, job.key) for job in jobs])
-
-
 def are_missing(tx: Transaction) -> bool:
     return bool(tx.all(_WITHOUT.bindparams(now=tx.clock.now(), most=1)))
 
@@ -65,8 +61,7 @@ def are_missing(tx: Transaction) -> bool:
 def send_missing(tx: Transaction) -> None:
     """Send wake-ups for jobs whose time has come and that have none."""
     if tx.all(_ALONE)[0].is_alone:
-        rows = tx.all(_WITHOUT.bindparams(now=tx.clock.now(), most=_SENT_AT_ONCE))
-        _send(tx, [(row.id, row.key) for row in rows])
+        send(tx, tx.all(_WITHOUT.bindparams(now=tx.clock.now(), most=_SENT_AT_ONCE)))
 
 
 def finish(tx: Transaction, numbers: Iterable[int]) -> None:
@@ -95,6 +90,7 @@ def keep_worker(tx: Transaction, number: int) -> None:
     tx.run(_KEEP_WORKER, {"id": number})
 
 
-def _send(tx: Transaction, jobs: Sequence[tuple[str, str | None]]) -> None:
-    if jobs:
-        tx.all(_SEND.bindparams(items=to_json([{"id": id, "lock": key} for id, key in jobs])))
+def send(tx: Transaction, jobs: Iterable[Any]) -> None:
+    """Send wake-ups for these jobs, or rows with their `id` and `key`."""
+    if items := [{"id": job.id, "lock": job.key} for job in jobs]:
+        tx.all(_SEND.bindparams(items=to_json(items)))
