@@ -21,7 +21,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.llm.chat import Embedder
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import EmbeddedModel
-from ricordo.llm.embedding.scripted import ScriptedEmbedder
+from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.recall import FoundPassage, Recall
 from ricordo.search import partitions
 from ricordo.search.flush import flush

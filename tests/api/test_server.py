@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 
 from ricordo.llm.embedding.embedded import HANDLE
-from ricordo.llm.embedding.scripted import ScriptedEmbedder
+from ricordo.llm.scripted import ScriptedEmbedder
 from tests.seams.server import ServerInThread, StrictLetta
 
 

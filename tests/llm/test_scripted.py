@@ -1,5 +1,10 @@
 """The model that says what it is told to."""
 
+import asyncio
+import math
+import subprocess
+import sys
+
 import pytest
 
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
@@ -7,7 +12,7 @@ from ricordo.domain.model import ModelReply, ReasoningChunk, TextChunk, ToolCall
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import chunks_of, whole_reply
-from ricordo.llm.scripted import ScriptedModel, call
+from ricordo.llm.scripted import ScriptedEmbedder, ScriptedModel, call
 from tests.llm.talk import ask, collect
 
 
@@ -67,3 +72,23 @@ def test_words_lose_none_of_their_spaces() -> None:
     chunks = list(chunks_of(REPLY, by_word=True))
     assert "".join(chunk.text for chunk in chunks if isinstance(chunk, TextChunk)) == " c\nd "
     assert len(chunks) == 7
+
+
+async def test_texts_that_share_words_lie_close() -> None:
+    tea, more_tea, train = await ScriptedEmbedder().embed(["jasmine tea", "Jasmine tea, please", "a train to Rome"])
+    near, far = (sum(a * b for a, b in zip(tea, other, strict=True)) for other in (more_tea, train))
+    assert near > 0.6 > far
+    assert [math.hypot(*vector) for vector in (tea, more_tea, train)] == pytest.approx([1, 1, 1])
+
+
+def test_a_text_has_the_same_vector_in_every_process() -> None:
+    code = (
+        "import asyncio; from ricordo.llm.scripted import ScriptedEmbedder\n"
+        "print(asyncio.run(ScriptedEmbedder(dimensions=8).embed(['jasmine tea'])))"
+    )
+    found = set()
+    for seed in ("1", "2"):
+        environment = {"PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+        found.add(done.stdout.strip())
+    assert found == {str(asyncio.run(ScriptedEmbedder(dimensions=8).embed(["jasmine tea"])))}

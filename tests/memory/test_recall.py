@@ -8,8 +8,8 @@ import pytest
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Unavailable
-from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry.models import Models
+from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.recall import FoundMessage, KnownPassage, Recall, most_alike
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.search.indexer import Indexer

@@ -24,8 +24,7 @@ from sqlalchemy import text
 from ricordo.app import create_app
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.llm.chat import ChatModel, Embedder
-from ricordo.llm.embedding.scripted import ScriptedEmbedder
-from ricordo.llm.scripted import Line, ScriptedModel
+from ricordo.llm.scripted import Line, ScriptedEmbedder, ScriptedModel
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
 from ricordo.storage.engine.store import Transaction

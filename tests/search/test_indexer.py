@@ -12,8 +12,8 @@ from ricordo.domain.job import Job
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
-from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry.models import Models
+from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.recall import FoundPassage, Recall
 from ricordo.search import index, indexer, partitions
 from ricordo.search.flush import pack_rows, write_rows

@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Unavailable
-from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry.models import Models
+from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.recall import Recall
 from ricordo.search import partitions, pgvector
 from ricordo.search.index import PassageFilter, insert_passages

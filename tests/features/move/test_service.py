@@ -19,8 +19,8 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.move import service
 from ricordo.features.move.service import MoveOptions, MoveReport, TableHash, portions
-from ricordo.llm.embedding.scripted import ScriptedEmbedder
 from ricordo.llm.registry.models import Models
+from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.search.index import insert_messages
 from ricordo.search.indexer import Indexer

@@ -27,7 +27,7 @@ from ricordo.llm.embedding.embedded import (
     package_folder,
     pooled,
 )
-from ricordo.llm.embedding.scripted import ScriptedEmbedder
+from ricordo.llm.scripted import ScriptedEmbedder
 from tests.support.sharing import LOAD
 
 
