@@ -239,23 +239,6 @@ async def test_a_step_that_edits_memory_adds_at_most_eleven_statements_and_a_tra
         assert counted.transactions - plain.transactions == 1
 
 
-@pytest.mark.parametrize("tags", [[], ["tea", "likes"]])
-async def test_a_step_that_archives_adds_at_most_eleven_statements_and_a_transaction(
-    stage: Stage, tags: list[str]
-) -> None:
-    agent = await stage.agent(("human", "Ada"))
-    plain, _ = await measured(stage, agent, "Hello.")
-    # The first makes the archive. The others look there first for the same text: one more transaction, which only reads.
-    for content, reads, lock in (("She likes tea.", 0, 1), ("Rain in Lisbon.", 3, 0), ("A violin.", 3, 0)):
-        line = call("archival_memory_insert", content=content, tags=tags)
-        counted, answer = await measured(stage, agent, line, "Done.")
-        assert "success" in returns(answer)[-1]
-        # Where several servers write, making the first archive takes a lock that SQLite's one writer does without.
-        most = 11 + reads + (lock if stage.store.engine.dialect.name == "postgresql" else 0)
-        assert len(counted.statements) - len(plain.statements) <= most, counted.statements
-        assert counted.transactions - plain.transactions == 1 + bool(reads)
-
-
 @pytest.mark.parametrize("kind", ["llm_bad_request", "llm_error"])
 async def test_a_picture_the_model_refuses_does_not_silence_the_agent(stage: Stage, kind: ModelErrorKind) -> None:
     """Some servers answer 400 to a picture and some 500: it is asked again with a word in the picture's place."""

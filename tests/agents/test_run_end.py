@@ -10,13 +10,13 @@ from ricordo.agents.run_end import CALLBACK, HANDLER, close_all, close_expired_r
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
-from ricordo.domain.message import CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
-from ricordo.storage import agents, conversations, jobs, messages, runs
+from ricordo.storage import agents, jobs, messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams import make
@@ -138,25 +138,6 @@ async def test_only_a_run_whose_lease_expired_is_healed(
     assert not await store.write(lambda tx: heal(tx, ended))
     assert [m.text for m in await store.read(lambda tx: messages.of_run(tx, run.id))] == ["Hello?"]
     await stage.require_sound(agent)
-
-
-async def test_what_a_turn_summed_up_does_not_come_back_when_it_fails(stage: Stage, agent: str) -> None:
-    run = await open_run(stage, agent, said("One."), asked("call-1"), answered("call-1"))
-    first = await stage.history(agent)
-    before = len(first)
-    gone = tuple(message.id for message in first if message.role in ("assistant", "tool"))
-    part = CompactionPart("window", gone, 10, 5, 1000, 4, 3)
-    summary = make.message(make.agent(), role="summary", parts=(TextPart("They rang."), part), step_id=None)
-    thread = await stage.thread(agent)
-    placed = replace(summary, agent_id=agent, conversation_id=thread.id, run_id=run.id)
-    await make.stored_messages(stage.store, placed)
-    system, heard = first[0].id, next(message.id for message in first if message.role == "user")
-    window = [system, placed.id, heard]
-    await stage.store.write(lambda tx: conversations.save_window(tx, thread.id, window, "", added=before))
-    await stage.store.write(lambda tx: close_run(tx, run, "error", ERROR))
-    closed = await stage.thread(agent)
-    assert list(closed.window) == window
-    assert closed.message_count == len(await stage.history(agent))
 
 
 # Runs that a dead server left open.

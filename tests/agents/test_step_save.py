@@ -152,6 +152,10 @@ async def pair(stage: Stage, value: str) -> tuple[str, str]:
     return one, await stage.agent(block_ids=(shared.id,))
 
 
+def swap(old: str, new: str) -> Any:
+    return call("memory_replace", label="team", old_string=old, new_string=new)
+
+
 async def both(stage: Stage, one: str, other: str, first: Any, second: Any) -> tuple[Any, Any]:
     """Both agents read the block; `first` is said and saved by `one`, then `second` by `other`."""
     gate = Gate()
@@ -166,13 +170,7 @@ async def both(stage: Stage, one: str, other: str, first: Any, second: Any) -> t
 
 async def test_edits_of_different_lines_of_a_shared_block_both_stay(stage: Stage) -> None:
     one, other = await pair(stage, "tea\nmilk\nsugar")
-    early, late = await both(
-        stage,
-        one,
-        other,
-        call("memory_replace", label="team", old_string="tea", new_string="green tea"),
-        call("memory_replace", label="team", old_string="sugar", new_string="no sugar"),
-    )
+    early, late = await both(stage, one, other, swap("tea", "green tea"), swap("sugar", "no sugar"))
     assert returns(early) == [("success", "green tea\nmilk\nsugar")]
     assert returns(late) == [("success", "green tea\nmilk\nno sugar")]
     assert await stage.block(one, "team") == "green tea\nmilk\nno sugar"
@@ -185,13 +183,7 @@ async def test_edits_of_different_lines_of_a_shared_block_both_stay(stage: Stage
 
 async def test_edits_of_the_same_line_are_a_failure_the_second_agent_sees_and_can_mend(stage: Stage) -> None:
     one, other = await pair(stage, "tea")
-    early, late = await both(
-        stage,
-        one,
-        other,
-        call("memory_replace", label="team", old_string="tea", new_string="green tea"),
-        call("memory_replace", label="team", old_string="tea", new_string="black tea"),
-    )
+    early, late = await both(stage, one, other, swap("tea", "green tea"), swap("tea", "black tea"))
     assert returns(early) == [("success", "green tea")]
     ((status, told),) = returns(late)
     assert status == "error"
@@ -199,7 +191,7 @@ async def test_edits_of_the_same_line_are_a_failure_the_second_agent_sees_and_ca
     assert text_of(late) == "Other is done."
     assert await stage.block(other, "team") == "green tea"
     assert "green tea" in stage.model.requests[-1].messages[0].text
-    stage.lines += [call("memory_replace", label="team", old_string="green tea", new_string="both"), "Done."]
+    stage.lines += [swap("green tea", "both"), "Done."]
     assert returns(await stage.say(other)) == [("success", "both")]
     for agent in (one, other):
         await stage.require_sound(agent)

@@ -7,7 +7,7 @@ import pytest
 
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import PastTurn, collect, run_turn
-from ricordo.agents.turn_start import LEASE, REPEAT_WINDOW
+from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
@@ -19,7 +19,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.seams import make
-from tests.seams.stage import LIMIT, Gate, Stage, all_events, as_stored, roles, saved, soon, text_of
+from tests.seams.stage import LIMIT, Gate, Stage, all_events, roles, saved, soon, text_of
 from tests.seams.stores import Held, ManualClock
 
 DATABASES = ("sqlite", "postgresql")
@@ -102,20 +102,6 @@ async def test_a_repeat_by_otid_while_the_turn_runs_gets_the_same_answer(stage: 
     one, other = await asyncio.gather(collect(first), collect(again))
     assert (one.run, one.messages) == (other.run, other.messages)
     assert len(await stage.runs(agent)) == len(stage.model.requests) == 1
-
-
-async def test_a_clients_retry_with_the_same_body_within_ten_minutes_is_not_run_again(
-    stage: Stage, agent: str, clock: ManualClock
-) -> None:
-    stage.lines += ["One.", "Two.", "Three."]
-    first = await stage.say(agent, "Hi.", body_hash="abc")
-    clock.advance(REPEAT_WINDOW / SECOND - 10)
-    again = await stage.say(agent, "Hi.", body_hash="abc", is_retry=True)
-    assert (again.run, as_stored(again)) == (first.run, as_stored(first))
-    assert text_of(await stage.say(agent, "Ho.", body_hash="def", is_retry=True)) == "Two."
-    clock.advance(20)
-    assert text_of(await stage.say(agent, "Hi.", body_hash="abc", is_retry=True)) == "Three."
-    assert len(await stage.runs(agent)) == 3
 
 
 async def test_a_clients_retry_finds_no_run_of_another_organisation(stage: Stage, agent: str) -> None:

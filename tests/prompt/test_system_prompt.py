@@ -57,14 +57,6 @@ def test_the_archive_is_mentioned_once_it_holds_something_with_every_tag_once_in
     assert prompt(state, recall_count=0).text == golden("metadata_with_archive")
 
 
-def test_the_day_is_the_agents_own() -> None:
-    just_past_midnight_in_rome = replace(STATE, agent=replace(AGENT, timezone="Europe/Rome"))
-    now = to_micros(datetime(2026, 1, 20, 23, 30, tzinfo=UTC))
-    text = prompt(just_past_midnight_in_rome, now).text
-    assert "- The current system date is: Wednesday, January 21, 2026\n" in text
-    assert "- System prompt last recompiled: 2026-01-21 12:30:00 AM CET+0100\n" in text
-
-
 def test_what_tool_rules_tell_the_model_stands_behind_the_blocks() -> None:
     text = prompt(STATE, NOW, 12, "Begin with memory_replace.", "Speak before you stop.").text
     assert "\n\nBegin with memory_replace.\nSpeak before you stop.\n</tool_usage_rules>\n\n<memory_metadata>\n" in text

@@ -45,11 +45,6 @@ def test_a_prompt_names_the_tools_it_relies_on_and_fits_a_small_window(key: str)
     assert 100 < text_tokens(words) <= MOST_TOKENS
 
 
-def test_no_two_prompts_share_a_line_of_more_than_a_few_words() -> None:
-    lines = [line.strip() for key in BUILT_IN for line in set(text(key).splitlines()) if len(line.split()) > 6]
-    assert len(lines) == len(set(lines))
-
-
 @pytest.mark.parametrize("key", BUILT_IN)
 def test_a_prompt_is_trimmed_and_closes_the_sections_it_opens(key: str) -> None:
     words = text(key)
@@ -73,8 +68,3 @@ def test_an_agent_with_a_persona_is_to_be_honest_about_what_it_is(key: str) -> N
     words = text(key)
     assert "sincere" in words
     assert "persona" in words
-
-
-def test_an_unknown_text_is_an_error_of_ours() -> None:
-    with pytest.raises(FileNotFoundError):
-        text("no_such_prompt")

@@ -147,13 +147,6 @@ def test_a_summary_is_an_alert_in_the_users_role_that_counts_what_left() -> None
     assert alert["message"].endswith("\n Ada likes tea.")
 
 
-def test_what_users_say_is_an_event_for_the_types_that_want_it_so() -> None:
-    said = make.message(AGENT, "Roll.", created_at=NOON)
-    (packed,) = transcript([said], "UTC", 128_000, packs_user_messages=True)
-    assert orjson.loads(packed.text)["message"] == "Roll."
-    assert transcript([said], "UTC", 128_000) == (said,)
-
-
 NOW = to_micros(datetime(2026, 1, 20, 22, 13, 45, 999_999, tzinfo=UTC))
 TIME = "2026-01-20 02:13:45 PM PST-0800"
 
