@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from ricordo.domain.block import DEFAULT_LIMIT, Policy
-from ricordo.domain.block_schema import KINDS, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
+from ricordo.domain.block_schema import KINDS, BlockSchema, SchemaField, same_headings
 from ricordo.errors import Invalid, NotFound, RicordoError, Unavailable
 from ricordo.memory.sections import ParsedSections, Problem, read_sections, refuse
 
@@ -31,7 +31,6 @@ FOLDER = "block_schemas"  # in the data folder
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LARGEST_FILE = 65_536
 _LARGEST_LIMIT = 1_000_000_000
-_EMPTY_TITLE = '"title" is empty. Fill it in, or remove the line.'
 _POLICIES: tuple[Policy, ...] = get_args(Policy)
 _BLOCK_KEYS = {"title": str, "description": str, "policy": str, "limit": int, "fields": dict}
 _FIELD_KEYS = {
@@ -207,35 +206,25 @@ def _gap(token: str) -> str:
 
 def parse_schema(text: str, name: str, where: str = "") -> BlockSchema:
     """The schema that a TOML text lays down. Raises Invalid with every problem and its line, `where` in front of each."""
-    table = read_toml(text, where)
-    return schema_of(table, name, Lines(text), where=where)
-
-
-def schema_of(
-    table: Mapping[str, Any], name: str, lines: Lines, *, at: tuple[str | int, ...] = (), where: str = ""
-) -> BlockSchema:
-    """The schema in one table of a TOML text, which stands there `at` a path. Raises Invalid as `parse_schema` does."""
-    problems = _unfit(table, _BLOCK_KEYS, lines, at)
+    table, lines = read_toml(text, where), Lines(text)
+    problems = _unfit(table, _BLOCK_KEYS, lines)
     policy, limit = table.get("policy"), table.get("limit", DEFAULT_LIMIT)
     if isinstance(policy, str) and policy not in _POLICIES:
-        problems.append(lines.problem(f'"policy" must be one of: {", ".join(_POLICIES)}.', *at, "policy"))
+        problems.append(lines.problem(f'"policy" must be one of: {", ".join(_POLICIES)}.', "policy"))
     if type(limit) is int and not 1 <= limit <= _LARGEST_LIMIT:
-        problems.append(lines.problem(f'"limit" must lie between 1 and {_LARGEST_LIMIT} characters.', *at, "limit"))
-    if table.get("title") == "":
-        problems.append(lines.problem(_EMPTY_TITLE, *at, "title"))
+        problems.append(lines.problem(f'"limit" must lie between 1 and {_LARGEST_LIMIT} characters.', "limit"))
     tables = table.get("fields")
     fields: list[SchemaField] = []
     for key, value in tables.items() if isinstance(tables, dict) else ():
-        path = (*at, "fields", key)
         if not isinstance(value, dict):
-            problems.append(lines.problem(f'"{key}" must be a table. Write it as [fields.{key}].', *path))
+            problems.append(lines.problem(f'"{key}" must be a table. Write it as [fields.{key}].', "fields", key))
             continue
-        field, found = _field(key, value, lines, path)
+        field, found = _field(key, value, lines)
         problems += found
         fields += [field] if field else []
     if not tables:
-        problems.append(lines.problem("the schema has no fields. Give it one, as in [fields.name].", *at))
-    problems += [lines.problem(sentence, *at, "fields", each.name) for each, sentence in same_headings(fields)]
+        problems.append(lines.problem("the schema has no fields. Give it one, as in [fields.name]."))
+    problems += [lines.problem(sentence, "fields", each.name) for each, sentence in same_headings(fields)]
     if problems:
         refuse(problems, where)
     title, description = table.get("title") or SchemaField(name).title, table.get("description", "")
@@ -311,42 +300,26 @@ def _distance(reading: ParsedSections) -> int:
     return 2 if reading.problems else 1 if reading.missing else 0
 
 
-def _field(
-    name: str, table: Mapping[str, Any], lines: Lines, path: tuple[str | int, ...]
-) -> tuple[SchemaField | None, list[Problem]]:
-    problems = _unfit(table, _FIELD_KEYS, lines, path)
+def _field(name: str, table: Mapping[str, Any], lines: Lines) -> tuple[SchemaField | None, list[Problem]]:
+    problems = _unfit(table, _FIELD_KEYS, lines, "fields", name)
     kind = table.get("kind", "string")
     if isinstance(kind, str) and kind not in KINDS:
-        problems.append(lines.problem(f'"kind" must be one of: {", ".join(KINDS)}.', *path, "kind"))
-    if table.get("title") == "":
-        problems.append(lines.problem(_EMPTY_TITLE, *path, "title"))
+        problems.append(lines.problem(f'"kind" must be one of: {", ".join(KINDS)}.', "fields", name, "kind"))
     if problems:
         return None, problems
-    field = SchemaField(
-        name=name,
-        kind=cast(FieldKind, kind),
-        title=table.get("title", ""),
-        description=table.get("description", ""),
-        required=table.get("required", False),
-        max_length=table.get("max_length"),
-        max_items=table.get("max_items"),
-        default=_default(table.get("default")),
-    )
-    return field, [lines.problem(sentence, *path, key) for key, sentence in field.faults()]
+    default = table.get("default")
+    field = SchemaField(**{**table, "name": name, "default": tuple(default) if isinstance(default, list) else default})
+    return field, [lines.problem(sentence, "fields", name, key) for key, sentence in field.faults()]
 
 
-def _default(value: object) -> FieldValue:
-    return tuple(value) if isinstance(value, list) else cast(FieldValue, value)
-
-
-def _unfit(
-    table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, path: tuple[str | int, ...]
-) -> list[Problem]:
-    """A problem for each key that is not known here, or whose value is of another type."""
+def _unfit(table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str) -> list[Problem]:
+    """A problem for each key that is not known here, or whose value is of another type, or an empty title."""
     problems: list[Problem] = []
     for key, value in table.items():
         if key not in keys:
             problems.append(lines.problem(f'"{key}" is not known here. Use: {", ".join(keys)}.', *path, key))
         elif keys[key] is not object and type(value) is not keys[key]:
             problems.append(lines.problem(f'"{key}" must be {_CALLED[keys[key]]}.', *path, key))
+        elif (key, value) == ("title", ""):
+            problems.append(lines.problem('"title" is empty. Fill it in, or remove the line.', *path, key))
     return problems

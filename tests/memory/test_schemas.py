@@ -19,7 +19,6 @@ from ricordo.memory.schemas import (
     read_toml,
     require_follows,
     schema_names,
-    schema_of,
     schemas_in,
 )
 
@@ -61,14 +60,6 @@ def test_a_schema_is_read_with_its_fields_in_order() -> None:
         "propose",
         4000,
     )
-
-
-def test_a_schema_can_stand_in_a_table_of_a_larger_text() -> None:
-    text = 'course = "essay"\n[[block]]\ntitle = "A"\n[block.fields.x]\n[[block]]\ntitle = "B"\n[block.fields.y]\nkind = "words"\n'
-    first, second = read_toml(text)["block"]
-    assert schema_of(first, "a", Lines(text), at=("block", 0)).title == "A"
-    with pytest.raises(Invalid, match=r'^agents.toml: Line 8: "kind" must be one of'):
-        schema_of(second, "b", Lines(text), at=("block", 1), where="agents.toml")
 
 
 @pytest.mark.parametrize(
