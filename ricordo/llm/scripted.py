@@ -1,4 +1,4 @@
-"""A chat model that says what it is told to, and an embedder of words: for tests, demos and the authors of plugins. No network, no key."""
+"""A chat model that says what it is told to, and an embedder: for tests, demos and the authors of plugins. No network, no key."""
 
 import asyncio
 import hashlib
@@ -99,9 +99,10 @@ _WORD = re.compile(r"\w+")
 
 
 class ScriptedEmbedder:
-    """Puts each word at places that its hash says: the same text gives the same vector anywhere, and texts that share words lie close.
+    """Puts each word at places that its hash says: texts that share words lie close, and a text has one vector anywhere.
 
-    `asked` holds the texts of every call; `delay` is in seconds a call."""
+    `asked` holds the texts of every call; `delay` is in seconds a call.
+    """
 
     def __init__(self, *, name: str = "embedder", dimensions: int = 64, delay: float = 0) -> None:
         self.asked: list[list[str]] = []
