@@ -9,7 +9,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.agents.feed import Feed
 from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
 from ricordo.api.sse import sse_stream
 from ricordo.domain.event import (
@@ -37,18 +36,10 @@ RUN = make.run(AGENT)
 ENDED = make.run(AGENT, id=RUN.id, status="completed", stop_reason="end_turn", step_count=1)
 
 
-def event_stream(
-    *, tokens: bool = True, pings: bool = False, keepalive: float = 5, view: MessageFormat | None = None
-) -> Stream:
+def event_stream(*, tokens: bool = True, pings: bool = False, keepalive: float = 5) -> Stream:
     """A stream as one reader wants it."""
-    return partial(
-        sse_stream,
-        view=view or MessageFormat(),
-        clock=ManualClock(),
-        has_tokens=tokens,
-        has_pings=pings,
-        keepalive=keepalive,
-    )
+    options = {"has_tokens": tokens, "has_pings": pings, "keepalive": keepalive}
+    return partial(sse_stream, view=MessageFormat(), clock=ManualClock(), **options)
 
 
 def message(*parts: Part) -> Message:
@@ -155,23 +146,6 @@ async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() 
     assert [(event["id"], event["content"]) for event in events] == [(void.id, "Lost"), (one.id, "An"), (one.id, "ew.")]
 
 
-async def test_several_texts_of_one_message_add_up_too() -> None:
-    one = message(TextPart("One. "), ToolCallPart("call-1", "search", "{}"), TextPart("Two."))
-
-    events = await messages_told(event_stream(), text(one, "One. Tw"), saved(one))
-
-    words = [event["content"] for event in events if event["message_type"] == "assistant_message"]
-    assert "".join(words) == "One. Two."
-
-
-async def test_thoughts_of_which_only_the_proof_is_known_show_nothing() -> None:
-    one = message(ReasoningPart("", signature="proof"), TextPart("Yes."))
-
-    for tokens in (False, True):
-        events = await messages_told(event_stream(tokens=tokens), saved(one))
-        assert [event["message_type"] for event in events] == ["assistant_message"]
-
-
 async def test_a_failure_is_an_event_of_its_own_and_the_end() -> None:
     failed = make.run(AGENT, id=RUN.id, status="failed", stop_reason="error")
     events = played(Failed(failed, "internal_error", "It broke.", "KeyError"))
@@ -224,35 +198,17 @@ async def test_a_reader_that_leaves_while_nothing_happens_is_let_go() -> None:
         assert left.is_set()
 
 
-class Stored:
-    """What the database holds of the turn: readers that fell behind read it again."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.reads = 0
-
-    async def __call__(self) -> list[Message]:
-        """The saved messages, in order."""
-        self.reads += 1
-        return list(self.messages)
-
-
-def turn_of(messages: Sequence[Message], stored: Stored, size: int = 1) -> Iterator[Event]:
-    """What a turn tells of these messages: texts and calls in pieces of this size, parallel calls in turn; saves; the end."""
-    for one in messages:
-        calls: list[list[Event]] = []
-        for place, part in enumerate(one.parts):
-            if isinstance(part, ToolCallPart):
-                whole = part.arguments
-                starts = range(0, len(whole), size)
-                calls.append([piece(one, part, whole[at : at + size], part=place, named=at == 0) for at in starts])
-            elif isinstance(part, TextPart | ReasoningPart):
-                delta = thought if isinstance(part, ReasoningPart) else text
-                yield from (delta(one, part.text[at : at + size], place) for at in range(0, len(part.text), size))
-        yield from (event for events in zip_longest(*calls) for event in events if event)
-        stored.messages.append(one)
-        yield saved(one)
-    yield RunEnded(ENDED)
+def deltas_of(one: Message, size: int) -> Iterator[Event]:
+    """Texts and calls of a message in pieces of this size, parallel calls in turn."""
+    calls: list[list[Event]] = []
+    for place, part in enumerate(one.parts):
+        if isinstance(part, ToolCallPart):
+            whole, starts = part.arguments, range(0, len(part.arguments), size)
+            calls.append([piece(one, part, whole[at : at + size], part=place, named=at == 0) for at in starts])
+        elif isinstance(part, TextPart | ReasoningPart):
+            delta = thought if isinstance(part, ReasoningPart) else text
+            yield from (delta(one, part.text[at : at + size], place) for at in range(0, len(part.text), size))
+    yield from (event for events in zip_longest(*calls) for event in events if event)
 
 
 def add_up(events: Sequence[Any]) -> dict[str, Any]:
@@ -270,9 +226,9 @@ def add_up(events: Sequence[Any]) -> dict[str, Any]:
     return sums
 
 
-def some_messages(number: int) -> list[Message]:
-    """Messages with thoughts, words and two calls each."""
-    return [
+@given(number=st.integers(1, 3), size=st.integers(1, 9), kept=st.integers(0, 90), tokens=st.booleans())
+def test_however_far_the_deltas_came_the_sum_is_what_is_stored(number: int, size: int, kept: int, tokens: bool) -> None:
+    messages = [
         message(
             ReasoningPart(f"Let me think about {n}."),
             TextPart(f"I will look for {n}."),
@@ -281,31 +237,9 @@ def some_messages(number: int) -> list[Message]:
         )
         for n in range(number)
     ]
-
-
-@given(
-    capacity=st.integers(1, 30),
-    number=st.integers(1, 5),
-    size=st.integers(1, 9),
-    breath=st.integers(1, 60),
-    tokens=st.booleans(),
-)
-def test_whatever_the_queue_holds_and_however_slow_the_reader_the_sum_is_what_is_stored(
-    capacity: int, number: int, size: int, breath: int, tokens: bool
-) -> None:
-    async def read() -> dict[str, Any]:
-        stored = Stored()
-        reader = Feed(RUN, stored).subscribe(capacity=capacity)
-        reading = asyncio.create_task(told(event_stream(tokens=tokens), reader.events()))
-        for place, event in enumerate(turn_of(messages, stored, size)):
-            reader.put(event)
-            if place % breath == 0:
-                await asyncio.sleep(0)  # the reader gets on by a step
-        return add_up(await reading)
-
-    messages = some_messages(number)
-
-    assert asyncio.run(read()) == add_up(messages_response(messages, MessageFormat()))
+    events = [event for one in messages for event in (*list(deltas_of(one, size))[:kept], saved(one))]
+    added = add_up(asyncio.run(messages_told(event_stream(tokens=tokens), *events)))
+    assert added == add_up(messages_response(messages, MessageFormat()))
 
 
 async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again() -> None:
@@ -361,22 +295,6 @@ async def test_a_summary_and_a_question_for_approval_are_told_once() -> None:
     events = await messages_told(event_stream(), compacted, saved(summary), saved(asked), ApprovalAsked(RUN.id, asked))
 
     assert [event["message_type"] for event in events] == ["summary_message", "assistant_message"]
-
-
-async def test_a_reader_that_falls_behind_after_a_summary_is_not_told_it_again() -> None:
-    summary = make.message(AGENT, "What was said.", role="summary", run_id=RUN.id)
-    stored = Stored()
-    stored.messages.append(summary)
-    reader = Feed(RUN, stored).subscribe()
-    reader.put(Compacted(RUN.id, summary, 900, 300))
-    events = reader.events()
-    told_events = [await anext(events), await anext(events)]
-    reader.catch_up()
-    reader.put(RunEnded(ENDED))
-
-    told_events += [event async for event in events]
-
-    assert [type(event) for event in told_events] == [RunStarted, Compacted, RunEnded]
 
 
 async def test_a_cancelled_turn_ends_without_its_usage() -> None:

@@ -298,18 +298,6 @@ async def test_pings_carry_the_last_number_and_are_not_stored(stage: Stage, monk
     )
 
 
-async def test_a_run_whose_agent_is_gone_ends_its_stream(stage: Stage) -> None:
-    gate = Gate()
-    stage.lines.append(gate.line("Too late."))
-    agent = await stage.agent()
-    run = await begin(stage, agent)
-    await gate.reached()
-    await make.remove_agent(stage.store, agent)
-    gate.open()
-
-    assert kinds(await read(stage.runtime, run)) == ["stop_reason", "[DONE]"]
-
-
 async def test_a_server_that_stops_lets_readers_of_other_servers_runs_go(stage: Stage, elsewhere: Runtime) -> None:
     gate = Gate()
     stage.lines.append(gate.line("Later."))

@@ -46,7 +46,6 @@ def test_a_first_put_makes_the_user_and_the_block(http: httpx2.Client, ada: str)
 
 def test_a_name_that_nobody_can_have_makes_nobody(http: httpx2.Client, server: ServerInThread) -> None:
     before = server.rows()
-
     assert "cannot be called" in refused(http.put("/users/%20x/blocks/student", json={"body": ""}), 400)
     assert "is no user" in refused(http.put(f"/users/{new_id('user')}/blocks/a", json={"body": ""}), 404)
 
@@ -79,8 +78,9 @@ def test_the_history_is_newest_first_and_goes_on_where_it_ended(http: httpx2.Cli
     assert refused(http.get(f"/users/{ada}/blocks/student/history?limit=0"), 422)
 
 
-def test_a_version_is_read_restored_and_the_restore_is_a_version(http: httpx2.Client, ada: str) -> None:
-    first = put(http, ada, "student", "One")["version"]
+def test_a_version_is_read_and_restored_also_of_a_block_that_was_deleted(http: httpx2.Client, ada: str) -> None:
+    made = put(http, ada, "student", "One", title="Student", policy="direct")
+    first = made["version"]
     put(http, ada, "student", "Two")
 
     assert get(http, ada, f"student/versions/{first}")["body"] == "One"
@@ -89,19 +89,14 @@ def test_a_version_is_read_restored_and_the_restore_is_a_version(http: httpx2.Cl
     newest = get(http, ada, "student/history", limit=1)
     assert [one["message"] for one in newest] == [f"Restore student as of {first[:12]}"]
 
-
-def test_what_was_deleted_keeps_its_history_and_comes_back_with_its_settings(http: httpx2.Client, ada: str) -> None:
-    made = put(http, ada, "student", "One", title="Student", policy="direct")
-
     ok(http.delete(f"/users/{ada}/blocks/student", params={"message": "Old"}))
-
     refused(http.get(f"/users/{ada}/blocks/student"), 404)
     refused(http.delete(f"/users/{ada}/blocks/student"), 404)
-    gone, _ = get(http, ada, "student/history")
+    gone = get(http, ada, "student/history")[0]
     assert (gone["is_deleted"], gone["message"]) == (True, "Old")
     assert get(http, ada, f"student/versions/{gone['sha']}")["body"] is None
     refused(http.post(f"/users/{ada}/blocks/student/restore", json={"sha": gone["sha"]}), 404)
-    back = post(http, ada, "student/restore", sha=made["version"], message="Again")
+    back = post(http, ada, "student/restore", sha=first, message="Again")
     assert get(http, ada, "student/history")[0]["message"] == "Again"
     assert [back[name] for name in ("id", "body", "title", "policy")] == [made["id"], "One", "Student", "direct"]
 
