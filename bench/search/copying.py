@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Table, insert, literal, select
 
-from ricordo.search.records import read_documents
+from ricordo.search.reader import read_documents
 from ricordo.search.write_buffer import fingerprint
 from ricordo.storage import conversations
 from ricordo.storage.engine.store import Transaction

@@ -25,7 +25,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.search import flush, partitions
 from ricordo.search.indexer import Indexer
 from ricordo.search.pgvector import NAME, BuildPlan, PgVectorIndex
-from ricordo.search.records import POSTING_CHUNK
+from ricordo.search.reader import POSTING_CHUNK
 from ricordo.search.vector_index import VectorRecord
 from ricordo.settings import load_settings
 from ricordo.storage.engine.database import open_store

@@ -6,7 +6,7 @@ The names of months, days and spans are in `data/calendar.toml`.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
@@ -17,23 +17,18 @@ QUERY_LENGTH: Final = 1_000  # characters of a question that are read
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _by_word(lines: Iterable[tuple[int, str]]) -> dict[str, int]:
-    return {word: number for number, line in lines for word in line.split()}
-
-
-def _numbered(table: dict[str, str]) -> dict[str, int]:
-    return _by_word((int(number), line) for number, line in table.items())
+def _by_word(lines: Iterable[tuple[int | str, str]]) -> dict[str, int]:
+    return {word: int(number) for number, line in lines for word in line.split()}
 
 
 _calendar = load_words("calendar")
 MONTHS: Final = _by_word(enumerate(_calendar["months"], start=1))
 WEEKDAYS: Final = _by_word(enumerate(_calendar["weekdays"]))
-SEASONS: Final = _numbered(_calendar["seasons"])
-NUMBERS: Final = _numbered(_calendar["numbers"])
-AMBIGUOUS: Final = frozenset(_calendar["ambiguous"].split())
-NEVER_ALONE: Final = frozenset(_calendar["never_alone"].split())
-EVERY: Final = frozenset(_calendar["every"].split())
-THINGS: Final = frozenset(_calendar["things"].split())
+SEASONS: Final = _by_word(_calendar["seasons"].items())
+NUMBERS: Final = _by_word(_calendar["numbers"].items())
+AMBIGUOUS, NEVER_ALONE, EVERY, THINGS = (
+    frozenset(_calendar[name].split()) for name in ("ambiguous", "never_alone", "every", "things")
+)
 ALONE_ONLY_AFTER: Final[dict[str, list[str]]] = _calendar["alone_only_after"]
 PREPOSITIONS: Final[list[str]] = _calendar["prepositions"]
 # Kind and regular expression; kind, how many before this one, and regular expression.
@@ -125,10 +120,6 @@ def _counts_things(match: re.Match[str]) -> bool:
     return after is not None and after[1] in THINGS
 
 
-def _recent_years(today: date) -> Iterator[int]:
-    yield from range(today.year, today.year - YEARS_BACK - 1, -1)
-
-
 def _numbers(match: re.Match[str], _: date, __: bool) -> list[Days]:
     """2023-05-07, 7.5.2023; 5/7/2023 is the fifth of July for some and the seventh of May for others: both."""
     year, first, second = int(match["year"]), int(match["first"]), int(match["second"])
@@ -152,7 +143,11 @@ def _day_and_month(match: re.Match[str], today: date, is_name: bool) -> list[Day
     is_meant = name not in AMBIGUOUS or is_name or match["ordinal"] or _preposition(match)
     if not is_meant or (match.end() == match.end("day") and _counts_things(match)):
         return []
-    days = [found for year in _recent_years(today) for found in _day_of(year, MONTHS[name], day)]
+    days = [
+        found
+        for year in range(today.year, today.year - YEARS_BACK - 1, -1)
+        for found in _day_of(year, MONTHS[name], day)
+    ]
     return [found for found in days if found[0] <= today]
 
 
@@ -197,7 +192,7 @@ def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
     preposition = _preposition(match)
     if not preposition or preposition not in ALONE_ONLY_AFTER.get(word, {preposition}):
         return []
-    days = [_month_of(year, MONTHS[word]) for year in _recent_years(today)]
+    days = [_month_of(year, MONTHS[word]) for year in range(today.year, today.year - YEARS_BACK - 1, -1)]
     return [found for found in days if found[0] <= today]
 
 
@@ -221,21 +216,12 @@ def _counted_back(match: re.Match[str], today: date, _: bool) -> list[Days]:
 
 def _span(today: date, kind: str, count: int) -> Days:
     """The day, week (from Monday), weekend, month or year that lies this many before today's."""
+    if kind in ("month", "year"):
+        return _month_of(today.year, today.month - count) if kind == "month" else _month_of(today.year - count, 1, 12)
     monday = today - timedelta(days=today.weekday())
-    match kind:
-        case "day":
-            start = today - timedelta(days=count)
-            return start, start + timedelta(days=1)
-        case "week":
-            start = monday - timedelta(weeks=count)
-            return start, start + timedelta(weeks=1)
-        case "weekend":
-            start = monday + timedelta(days=5) - timedelta(weeks=count)
-            return start, start + timedelta(days=2)
-        case "month":
-            return _month_of(today.year, today.month - count)
-        case _:
-            return _month_of(today.year - count, 1, 12)
+    start, days = {"day": (today, 1), "week": (monday, 7), "weekend": (monday + timedelta(days=5), 2)}[kind]
+    start -= timedelta(days=count if kind == "day" else 7 * count)
+    return start, start + timedelta(days=days)
 
 
 # In this order: what one has read, the next do not see.

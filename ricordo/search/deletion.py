@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, delete, exists, select, update
 
 from ricordo.search import write_buffer
 from ricordo.search.partitions import is_row, lock_partition, partition_of
-from ricordo.search.records import (
+from ricordo.search.reader import (
     DOCUMENT_CHUNK,
     POSTING_CHUNK,
     VECTOR_CHUNK,

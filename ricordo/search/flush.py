@@ -13,8 +13,16 @@ from sqlalchemy import bindparam, update
 
 from ricordo.search import write_buffer
 from ricordo.search.partitions import lock_partition, partition_of
-from ricordo.search.reader import WORDS_LIMIT, shared_cache
-from ricordo.search.records import DOCUMENT_CHUNK, POSTING, POSTING_CHUNK, chunks_of, document_records, occurrences
+from ricordo.search.reader import (
+    DOCUMENT_CHUNK,
+    POSTING,
+    POSTING_CHUNK,
+    WORDS_LIMIT,
+    chunks_of,
+    document_records,
+    occurrences,
+    shared_cache,
+)
 from ricordo.search.write_buffer import LABEL, BufferRow
 from ricordo.storage.engine.repository import Appending, Missing
 from ricordo.storage.engine.store import Transaction

@@ -134,9 +134,7 @@ def delete_passage(tx: Transaction, scope: Scope, attached: Sequence[Archive], p
 
 
 def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    if rows:
-        entries = [message_entry(row) for row in rows]
-        _add(tx, "messages", rows[0]["agent_id"], rows[0]["organization_id"], entries)
+    _put(tx, "messages", [(row["agent_id"], row["organization_id"], message_entry(row)) for row in rows])
 
 
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
@@ -144,14 +142,14 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
 
     Those stored together count as parts of one text: a hit on one lifts the ones beside it.
     """
-    if new:
-        entries = [passage_entry(passage, passage.tags, new[0].id) for passage in new]
-        _add(tx, "passages", new[0].archive_id, new[0].organization_id, entries)
+    entries = [(one.archive_id, one.organization_id, passage_entry(one, one.tags, new[0].id)) for one in new]
+    _put(tx, "passages", entries)
 
 
 def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
-    _delete(tx, "messages", [(row.agent_id, row.organization_id, message_entry(row._asdict())) for row in rows])
+    entries = [(row.agent_id, row.organization_id, message_entry(row._asdict())) for row in rows]
+    _put(tx, "messages", entries, is_deleted=True)
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
@@ -159,7 +157,7 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
     tags = tags_of(tx, ids)
     rows = tx.all(_INDEXED_PASSAGES, {"ids": list(ids)})
     entries = [(row.archive_id, row.organization_id, passage_entry(row, tags.get(row.id, ()), row.id)) for row in rows]
-    _delete(tx, "passages", entries)
+    _put(tx, "passages", entries, is_deleted=True)
 
 
 def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
@@ -192,23 +190,17 @@ def message_entry(row: Mapping[str, Any]) -> IndexEntry:
 def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) -> IndexEntry:
     """How a passage is indexed, given as a value or a row; passages of one conversation count as parts of one text."""
     said = _SPEAKER.match(passage.text)
-    speaker = said[1] if said else ""
-    user_id, labels = passage.user_id, tuple(tags)
-    return IndexEntry(
-        passage.id, passage.text, passage.created_at, conversation, user_id, speaker=speaker, labels=labels
-    )
+    about = passage.id, passage.text, passage.created_at, conversation, passage.user_id
+    return IndexEntry(*about, speaker=said[1] if said else "", labels=tuple(tags))
 
 
-def _delete(tx: Transaction, kind: Kind, entries: Sequence[tuple[str, str, IndexEntry]]) -> None:
-    """Add rows of deletions to the buffers of those who own these entries."""
+def _put(
+    tx: Transaction, kind: Kind, entries: Sequence[tuple[str, str, IndexEntry]], *, is_deleted: bool = False
+) -> None:
+    """Add rows of documents, or of deletions, to the buffers of those who own these entries."""
     grouped: dict[tuple[str, str], list[IndexEntry]] = {}
     for owner_id, organization_id, entry in entries:
         grouped.setdefault((owner_id, organization_id), []).append(entry)
     for (owner_id, organization_id), some in grouped.items():
-        write_buffer.put(tx, kind, owner_id, some, is_deleted=True)
+        write_buffer.put(tx, kind, owner_id, some, is_deleted=is_deleted)
         write_buffer.flush_when_due(tx, kind, owner_id, organization_id, len(some))
-
-
-def _add(tx: Transaction, kind: Kind, owner_id: str, organization_id: str, entries: Sequence[IndexEntry]) -> None:
-    write_buffer.put(tx, kind, owner_id, entries)
-    write_buffer.flush_when_due(tx, kind, owner_id, organization_id, len(entries))

@@ -11,8 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ricordo.search import scoring
-from ricordo.search.reader import NO_POSTING, IndexCache, PartitionRow, joined_postings, posting_of, some_of
-from ricordo.search.records import POSTING, Documents, document_records, occurrences, read_documents
+from ricordo.search.reader import (
+    NO_POSTING,
+    POSTING,
+    Documents,
+    IndexCache,
+    PartitionRow,
+    document_records,
+    joined_postings,
+    occurrences,
+    posting_of,
+    read_documents,
+    some_of,
+)
 from ricordo.search.scoring import Posting, Spread
 from ricordo.search.write_buffer import ROLES, BufferRow, unpack
 

@@ -1,26 +1,52 @@
-"""Reads the index: one statement for the partitions, their buffers and the postings of a query, one for what changed since.
+"""How the index is packed into blobs, and how a search reads it.
 
-All of a search happens in one transaction, so a flush beside it is seen whole or not at all. What a process has read is cached by
-the number and the generation of a partition, and by how many documents were flushed: within a generation, flushes only append. So
-what another process flushed, deleted or rebuilt is noticed by the partition's row, which every search reads.
+One statement reads the partitions, their buffers and the postings of a query, one what changed since. All of a search happens in
+one transaction, so a flush beside it is seen whole or not at all. What a process has read is cached by the number and the
+generation of a partition, and by how many documents were flushed: within a generation, flushes only append. So what another
+process flushed, deleted or rebuilt is noticed by the partition's row, which every search reads.
 """
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import pairwise, product
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import LargeBinary, bindparam, cast, literal, null, select, union_all
 
-from ricordo.search.records import DOCUMENT_CHUNK, MOST_TIMES, NAMED, Documents, Postings, read_documents, read_postings
 from ricordo.search.scoring import Posting
+from ricordo.search.write_buffer import BufferRow
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import jobs
 from ricordo.storage.schema.search_tables import search_buffer, search_documents, search_partitions, search_postings
+
+DOCUMENT = np.dtype(
+    [
+        ("number", "<i8"),  # seq of the message or passage
+        ("created_at", "<i8"),  # microseconds UTC
+        ("conversation", "<u8"),
+        ("user", "<u8"),
+        ("length", "<u4"),  # words of the text
+        ("role", "u1"),
+        ("alive", "u1"),
+        ("asks", "u1"),  # the text ends with a question
+    ]
+)
+# `times`: how often the text holds the term, at most 127; the highest bit says that the speaker's name holds it.
+POSTING = np.dtype([("position", "<u4"), ("times", "u1")])
+NAMED = 0x80
+MOST_TIMES = 0x7F
+# A chunk is what one update rewrites, and what one row holds.
+DOCUMENT_CHUNK = 1024
+POSTING_CHUNK = 8192
+VECTOR_CHUNK = 256
+
+Documents = npt.NDArray[np.void]
+Postings = npt.NDArray[np.void]
 
 # Bytes of memory for partitions and for the postings of terms in them, and how many words of vocabularies, at some 100 bytes each.
 PARTITIONS_LIMIT = 224 * 1024 * 1024
@@ -30,57 +56,83 @@ WORDS_LIMIT = 100_000
 _MOST_CACHED = 8
 
 _Json = jobs.c.payload.type
-_OWNERS = each(bindparam("owners", type_=_Json))
+_OWNERS, _TERMS, _THESE = (each(bindparam(name, type_=_Json)) for name in ("owners", "terms", "partitions"))
 _PARTITIONS, _BUFFER, _POSTINGS = 0, 1, 2
 _NEVER = 2**40  # no chunk has such a number
+_NONE = (literal(0), literal(0), null())
 _INDEX = union_all(
     select(
         literal(_PARTITIONS).label("part"),
         search_partitions.c.owner_id.label("name"),
         search_partitions.c.seq.label("partition"),
         search_partitions.c.documents.label("number"),
-        search_partitions.c.generation,
-        search_partitions.c.vectors,
-        search_partitions.c.embedding,
+        *(search_partitions.c[name] for name in ("generation", "vectors", "embedding")),
         cast(null(), LargeBinary).label("data"),
     ).where(search_partitions.c.owner_id.op("IN")(_OWNERS)),
     select(
         literal(_BUFFER),
-        search_buffer.c.owner_id,
-        search_buffer.c.seq,
-        search_buffer.c.document,
-        literal(0),
-        literal(0),
-        null(),
+        *(search_buffer.c[name] for name in ("owner_id", "seq", "document")),
+        *_NONE,
         search_buffer.c.data,
     ).where(search_buffer.c.owner_id.op("IN")(_OWNERS)),
     select(
         literal(_POSTINGS),
-        search_postings.c.term,
-        search_postings.c.partition,
-        search_postings.c.chunk,
-        literal(0),
-        literal(0),
-        null(),
+        *(search_postings.c[name] for name in ("term", "partition", "chunk")),
+        *_NONE,
         search_postings.c.data,
     ).where(
         search_postings.c.partition.in_(
             select(search_partitions.c.seq).where(search_partitions.c.owner_id.op("IN")(_OWNERS))
         ),
-        search_postings.c.term.op("IN")(each(bindparam("terms", type_=_Json))),
+        search_postings.c.term.op("IN")(_TERMS),
     ),
 )
-_THESE = each(bindparam("partitions", type_=_Json))
 _CHANGED = union_all(
     select(search_documents.c.partition, null().label("term"), search_documents.c.chunk, search_documents.c.data).where(
         search_documents.c.partition.op("IN")(_THESE), search_documents.c.chunk >= bindparam("since")
     ),
     select(search_postings.c.partition, search_postings.c.term, search_postings.c.chunk, search_postings.c.data).where(
-        search_postings.c.partition.op("IN")(_THESE),
-        search_postings.c.term.op("IN")(each(bindparam("terms", type_=_Json))),
+        search_postings.c.partition.op("IN")(_THESE), search_postings.c.term.op("IN")(_TERMS)
     ),
 )
 NO_POSTING = Posting(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.bool_))
+
+
+def document_records(rows: list[BufferRow]) -> Documents:
+    """The records of these rows, in their order."""
+    values = [
+        (row.document, row.created_at, row.conversation, row.user, row.length, row.role, 1, row.asks) for row in rows
+    ]
+    return np.array(values, dtype=DOCUMENT)
+
+
+def occurrences(row: BufferRow) -> dict[str, int]:
+    """The terms of a row, labels among them, each with its `times`."""
+    counts: dict[str, int] = dict(Counter(row.text))
+    if len(row.text) > MOST_TIMES:
+        counts = {term: min(times, MOST_TIMES) for term, times in counts.items()}
+    for term in row.speaker:
+        counts[term] = counts.get(term, 0) | NAMED
+    return counts | dict.fromkeys(row.labels, 1) if row.labels else counts
+
+
+def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str, Any]]:
+    """Rows, the first of them at this position, cut where a chunk ends: the number and data of each chunk's part."""
+    end = position + len(rows)
+    cuts = [position, *range((position // size + 1) * size, end, size), end]
+    return [
+        {"chunk": start // size, "data": rows[start - position : stop - position].tobytes()}
+        for start, stop in pairwise(cuts)
+        if stop > start
+    ]
+
+
+def read_documents(data: bytes) -> Documents:
+    return np.frombuffer(data, dtype=DOCUMENT)
+
+
+def read_postings(data: bytes) -> Postings:
+    return np.frombuffer(data, dtype=POSTING)
 
 
 class SizedCache:
@@ -126,26 +178,6 @@ class IndexCache:
         self.words = SizedCache(WORDS_LIMIT)
 
 
-@dataclass(frozen=True, slots=True)
-class CachedPosting:
-    """The posting of a term in the flushed documents of a partition, when there were so many of them in this generation."""
-
-    partition: int
-    generation: int
-    documents: int
-    posting: Posting
-
-    def is_of(self, partition: Any) -> bool:
-        state = (partition.seq, partition.generation, partition.documents)
-        return (self.partition, self.generation, self.documents) == state
-
-    @property
-    def nbytes(self) -> int:
-        """The memory it takes, with 600 bytes beside its arrays."""
-        posting = self.posting
-        return 600 + posting.positions.nbytes + posting.times.nbytes + posting.named.nbytes
-
-
 def shared_cache(tx: Transaction) -> IndexCache:
     cache: IndexCache = tx.cache.setdefault(IndexCache, IndexCache())
     return cache
@@ -167,6 +199,11 @@ class PartitionRow:
     vectors: int
     embedding: str | None
 
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Postings of another state are read again."""
+        return self.seq, self.generation, self.documents
+
 
 @dataclass(slots=True)
 class Snapshot:
@@ -185,7 +222,7 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
     """The partitions of these owners with their buffers and documents, and the postings of these terms: two statements at most."""
     cache = cache_of(tx)
     keys = product(owners, terms) if len(owners) <= _MOST_CACHED else ()
-    known: dict[tuple[str, str], CachedPosting] = {key: found for key in keys if (found := cache.terms.get(key))}
+    known: dict[tuple[str, str], tuple[Any, Posting]] = {key: found for key in keys if (found := cache.terms.get(key))}
     missing = [term for term in dict.fromkeys(terms) if any((owner, term) not in known for owner in owners)]
     snapshot = Snapshot()
     chunks: dict[tuple[int, str | None], dict[int, bytes]] = {}
@@ -204,19 +241,20 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
         (partition, term)
         for partition in snapshot.partitions
         for term in terms
-        if term not in missing and not known[partition.owner_id, term].is_of(partition)
+        if term not in missing and known[partition.owner_id, term][0] != partition.state
     ]
     chunks |= _read_changes(tx, cache, snapshot, stale)
     new = [*stale, *((partition, term) for partition in snapshot.partitions for term in missing)]
     for partition, term in new:
         posting = decoded(chunks.get((partition.seq, term), {}))
-        read = CachedPosting(partition.seq, partition.generation, partition.documents, posting)
-        known[partition.owner_id, term] = read
+        read = known[partition.owner_id, term] = partition.state, posting
         if len(owners) <= _MOST_CACHED:
-            cache.terms.put((partition.owner_id, term), read, read.nbytes)
+            # Some 600 bytes are beside its arrays.
+            size = 600 + posting.positions.nbytes + posting.times.nbytes + posting.named.nbytes
+            cache.terms.put((partition.owner_id, term), read, size)
     for partition in snapshot.partitions:
         for term in terms:
-            posting = known[partition.owner_id, term].posting
+            _, posting = known[partition.owner_id, term]
             if len(posting.positions):
                 snapshot.postings[partition.seq, term] = posting
     return snapshot

@@ -126,7 +126,7 @@ def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
 
     What cannot be read is left out: an index is rebuilt when it is damaged, too. Messages have their conversations themselves.
     """
-    from ricordo.search.records import DOCUMENT, read_documents
+    from ricordo.search.reader import DOCUMENT, read_documents
 
     found: dict[int, int] = {}
     if partitions.kind_of(owner_id) == "messages":

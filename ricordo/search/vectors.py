@@ -16,8 +16,15 @@ from sqlalchemy import bindparam, delete, func, select, update
 from ricordo.errors import Conflict
 from ricordo.search import fusion
 from ricordo.search.partitions import NEW, EmbeddingBatch, lock_partition, partition_of
-from ricordo.search.reader import PartitionRow, cache_of
-from ricordo.search.records import DOCUMENT_CHUNK, VECTOR_CHUNK, Documents, chunks_of, read_documents
+from ricordo.search.reader import (
+    DOCUMENT_CHUNK,
+    VECTOR_CHUNK,
+    Documents,
+    PartitionRow,
+    cache_of,
+    chunks_of,
+    read_documents,
+)
 from ricordo.search.vector_index import VectorRecord
 from ricordo.storage.engine.repository import Appending
 from ricordo.storage.engine.store import Transaction, each

@@ -94,14 +94,6 @@ def _insert_from(documents: Table) -> Any:
 _INSERTS: Mapping[str, Any] = {"messages": _insert_from(messages), "passages": _insert_from(passages)}
 
 
-@dataclass(slots=True)
-class _Written:
-    """What this process wrote for an owner since it last added a job: too few is harmless, a sweep finds what was missed."""
-
-    rows: int = 0
-    asked_at: int = 0
-
-
 def put(tx: Transaction, kind: str, owner_id: str, entries: Sequence[IndexEntry], *, is_deleted: bool = False) -> None:
     if entries:
         values = [{"owner_id": owner_id, "document_id": e.id, "data": pack(e, is_deleted=is_deleted)} for e in entries]
@@ -110,16 +102,18 @@ def put(tx: Transaction, kind: str, owner_id: str, entries: Sequence[IndexEntry]
 
 def flush_when_due(tx: Transaction, kind: str, owner_id: str, organization_id: str, rows: int) -> None:
     """Add a job that flushes the owner's buffer, where one is due now that so many rows were added."""
-    written: dict[str, _Written] = tx.cache.setdefault(_Written, {})
-    known = written.get(owner_id) or _Written()
+    # How many rows this process wrote for an owner since it last added a job, and when that was: too few is harmless, a sweep
+    # finds what was missed.
+    written: dict[str, tuple[int, int]] = tx.cache.setdefault(flush_when_due, {})
+    before, asked_at = written.get(owner_id, (0, 0))
     now = tx.clock.now()
-    is_long = known.rows + rows >= LONG_BUFFER
-    is_first = now - known.asked_at >= FLUSH_DELAY
-    after = known if is_long else _Written(known.rows + rows, known.asked_at)
-    if is_long or is_first:
+    count = before + rows
+    is_long = count >= LONG_BUFFER
+    after = (count, asked_at)
+    if is_long or now - asked_at >= FLUSH_DELAY:
         is_new = add_flush_job(tx, kind, owner_id, organization_id, not_before=now if is_long else now + FLUSH_DELAY)
         # Rows that come after a flush which comes sooner than in that while must ask again.
-        after = _Written(0 if is_long else known.rows + rows, now if is_new and not is_long else 0)
+        after = (0 if is_long else count, now if is_new and not is_long else 0)
     tx.after_commit.append(lambda: written.__setitem__(owner_id, after))
 
 

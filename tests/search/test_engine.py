@@ -11,7 +11,7 @@ from ricordo.domain.message import Message
 from ricordo.search import fusion, index, partition_view, scoring
 from ricordo.search.engine import _from_outside
 from ricordo.search.index import MessageFilter, Query, SearchResult, insert_messages
-from ricordo.search.records import document_records, occurrences
+from ricordo.search.reader import document_records, occurrences
 from ricordo.search.words import query_terms
 from ricordo.search.write_buffer import IndexEntry, pack, unpack
 from ricordo.storage import conversations, messages

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.search.fusion import Similarities, common_of, focus, fuse, ranks, speaks, top
-from ricordo.search.records import DOCUMENT
+from ricordo.search.reader import DOCUMENT
 from ricordo.search.scoring import DocumentColumns, Posting, documents_of
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.search.records import DOCUMENT
+from ricordo.search.reader import DOCUMENT
 from ricordo.search.scoring import PAUSE, DocumentColumns, Posting, documents_of, lexical
 from ricordo.search.words import is_question
 

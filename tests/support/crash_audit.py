@@ -15,7 +15,7 @@ import orjson
 
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, Query
-from ricordo.search.records import read_documents, read_postings
+from ricordo.search.reader import read_documents, read_postings
 from ricordo.search.write_buffer import unpack
 from ricordo.storage.engine.postgres import open_postgres
 from ricordo.storage.engine.sqlite import open_sqlite
