@@ -8,14 +8,14 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict, ModelError, NotFound
 from ricordo.llm.chat import Embedder
 from ricordo.llm.registry.models import Embedders
 from ricordo.search import partitions, write_buffer
-from ricordo.search.partitions import NEW, EmbeddingBatch, PartitionOwner
+from ricordo.search.partitions import NEW, EmbeddingBatch
 from ricordo.search.vector_index import VectorIndex, VectorRecord
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import FencedStore
@@ -106,13 +106,11 @@ class Indexer:
         except NotFound:
             return self.embedders.default_handle()
 
-    def index_of(self, owner: PartitionOwner | None) -> VectorIndex | None:
+    def index_of(self, owner: Any) -> VectorIndex | None:
         """The outside index in which the owner's vectors are kept, if they are; None stands for an owner that was deleted."""
         return self.indexes.get((owner.vector_db if owner else None) or self.messages_index or "")
 
-    async def make_vectors(
-        self, name: str, embedding: str, owner: PartitionOwner, report: Report, done: int = 0
-    ) -> None:
+    async def make_vectors(self, name: str, embedding: str, owner: Any, report: Report, done: int = 0) -> None:
         """Embed the documents of the partition of this name that have no vector yet; `done` is what the job did before.
 
         With an outside index the vectors go there, under the owner's id.

@@ -73,15 +73,6 @@ _SOME_OF_PARTITION = [
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionOwner:
-    """Whose documents a partition holds: the owner's organization, the model it names, and where it wants its vectors kept."""
-
-    organization_id: str
-    embedding: str | None
-    vector_db: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class EmbeddingBatch:
     """Documents in a row that have no vector of this model yet, from position `start`; None where one is deleted."""
 
@@ -98,10 +89,9 @@ def kind_of(owner_id: str) -> str:
     return "messages" if owner_id.startswith("agent-") else "passages"
 
 
-def owner_of(tx: Transaction, owner_id: str) -> PartitionOwner | None:
-    """The owner of a partition; None where it was deleted."""
-    row = tx.first(_OWNER, {"owner_id": owner_id})
-    return PartitionOwner(row.organization_id, row.embedding, row.vector_db) if row else None
+def owner_of(tx: Transaction, owner_id: str) -> Any:
+    """Whose documents a partition holds: organization_id, the embedding model it names, and the vector_db; None where deleted."""
+    return tx.first(_OWNER, {"owner_id": owner_id})
 
 
 def partition_of(tx: Transaction, owner_id: str) -> Any:

@@ -28,12 +28,7 @@ class VectorRecord:
 
     def fields(self) -> dict[str, Any]:
         """What it can be filtered by, by name."""
-        filtered = {
-            "created_at": self.created_at,
-            "role": self.role,
-            "conversation": self.conversation,
-            "user_id": self.user_id,
-        }
+        filtered = {name: getattr(self, name) for name in ("created_at", "role", "conversation", "user_id")}
         return {**filtered, "tags": list(self.tags)}
 
 

@@ -201,12 +201,6 @@ async def test_a_unit_that_is_rolled_back_leaves_nothing_to_find(store: Store) -
     assert await store.read(lambda tx: find_messages(tx, "said", agent.id)) == []
 
 
-async def test_a_system_message_is_never_found(store: Store) -> None:
-    agent = (await make.stored_agent(store, make.agent(system="Speak of dragons."))).agent
-    for query in ("dragons", ""):
-        assert await store.read(lambda tx, query=query: find_messages(tx, query, agent.id)) == []  # type: ignore[misc]
-
-
 async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(store: Store) -> None:
     agent = (await make.stored_agent(store)).agent
     book = " ".join(f"word{number}" for number in range(30_000))

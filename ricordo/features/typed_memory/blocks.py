@@ -235,18 +235,20 @@ class HumanBlock(TypedBlock):
 
     def add_preference(self, preference: str) -> None:
         """Add a preference; a known one becomes the newest."""
-        preference = _require(preference, "preference")
-        self.preferences = [*(known for known in self.preferences if known != preference), preference]
+        self.preferences = _with_newest(self.preferences, _require(preference, "preference"))
 
     def add_fact(self, fact: str) -> None:
         """Add a fact about the user; a known one becomes the newest."""
-        fact = _require(fact, "fact")
-        self.facts = [*(known for known in self.facts if known != fact), fact]
+        self.facts = _with_newest(self.facts, _require(fact, "fact"))
 
     def newest(self) -> Self:
         """Return only the newest value of each list. Raises Invalid if a value is not a text."""
         whole = self.cleaned()
         return whole._with(**{name: getattr(whole, name)[-1:] for name in self.NUMBERS})
+
+
+def _with_newest(values: list[str], newest: str) -> list[str]:
+    return [*(value for value in values if value != newest), newest]
 
 
 def _state(value: str) -> SessionState:

@@ -27,18 +27,16 @@ def test_values_that_are_joined_are_split_as_they_were(values: list[str], separa
     assert brackets.split(brackets.join(cleaned, separator), separator) == cleaned
 
 
-def test_a_sign_that_separates_nothing_on_its_line_stays_bare() -> None:
-    assert brackets.join(["Reads, writes", "a|b"], ";") == "Reads, writes; a|b"
-    assert brackets.join(["Reads, writes", "a;b"], ",") == "Reads\\, writes, a;b"
-    assert brackets.join(["a|b", "c"], "|") == "a\\|b | c"
-
-
-def test_a_line_break_and_a_backslash_are_escaped() -> None:
-    assert brackets.join(["one\ntwo", "C:\\new"], ";") == "one\\ntwo; C:\\\\new"
-    assert brackets.split("one\\ntwo; C:\\\\new", ";") == ["one\ntwo", "C:\\new"]
-
-
-def test_a_backslash_that_people_wrote_before_another_sign_is_itself() -> None:
+def test_only_what_separates_on_its_line_a_line_break_and_a_backslash_are_escaped() -> None:
+    for values, separator, text in (
+        (["Reads, writes", "a|b"], ";", "Reads, writes; a|b"),
+        (["Reads, writes", "a;b"], ",", "Reads\\, writes, a;b"),
+        (["a|b", "c"], "|", "a\\|b | c"),
+        (["one\ntwo", "C:\\new"], ";", "one\\ntwo; C:\\\\new"),
+    ):
+        assert brackets.join(values, separator) == text
+        assert brackets.split(text, separator) == values
+    # A backslash that people wrote before another sign is itself.
     assert brackets.split("C:\\temp; \\,; \\", ";") == ["C:\\temp", "\\,", "\\"]
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from ricordo.app import open_in_thread
 from ricordo.errors import Invalid, NotFound, Unavailable
-from ricordo.features.typed_memory.blocks import HumanBlock
-from ricordo.features.typed_memory.client import InProcessClient, MemoryClient
+from ricordo.features.typed_memory.client import InProcessClient
 from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
 from ricordo.settings import ProviderSettings, Settings
 
@@ -29,16 +28,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessClient
     """A client on a database of its own."""
     with open_client(settings_in(tmp_path_factory.mktemp("data")), ProviderSettings.model_construct()) as opened:
         yield opened
-
-
-def test_an_agent_with_typed_memory_is_made_and_learns(client: InProcessClient) -> None:
-    as_any_other: MemoryClient = client
-    agent = BaseAgent(as_any_other, name="Coach", human=HumanBlock(name="Alice"), tags=["essays"])
-    agent.update_context(task="Brainstorm essay topics", note="Discussed identity")
-    agent.learn(preference="Likes Socratic questions", fact="Planning to study CS")
-    text = client.agents.blocks.retrieve("human", agent_id=agent.agent_id).value
-    assert text.split("\n")[:2] == ["[USER] Alice", "[TASK] Brainstorm essay topics"]
-    assert "[FACTS] Planning to study CS" in text
 
 
 def test_what_leaves_the_block_is_archived_and_found(client: InProcessClient) -> None:

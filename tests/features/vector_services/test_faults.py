@@ -89,17 +89,6 @@ async def test_a_fault_that_lasts_is_said_and_one_that_passed_is_forgotten(
     await works(index)
 
 
-@pytest.mark.parametrize("status", [429, 500])
-async def test_clients_that_try_again_get_over_one_fault(
-    kind: Kind, index: VectorIndex, server: JsonServer, status: int
-) -> None:
-    await works(index)
-    server.fails(status, 1, retry_after_ms="1")
-    if kind.name == "qdrant":  # its client does not
-        assert f"(status {status})" in await sentence(calls(index)["upsert"])
-    await works(index)
-
-
 async def test_what_a_service_says_about_a_bad_request_is_quoted_without_the_key(
     index: VectorIndex, server: JsonServer
 ) -> None:

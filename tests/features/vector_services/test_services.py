@@ -74,13 +74,6 @@ async def test_an_index_of_another_dimension_is_said_with_both(pinecone: Pinecon
         await index.upsert("agent-1", "model", [record(1)])
 
 
-async def test_who_it_is_is_asked_once(pinecone: Pinecone) -> None:
-    index, server = pinecone
-    for _ in range(3):
-        await index.search("agent-1", "model", unit(1), 1, ANY)
-    assert [seen.path for seen in server.seen] == ["/describe_index_stats", *["/query"] * 3]
-
-
 async def test_vectors_that_someone_else_put_there_are_no_documents(pinecone: Pinecone) -> None:
     index, server = pinecone
     await index.upsert("agent-1", "model", [record(1)])
@@ -173,18 +166,4 @@ async def test_a_plea_to_wait_is_a_refusal_by_number(start: Callable[[str], Any]
     with pytest.raises(Unavailable, match=r"status 429\). Try again later"):
         await found(index)
     assert await found(index) == [1]
-    await index.close()
-
-
-async def test_a_server_is_asked_nothing_but_what_is_needed(start: Callable[[str], Any]) -> None:
-    """The client would ask for the server's version from a thread of its own; and a collection is prepared once."""
-    server = start("qdrant")
-    index = QdrantIndex(server.url, KEY)
-    for number in range(1, 4):
-        await index.upsert("agent-1", "model", [record(number)])
-    await found(index)
-    paths = [seen.path.rpartition("/")[2] for seen in server.seen]
-    assert len(paths) == 1 + 1 + 5 + 3 + 1
-    assert paths[0] == "exists"
-    assert paths[-4:] == ["points", "points", "points", "query"]
     await index.close()

@@ -81,15 +81,6 @@ async def test_a_document_that_is_sent_again_is_replaced_whole(index: VectorInde
     assert await agree(index, records, VectorFilter(roles=("assistant",)), limit=1_000_000) == [3]
 
 
-async def test_a_repeat_changes_nothing(index: VectorIndex) -> None:
-    records = [record(number) for number in range(1, 6)]
-    for _ in range(3):
-        await index.upsert("agent-1", "model", records)
-    for _ in range(2):
-        await index.remove("agent-1", "model", [2])
-    assert len(await agree(index, [one for one in records if one.document != 2])) == 4
-
-
 async def test_a_space_that_was_never_written_has_nothing_and_can_be_forgotten(index: VectorIndex) -> None:
     assert await index.search("agent-none", "model", unit(1), 10, VectorFilter(roles=("user",))) == []
     await index.remove("agent-none", "model", [1, 2])
