@@ -71,8 +71,6 @@ _SOME_POSTINGS = select(search_postings.c.term, search_postings.c.chunk, search_
 _EMBEDDINGS = select(search_vectors.c.embedding).where(
     search_vectors.c.partition == bindparam("partition"), search_vectors.c.chunk == bindparam("chunk")
 )
-
-
 _VECTORS = select(search_vectors.c.data, search_vectors.c.dimensions).where(is_row(search_vectors))
 _PATCH_VECTORS = update(search_vectors).where(is_row(search_vectors)).values(data=bindparam("new_data"))
 _PATCH_DOCUMENTS = update(search_documents).where(is_row(search_documents)).values(data=bindparam("new_data"))
@@ -153,10 +151,8 @@ def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
     partition = partition_of(tx, owner_id)
     positions = _positions(tx, partition.seq, list(deleted)) if partition else np.zeros(0, dtype=np.int64)
     terms = {term for row in rows for term in occurrences(row)} if len(positions) else set()
-    seqs = tuple([row.seq for row in rows])
-    return Deletion(
-        owner_id, partition.seq if partition else None, tuple(deleted), seqs, positions, tuple(sorted(terms))
-    )
+    seqs, number = tuple([row.seq for row in rows]), partition.seq if partition else None
+    return Deletion(owner_id, number, tuple(deleted), seqs, positions, tuple(sorted(terms)))
 
 
 def _mark_documents(deletion: Deletion, chunks: Sequence[int], tx: Transaction) -> Iterator[Write]:

@@ -33,8 +33,10 @@ AT_ONCE = 500
 _JSON = messages.c.parts.type
 _IDS = each(bindparam("ids", type_=_JSON))
 _OWNERS = union_all(
-    select(agents.c.id, agents.c.organization_id).where(agents.c.organization_id != DELETED),
-    select(archives.c.id, archives.c.organization_id).where(archives.c.organization_id != DELETED),
+    *(
+        select(table.c.id, table.c.organization_id).where(table.c.organization_id != DELETED)
+        for table in (agents, archives)
+    )
 ).subquery()
 _SOME_OWNERS = (
     select(_OWNERS.c.id, _OWNERS.c.organization_id)
@@ -200,7 +202,14 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
     handle = indexer.wanted_model(owner.embedding)
     documents = await store.read(lambda tx: count_documents(tx, owner_id))
     total = documents * (2 if handle else 1)
-    seen = await _build(indexer, owner_id, total, report)
+    seen: list[int] = []
+    done, after = 0, _START
+    conversations = await store.read(lambda tx: conversations_of(tx, owner_id))
+    while portion := await store.read(lambda tx, after=after: read_portion(tx, owner_id, after, conversations)):  # type: ignore[misc]
+        await store.write(lambda tx, portion=portion: add_portion(tx, owner_id, portion))  # type: ignore[misc]
+        seen += portion.seen
+        done, after = done + len(portion.entries), portion.after
+        report(min(done, total), total)
     if handle:
         await indexer.make_vectors(owner_id + NEW, handle, owner, report, documents)
     await store.write(lambda tx: take_over(tx, owner_id, seen))
@@ -225,20 +234,6 @@ async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
         await indexer.embed(job, report)
         return
     await indexer.make_vectors(owner_id, handle + NEW, owner, report)
-
-
-async def _build(indexer: "Indexer", owner_id: str, total: int, report: Report) -> list[int]:
-    """Fill the new index with words; returns the rows of the owner's buffer that it holds already."""
-    store, done, after = indexer.store, 0, _START
-    seen: list[int] = []
-    conversations = await store.read(lambda tx: conversations_of(tx, owner_id))
-    while portion := await store.read(lambda tx, after=after: read_portion(tx, owner_id, after, conversations)):  # type: ignore[misc]
-        await store.write(lambda tx, portion=portion: add_portion(tx, owner_id, portion))  # type: ignore[misc]
-        seen += portion.seen
-        done += len(portion.entries)
-        after = portion.after
-        report(min(done, total), total)
-    return seen
 
 
 async def _drop_remains(indexer: "Indexer", owner_id: str) -> None:

@@ -87,15 +87,8 @@ class PassageCalls(_Calls):
 
         def work(tx: Transaction) -> list[Passage]:
             state, now = agents.load(tx, self._scope, agent_id), tx.clock.now()
-            passage = Passage(
-                id=new_id("passage"),
-                organization_id=self._scope.organization_id,
-                archive_id="",
-                text=text,
-                created_by=self._scope.user_id,
-                created_at=now,
-                updated_at=now,
-            )
+            mine = Passage(new_id("passage"), self._scope.organization_id, "", text, created_at=now, updated_at=now)
+            passage = replace(mine, created_by=self._scope.user_id)
             return [replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)]
 
         return self._write(work)

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
@@ -74,9 +73,7 @@ class GitUserStorage:
     def __enter__(self) -> "GitUserStorage":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _opened(self) -> Store:
@@ -120,13 +117,11 @@ class UserBlockManager(_OneUser):
 
     def get_block_markdown(self, label: str) -> str | None:
         """Return a block as Markdown with a front matter."""
-        block = self._block(label)
-        return None if block is None else to_markdown(label, block.value, self.storage.schema(block.schema_ref))
+        return self._shown(label, to_markdown)
 
     def get_block_toml(self, label: str) -> str | None:
         """Return a block as TOML, with fields if it has a schema."""
-        block = self._block(label)
-        return None if block is None else to_toml(label, block.value, self.storage.schema(block.schema_ref))
+        return self._shown(label, to_toml)
 
     def update_block(self, label: str, text: str, *, message: str | None = None, schema_ref: str | None = None) -> str:
         """Write the block; returns the id of the new version. Raises Invalid, TooLong."""
@@ -178,6 +173,10 @@ class UserBlockManager(_OneUser):
     def restore_version(self, label: str, sha: str) -> str:
         """Restore an older text as a new version; returns its id. Raises NotFound."""
         return _head(self._change(lambda tx, owned: user_memory.restore(tx, owned, label, sha, owned.actor)))
+
+    def _shown(self, label: str, write: Callable[..., str]) -> str | None:
+        block = self._block(label)
+        return None if block is None else write(label, block.value, self.storage.schema(block.schema_ref))
 
     def _update_from(self, parse: Callable[..., ParsedText], label: str, source: str, message: str | None) -> str:
         block = self._block(label)
@@ -287,18 +286,16 @@ class PendingDiffStore(_OneUser):
         return proposal
 
     def _diff(self, proposal: Proposal) -> PendingDiff:
+        known = {name: getattr(proposal, name) for name in ("id", "reasoning", "confidence", "status")}
         return PendingDiff(
-            id=proposal.id,
             user_id=self.user_id,
             agent_id=proposal.author.id,
             block_label=proposal.label,
             current_value=proposal.base_value,
             proposed_value=proposal.value,
-            reasoning=proposal.reasoning,
-            confidence=proposal.confidence,
-            status=proposal.status,
             created_at=_iso(proposal.created_at) or "",
             reviewed_at=_iso(proposal.resolved_at),
+            **known,
         )
 
 
