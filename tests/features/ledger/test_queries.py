@@ -168,15 +168,6 @@ async def test_what_a_deleted_thread_spent_stays_in_the_ledger(store: SqliteStor
     assert (await store.read(lambda tx: runs.get(tx, scope, kept.id))).usage == Usage(1, 1)
 
 
-async def test_a_run_that_is_deleted_leaves_what_it_spent(store: SqliteStore, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    run = await turn(store, agent, Usage(10, 4), Usage(2))
-    before, counted = await spent(store, "purpose"), await used(store)
-    await store.write(lambda tx: runs.delete_one(tx, scope, run.id))
-    assert await spent(store, "purpose") == before
-    assert await used(store) == counted
-
-
 async def test_an_open_run_cannot_be_deleted(store: SqliteStore, scope: Scope) -> None:
     agent = (await make.stored_agent(store)).agent
     run = await turn(store, agent, Usage(10, 4), ended_at=None)
