@@ -82,12 +82,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _shared_work() -> Iterator[None]:
     """What takes longer than most tests and is the same for all is done once or not at all: see `tests/support/sharing.py`."""
-    with (
-        sharing.shared_statements(),
-        sharing.shared_compiler(),
-        sharing.shared_embedding_model(),
-        sharing.no_certificates(),
-    ):
+    with sharing.shared_work():
         yield
 
 

@@ -1,7 +1,5 @@
 """Many writers of one user's memory, in two processes on one PostgreSQL: no edit is lost, and only those collide that have to."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.campaigns.sizes import short_and_long
@@ -11,7 +9,7 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.mark.parametrize(("writers", "edits"), short_and_long((6, 8), (50, 200)))
-async def test_writers_in_two_processes_lose_nothing(tmp_path: Path, writers: int, edits: int) -> None:
-    report = await run_campaign(tmp_path, writers=writers, edits=edits)
-    print(report)
-    assert report.versions == len(SHARED) + 1 + writers * edits
+async def test_writers_in_two_processes_lose_nothing(writers: int, edits: int) -> None:
+    versions, met = await run_campaign(writers=writers, edits=edits)
+    assert met > 0
+    assert versions == len(SHARED) + 1 + writers * edits

@@ -24,7 +24,17 @@ LOAD = embedded._load  # for tests of the loading itself
 
 
 @contextmanager
-def shared_statements() -> Iterator[None]:
+def shared_work() -> Iterator[None]:
+    """Share prepared statements, compiled ones and the embedding model; read no certificates, which tests need not."""
+    with pytest.MonkeyPatch.context() as patch:
+        _share_statements(patch)
+        _share_compiler(patch)
+        _share_embedding_model(patch)
+        patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+        yield
+
+
+def _share_statements(patch: pytest.MonkeyPatch) -> None:
     """Let all stores on databases of one kind share their prepared statements, which it takes tens of milliseconds to compile."""
     prepared: dict[str, WeakKeyDictionary[Any, Any]] = {}
     bulk: dict[str, WeakKeyDictionary[Any, Any]] = {}
@@ -35,13 +45,10 @@ def shared_statements() -> Iterator[None]:
         self._prepared = prepared.setdefault(dialect.name, self._prepared)
         self._bulk = bulk.setdefault(dialect.name, self._bulk)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Statements, "__init__", share)
-        yield
+    patch.setattr(Statements, "__init__", share)
 
 
-@contextmanager
-def shared_compiler() -> Iterator[None]:
+def _share_compiler(patch: pytest.MonkeyPatch) -> None:
     """Let all engines of SQLite share what SQLAlchemy compiles for the statements that are not prepared."""
     make = sqlite.make_engine
     first = make(Path(":memory:"), "normal")
@@ -54,31 +61,15 @@ def shared_compiler() -> Iterator[None]:
         engine._compiled_cache = first._compiled_cache
         return engine
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite, "make_engine", share)
-        yield
+    patch.setattr(sqlite, "make_engine", share)
 
 
-@contextmanager
-def no_certificates() -> Iterator[None]:
-    """Let clients trust nobody: each reads a hundred certificates when it is made, and servers of tests need none of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
-        yield
-
-
-@contextmanager
-def shared_embedding_model() -> Iterator[None]:
+def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:
     """Let all models that read the files of the installed package share them, and the words they find in them."""
     loaded, words = cache(lambda: LOAD(None)), cache(lambda: RelatedWords(*loaded()))
-
-    def load_once(folder: Any) -> Any:
-        return LOAD(folder) if folder else loaded()
 
     def know_once(tokenizer: Any, table: Any) -> Any:
         return words() if tokenizer is loaded()[0] else RelatedWords(tokenizer, table)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "_load", load_once)
-        patch.setattr(embedded, "RelatedWords", know_once)
-        yield
+    patch.setattr(embedded, "_load", lambda folder: LOAD(folder) if folder else loaded())
+    patch.setattr(embedded, "RelatedWords", know_once)
