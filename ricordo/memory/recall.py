@@ -16,6 +16,7 @@ from ricordo.domain.passage import Archive, Passage, Relevance
 from ricordo.errors import RicordoError
 from ricordo.llm.chat import KnowsWords
 from ricordo.llm.registry.models import Embedders
+from ricordo.memory.working_memory import PassageDraft
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
 from ricordo.search.vector_index import VectorFilter, VectorIndex
@@ -188,40 +189,30 @@ _LOOKED_AT = 10
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPassage:
-    """A text that is in the archive, or on its way there. `created_at` is None while it waits for its step to be saved."""
-
-    id: str
-    text: str
-    tags: tuple[str, ...]
-    created_at: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Likeness:
     """The existing text that is most like another; `is_same` where they differ in white space at most.
 
     `is_kept` where it has all the tags of the other besides.
     """
 
-    existing: KnownPassage
+    existing: Passage | PassageDraft
     is_same: bool = False
     is_kept: bool = False
 
 
 async def passages_like(
     recall: Recall, archives: Sequence[Archive], text: str, user_id: str | None = None
-) -> list[KnownPassage]:
+) -> list[Passage]:
     """The passages of these archives that may be like the text: those its own words find first.
 
     With `user_id` only those about this user and those about nobody in particular.
     """
     wanted = PassageFilter(tuple(archive.id for archive in archives), user_id=user_id)
     found = await recall.passages(text, wanted, _LOOKED_AT, "fts") if archives else []
-    return [KnownPassage(hit.passage.id, hit.passage.text, hit.passage.tags, hit.passage.created_at) for hit in found]
+    return [hit.passage for hit in found]
 
 
-def most_alike(text: str, tags: Sequence[str], existing: Iterable[KnownPassage]) -> Likeness | None:
+def most_alike(text: str, tags: Sequence[str], existing: Iterable[Passage | PassageDraft]) -> Likeness | None:
     """The text that says the same, or nearly the same in most of its words; None where there is none."""
     words, plain = set(terms(text)), text.split()
     best: tuple[float, Likeness] | None = None

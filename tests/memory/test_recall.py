@@ -10,7 +10,8 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Unavailable
 from ricordo.llm.registry.models import Models
 from ricordo.llm.scripted import ScriptedEmbedder
-from ricordo.memory.recall import FoundMessage, KnownPassage, Recall, most_alike
+from ricordo.memory.recall import FoundMessage, Recall, most_alike
+from ricordo.memory.working_memory import PassageDraft
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.search.indexer import Indexer
 from ricordo.settings import ProviderSettings, Settings
@@ -175,9 +176,9 @@ async def test_a_search_within_a_fork_finds_what_it_shares_and_nothing_that_was_
     assert texts(await library.recall.messages("tea", MessageFilter((agent.id,), fork.id), 10)) == {"Tea of the fork."}
 
 
-def existing(text: str, *tags: str, id: str = "passage-1") -> KnownPassage:
+def existing(text: str, *tags: str, id: str = "passage-1") -> PassageDraft:
     """A text that is there already."""
-    return KnownPassage(id, text, tags)
+    return PassageDraft("call-1", id, text, tags)
 
 
 def test_the_same_words_are_the_same_nearly_the_same_nearly_so_and_others_something_else() -> None:

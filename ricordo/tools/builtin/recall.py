@@ -6,9 +6,9 @@ from typing import Any, Literal
 from ricordo.domain.clock import SECOND, parse_date, to_datetime, zone
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, ReasoningPart
-from ricordo.domain.passage import Relevance
+from ricordo.domain.passage import Passage, Relevance
 from ricordo.errors import Invalid
-from ricordo.memory.recall import KnownPassage, Likeness, most_alike, passages_like
+from ricordo.memory.recall import Likeness, most_alike, passages_like
 from ricordo.memory.working_memory import PassageDraft
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage.messages import searchable_text
@@ -87,9 +87,8 @@ async def archival_memory_insert(context: ToolContext, content: str, tags: list[
     if not content.strip():
         raise Invalid("There is nothing to archive: content is empty. Call the tool again with the text to keep.")
     draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
-    pending = [KnownPassage(other.id, other.text, other.tags) for other in context.memory.passages]
     archived = await passages_like(context.recall, context.state.archives, content, context.scope.subject_id)
-    alike = most_alike(content, draft.tags, [*pending, *archived])
+    alike = most_alike(content, draft.tags, [*context.memory.passages, *archived])
     where = zone(context.state.agent.timezone)
     if alike and alike.is_kept:
         return f"Not archived again: the same text is there already, as {_described(alike, where)}."
@@ -159,7 +158,7 @@ def time_ago(micros: int) -> str:
 def _described(alike: Likeness, where: tzinfo) -> str:
     """The passage as a notice names it: `passage-… of 2026-01-20 [tea]: "Ada loves…"`."""
     passage = alike.existing
-    date = "this step" if passage.created_at is None else _timestamp(passage.created_at, where)[: len("2026-01-20")]
+    date = _timestamp(passage.created_at, where)[: len("2026-01-20")] if isinstance(passage, Passage) else "this step"
     tags = f" [{', '.join(passage.tags)}]" if passage.tags else ""
     shown = " ".join(passage.text.split())
     shortened = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
