@@ -10,7 +10,7 @@ from typing import Any
 
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services import service as shared
-from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts, VectorService
+from ricordo.features.vector_services.service import Condition, ServiceIndex
 from ricordo.search.vector_index import VectorRecord
 
 _OPERATORS = {"in": "$in", "any": "$in", "eq": "$eq", "gte": "$gte", "lte": "$lte"}
@@ -21,21 +21,14 @@ class PineconeIndex(ServiceIndex):
     """Vectors in a Pinecone index, through the official client, which tries again by itself after 429 and 5xx."""
 
     name = "pinecone"
+    TITLE, KEY_VARIABLE, ADDRESS_VARIABLE = "Pinecone", "PINECONE_API_KEY", "PINECONE_INDEX_HOST"
     # Pinecone takes a thousand vectors or two megabytes a request; some room is left for what surrounds them.
     MOST_ITEMS, MOST_BYTES = 1_000, 2 * 1024 * 1024 - 64 * 1024
-
-    def __init__(
-        self, api_key: str, host: str, *, prefix: str = shared.DEFAULT_PREFIX, timeouts: ServiceTimeouts | None = None
-    ) -> None:
-        service = VectorService("Pinecone", host, "PINECONE_API_KEY", "PINECONE_INDEX_HOST", api_key)
-        super().__init__(service, prefix, timeouts)
 
     async def _open(self) -> Any:
         pinecone_index = await asyncio.to_thread(_index_class)
         async with self._request(self._timeouts.search):
-            index = pinecone_index(
-                host=self._service.address, api_key=self._service.key, timeout=self._timeouts.write + 1
-            )
+            index = pinecone_index(host=self._address, api_key=self._key, timeout=self._timeouts.write + 1)
             try:
                 stats = await index.describe_index_stats()
                 self._require_likeness(stats.metric, stats.dimension)
@@ -47,7 +40,7 @@ class PineconeIndex(ServiceIndex):
     def _require_likeness(self, metric: str | None, dimension: int | None) -> None:
         """An index that ranks by distance would return the worst first, and one without a dimension is none for vectors."""
         if dimension is None:
-            raise self._service.unexpected_answer()
+            raise self.unexpected_answer()
         if metric not in (None, *_METRICS):
             raise Unavailable(
                 f'The Pinecone index at PINECONE_INDEX_HOST ranks by "{metric}". Make one that ranks by cosine, '
@@ -85,13 +78,13 @@ class PineconeIndex(ServiceIndex):
         errors = shared.library("pinecone.errors", "Pinecone")
         match error:
             case errors.ApiError():
-                return self._service.refused(error.status_code, error.message)
+                return self.refused(error.status_code, error.message)
             case errors.PineconeConnectionError():
-                return self._service.unreachable()
+                return self.unreachable()
             case errors.ResponseParsingError():
-                return self._service.unexpected_answer()
+                return self.unexpected_answer()
             case errors.PineconeError():
-                return self._service.failed(str(error))
+                return self.failed(str(error))
         return None
 
 

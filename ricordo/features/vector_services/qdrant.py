@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services import service as shared
-from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts, VectorService
+from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts
 from ricordo.search.vector_index import VectorRecord
 
 T = TypeVar("T")
@@ -25,6 +25,7 @@ class QdrantIndex(ServiceIndex):
     """Vectors in Qdrant at `location`, an address or a folder or `:memory:`, through the official client."""
 
     name = "qdrant"
+    TITLE, KEY_VARIABLE = "Qdrant", "QDRANT_API_KEY"
     MOST_ITEMS, MOST_BYTES = 1_000, 8 * 1024 * 1024  # a server takes 32 MB by default
 
     def __init__(
@@ -36,9 +37,8 @@ class QdrantIndex(ServiceIndex):
         timeouts: ServiceTimeouts | None = None,
     ) -> None:
         self._is_local = not location.startswith(("http://", "https://"))
-        address_variable = "QDRANT_PATH" if self._is_local else "QDRANT_URL"
-        service = VectorService("Qdrant", location, "QDRANT_API_KEY", address_variable, api_key or "")
-        super().__init__(service, prefix, timeouts)
+        self.ADDRESS_VARIABLE = "QDRANT_PATH" if self._is_local else "QDRANT_URL"
+        super().__init__(api_key or "", location, prefix=prefix, timeouts=timeouts)
         self._prepared: set[str] = set()
         # The local mode blocks while it works, and its files belong to the thread that opened them.
         self._thread = ThreadPoolExecutor(1, "qdrant") if self._is_local else None
@@ -61,7 +61,7 @@ class QdrantIndex(ServiceIndex):
             if await _where_it_is(client, namespace, client.upsert(namespace, structs)):
                 return
             self._prepared.discard(namespace)  # another process dropped it after we had prepared it
-        raise self._service.failed(f"collection {namespace} was dropped while it was written")
+        raise self.failed(f"collection {namespace} was dropped while it was written")
 
     async def _delete(self, client: Any, namespace: str, documents: list[int]) -> None:
         await _where_it_is(client, namespace, client.delete(namespace, documents))
@@ -111,14 +111,14 @@ class QdrantIndex(ServiceIndex):
 
     async def _open(self) -> Any:
         qdrant_client = await asyncio.to_thread(shared.library, "qdrant_client", "Qdrant")
-        place = self._service.address
+        place = self._address
         options: dict[str, Any] = (
             {"path": place} if self._is_local else {"url": place, "timeout": ceil(self._timeouts.write) + 1}
         )
         if place == ":memory:":
             options = {"location": place}
-        if self._service.key and not self._is_local:
-            options["api_key"] = self._service.key
+        if self._key and not self._is_local:
+            options["api_key"] = self._key
 
         async def opened() -> Any:
             # The check of versions would call the server from a thread of its own, unasked.
@@ -132,17 +132,17 @@ class QdrantIndex(ServiceIndex):
         exhausted = shared.library("qdrant_client.common.client_exceptions", "Qdrant").ResourceExhaustedResponse
         match error:
             case exceptions.UnexpectedResponse():
-                return self._service.refused(error.status_code or 0, _said(error))
+                return self.refused(error.status_code or 0, _said(error))
             case exhausted():
-                return self._service.refused(429)
+                return self.refused(429)
             case exceptions.ResponseHandlingException():
                 # The client wraps what it could not send and what it could not read in one class.
                 is_answered = isinstance(error.source, ValueError)
-                return self._service.unexpected_answer() if is_answered else self._service.unreachable()
+                return self.unexpected_answer() if is_answered else self.unreachable()
             case ValueError() | AssertionError() | AttributeError() if not self._is_local:
-                return self._service.unexpected_answer()  # no JSON, or without what the client counts on
+                return self.unexpected_answer()  # no JSON, or without what the client counts on
         # The local mode is an engine in this process: files, locks, arrays and SQLite fail in their own ways.
-        return self._service.failed(f"{type(error).__name__}: {error}") if self._is_local else None
+        return self.failed(f"{type(error).__name__}: {error}") if self._is_local else None
 
 
 async def _where_it_is(client: Any, collection: str, asking: Awaitable[T]) -> T | None:

@@ -10,8 +10,8 @@ import importlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -86,75 +86,23 @@ def library(module: str, title: str) -> Any:
         raise Unavailable(f'{title} needs its library. Install it with: pip install "ricordo[{extra}]"') from None
 
 
-@dataclass(frozen=True, slots=True)
-class VectorService:
-    """A service as its errors name it: title, address, the variables that configure it, and the key, which no error shows."""
-
-    title: str
-    address: str
-    key_variable: str
-    address_variable: str
-    key: str = field(default="", repr=False)
-
-    @property
-    def _where(self) -> str:
-        if "://" not in self.address:
-            return f"{self.title} ({self.address})"
-        parts = urlsplit(self.address)  # an address may hold a password, its host does not
-        return f"{self.title} ({parts.hostname}{f':{parts.port}' if parts.port else ''})"
-
-    def refused(self, status: int, said: str = "") -> Unavailable:
-        """The error for an answer with this status; what the service said is quoted where it cannot be about the key."""
-        what = f"refused the request (status {status}){self._quoted(said)}."
-        if status in (401, 403):
-            what = f"did not accept the key (status {status}). Check {self.key_variable}."
-        elif status == 429:
-            what = "gets more requests than it allows (status 429). Try again later."
-        elif status >= 500:
-            what = f"has a fault (status {status}). Try again later."
-        return Unavailable(f"{self._where} {what}")
-
-    def failed(self, said: str) -> Unavailable:
-        return Unavailable(f"{self._where} failed{self._quoted(said)}.")
-
-    def unreachable(self) -> Unavailable:
-        return Unavailable(f"{self._where} cannot be reached. Check {self.address_variable} and the network.")
-
-    def unexpected_answer(self) -> Unavailable:
-        return Unavailable(f"{self._where} gave an answer that is not {self.title}'s. Check {self.address_variable}.")
-
-    @asynccontextmanager
-    async def request(
-        self, seconds: float, translate: Callable[[Exception], Unavailable | None]
-    ) -> AsyncIterator[None]:
-        """Wait so long at most, and translate the client's errors; those that have no translation are faults of our own."""
-        try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError:
-            raise Unavailable(f"{self._where} did not answer within {seconds:g} seconds. Try again later.") from None
-        except Unavailable:
-            raise
-        except Exception as error:
-            if answer := translate(error):
-                raise answer from None
-            raise
-
-    def _quoted(self, said: str) -> str:
-        words = " ".join(said.split())
-        if self.key:
-            words = words.replace(self.key, "…")
-        return f': "{words[:_MOST_SAID]}"' if words else ""
-
-
 class ServiceIndex(ABC):
-    """A vector index at a service, in requests of so many items and bytes, with a client that is opened at its first use."""
+    """A vector index at a service, in requests of so many items and bytes, with a client that is opened at its first use.
 
+    Errors name the service by its title and the variables that configure it; none shows the key.
+    """
+
+    TITLE: str
+    KEY_VARIABLE: str
+    ADDRESS_VARIABLE: str
     MOST_ITEMS: int
     MOST_BYTES: int
 
-    def __init__(self, service: VectorService, prefix: str, timeouts: ServiceTimeouts | None) -> None:
-        self._service, self._prefix, self._timeouts = service, prefix, timeouts or ServiceTimeouts()
+    def __init__(
+        self, key: str, address: str, *, prefix: str = DEFAULT_PREFIX, timeouts: ServiceTimeouts | None = None
+    ) -> None:
+        self._key, self._address, self._prefix = key, address, prefix
+        self._timeouts = timeouts or ServiceTimeouts()
         self._client: Any = None
         self._is_closed = False
         self._lock = asyncio.Lock()
@@ -189,7 +137,7 @@ class ServiceIndex(ABC):
         try:
             found = [(int(number), float(similarity)) for number, similarity in self._pairs(answer)]
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise self._service.unexpected_answer() from None
+            raise self.unexpected_answer() from None
         return sorted(found, key=lambda one: (-one[1], one[0]))
 
     async def close(self) -> None:
@@ -216,13 +164,58 @@ class ServiceIndex(ABC):
         """The client, opened once for all callers; after a failure the next call tries again."""
         async with self._lock:
             if self._is_closed:
-                raise Unavailable(f"{self._service.title} is closed, because the server stops.")
+                raise Unavailable(f"{self.TITLE} is closed, because the server stops.")
             if self._client is None:
                 self._client = await self._open()
             return self._client
 
-    def _request(self, seconds: float) -> AbstractAsyncContextManager[None]:
-        return self._service.request(seconds, self._translated)
+    @property
+    def _where(self) -> str:
+        if "://" not in self._address:
+            return f"{self.TITLE} ({self._address})"
+        parts = urlsplit(self._address)  # an address may hold a password, its host does not
+        return f"{self.TITLE} ({parts.hostname}{f':{parts.port}' if parts.port else ''})"
+
+    def refused(self, status: int, said: str = "") -> Unavailable:
+        """The error for an answer with this status; what the service said is quoted where it cannot be about the key."""
+        what = f"refused the request (status {status}){self._quoted(said)}."
+        if status in (401, 403):
+            what = f"did not accept the key (status {status}). Check {self.KEY_VARIABLE}."
+        elif status == 429:
+            what = "gets more requests than it allows (status 429). Try again later."
+        elif status >= 500:
+            what = f"has a fault (status {status}). Try again later."
+        return Unavailable(f"{self._where} {what}")
+
+    def failed(self, said: str) -> Unavailable:
+        return Unavailable(f"{self._where} failed{self._quoted(said)}.")
+
+    def unreachable(self) -> Unavailable:
+        return Unavailable(f"{self._where} cannot be reached. Check {self.ADDRESS_VARIABLE} and the network.")
+
+    def unexpected_answer(self) -> Unavailable:
+        return Unavailable(f"{self._where} gave an answer that is not {self.TITLE}'s. Check {self.ADDRESS_VARIABLE}.")
+
+    def _quoted(self, said: str) -> str:
+        words = " ".join(said.split())
+        if self._key:
+            words = words.replace(self._key, "…")
+        return f': "{words[:_MOST_SAID]}"' if words else ""
+
+    @asynccontextmanager
+    async def _request(self, seconds: float) -> AsyncIterator[None]:
+        """Wait so long at most, and translate the client's errors; those that have no translation are faults of our own."""
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            raise Unavailable(f"{self._where} did not answer within {seconds:g} seconds. Try again later.") from None
+        except Unavailable:
+            raise
+        except Exception as error:
+            if answer := self._translated(error):
+                raise answer from None
+            raise
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         return await work()

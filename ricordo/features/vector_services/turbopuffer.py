@@ -11,10 +11,9 @@ from typing import Any
 
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services import service as shared
-from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts, VectorService
+from ricordo.features.vector_services.service import Condition, ServiceIndex
 from ricordo.search.vector_index import VectorRecord
 
-_ADDRESS_VARIABLES = "TURBOPUFFER_REGION (or TURBOPUFFER_BASE_URL)"
 _OPERATORS = {"in": "In", "any": "ContainsAny", "eq": "Eq", "gte": "Gte", "lte": "Lte"}
 _SCHEMA = {"created_at": "int", "role": "string", "conversation": "string", "user_id": "string", "tags": "[]string"}
 
@@ -23,21 +22,11 @@ class TurbopufferIndex(ServiceIndex):
     """Vectors at Turbopuffer, through its official client; the client's telemetry stays off."""
 
     name = "tpuf"
+    TITLE, KEY_VARIABLE = "Turbopuffer", "TURBOPUFFER_API_KEY"
+    ADDRESS_VARIABLE = "TURBOPUFFER_REGION (or TURBOPUFFER_BASE_URL)"
+    RETRIES = 3
     # The service takes far more, but a body beyond a megabyte holds up the event loop, of which the client's HTTP library warns.
     MOST_ITEMS, MOST_BYTES = 5_000, 1024 * 1024 - 16 * 1024
-
-    def __init__(
-        self,
-        api_key: str,
-        base_url: str,
-        *,
-        prefix: str = shared.DEFAULT_PREFIX,
-        timeouts: ServiceTimeouts | None = None,
-        retries: int = 3,
-    ) -> None:
-        service = VectorService("Turbopuffer", base_url, "TURBOPUFFER_API_KEY", _ADDRESS_VARIABLES, api_key)
-        super().__init__(service, prefix, timeouts)
-        self._retries = retries
 
     @staticmethod
     def address(region: str) -> str:
@@ -48,9 +37,9 @@ class TurbopufferIndex(ServiceIndex):
         turbopuffer = await asyncio.to_thread(shared.library, "turbopuffer", "Turbopuffer")
         async with self._request(self._timeouts.write):
             return turbopuffer.AsyncTurbopuffer(
-                api_key=self._service.key,
-                base_url=self._service.address,
-                max_retries=self._retries,
+                api_key=self._key,
+                base_url=self._address,
+                max_retries=self.RETRIES,
                 timeout=self._timeouts.write + 1,
                 telemetry=False,
             )
@@ -83,7 +72,7 @@ class TurbopufferIndex(ServiceIndex):
     def _require_done(self, answer: Any) -> None:
         # A change counts only where the service says so: a proxy may answer 200 to anything.
         if getattr(answer, "status", None) != "OK":
-            raise self._service.unexpected_answer()
+            raise self.unexpected_answer()
 
     def _is_absent(self, error: Exception) -> bool:
         return getattr(error, "status_code", None) == 404 and _body(error).get("status") == "error"
@@ -92,13 +81,13 @@ class TurbopufferIndex(ServiceIndex):
         turbopuffer = shared.library("turbopuffer", "Turbopuffer")
         match error:
             case turbopuffer.APIStatusError():
-                return self._service.refused(error.status_code, _body(error).get("error", ""))
+                return self.refused(error.status_code, _body(error).get("error", ""))
             case turbopuffer.APIConnectionError():
-                return self._service.unreachable()
+                return self.unreachable()
             case turbopuffer.APIResponseValidationError() | ValueError():
-                return self._service.unexpected_answer()
+                return self.unexpected_answer()
             case turbopuffer.TurbopufferError():
-                return self._service.failed(str(error))
+                return self.failed(str(error))
         return None
 
 

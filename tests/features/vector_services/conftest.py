@@ -31,11 +31,13 @@ class Kind:
     make: Callable[[str, str, ServiceTimeouts], VectorIndex]
 
 
+class _Hasty(TurbopufferIndex):
+    RETRIES = 1
+
+
 KINDS = {
     "turbopuffer": Kind(
-        "turbopuffer",
-        TurbopufferServer,
-        lambda url, key, timeouts: TurbopufferIndex(key, url, timeouts=timeouts, retries=1),
+        "turbopuffer", TurbopufferServer, lambda url, key, timeouts: _Hasty(key, url, timeouts=timeouts)
     ),
     "pinecone": Kind("pinecone", PineconeServer, lambda url, key, timeouts: PineconeIndex(key, url, timeouts=timeouts)),
     "qdrant": Kind("qdrant", QdrantServer, lambda url, key, timeouts: QdrantIndex(url, key, timeouts=timeouts)),
