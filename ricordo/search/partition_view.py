@@ -76,13 +76,9 @@ class PartitionView:
         return replace(posting, spread=spread)
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedView:
-    """A view, and what it was made of: the partition's number, generation and flushed documents, and rows of the buffer."""
-
-    state: tuple[int | None, int, int]
-    rows: Mapping[int, tuple[BufferRow, Mapping[str, int]]]
-    view: PartitionView
+# What a view was made of: the partition's number, generation and flushed documents, and rows of the buffer; and the view.
+_Rows = Mapping[int, tuple[BufferRow, Mapping[str, int]]]
+_CachedView = tuple[tuple[int | None, int, int], _Rows, PartitionView]
 
 
 def view_of(
@@ -92,13 +88,13 @@ def view_of(
     key = ("view", partition.owner_id if partition else buffer[0].name)
     state = (partition.seq, partition.generation, len(flushed)) if partition else (None, 0, 0)
     cached: _CachedView | None = cache.partitions.get(key)
-    known = cached.rows if cached else {}
-    if cached and cached.state == state and list(known) == [row.partition for row in buffer]:
-        return cached.view
+    known = cached[1] if cached else {}
+    if cached and cached[0] == state and list(known) == [row.partition for row in buffer]:
+        return cached[2]
     rows = {row.partition: known.get(row.partition) or _read(row) for row in buffer}
     view = _view(flushed, list(rows.values()))
     size = view.records.nbytes + _BESIDE * len(view.records) + _BESIDE_TERM * sum(len(t) for _, t in rows.values())
-    cache.partitions.put(key, _CachedView(state, rows, view), size)
+    cache.partitions.put(key, (state, rows, view), size)
     return view
 
 

@@ -137,10 +137,8 @@ async def test_only_a_few_words_that_many_hold_are_kept(store: Store, monkeypatc
     await say(store, agent, " ".join(words))
     for word in [*words, *words]:
         assert len(await find(store, word, agent)) == 1
-    (seen,) = await store.read(
-        lambda tx: [v for v, _ in cache_of(tx).partitions._values.values() if hasattr(v, "view")]
-    )
-    assert len(seen.view.spreads) == partition_view.MOST_SPREADS
+    cached = await store.read(lambda tx: cache_of(tx).partitions.get(("view", agent.id)))
+    assert len(cached[2].spreads) == partition_view.MOST_SPREADS
 
 
 def test_a_cache_keeps_to_its_limit_and_drops_nothing_for_what_is_used_with_it() -> None:
