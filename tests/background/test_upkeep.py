@@ -65,6 +65,16 @@ class Two:
         state = await make.stored_agent(self.store)
         self.archive = await make.stored_archive(self.store, state.agent, *(f"note {n}" for n in range(NOTES)))
 
+    async def add_reindex(self) -> Job:
+        """A job that rebuilds the archive's index."""
+        id = self.archive.id
+        return await add(self.store, rebuild.REINDEX, {"owner_id": id}, key=id, is_single=True)
+
+    async def require_sound(self) -> None:
+        """The index finds every note, and is the only one."""
+        assert await self.notes() == {f"note {n}" for n in range(NOTES)}
+        assert await self.spaces() == [self.archive.id]
+
     async def claim(self, job: Job, worker: str) -> Job:
         """The job, as a worker holds it."""
         self.clock.advance(60)
@@ -119,14 +129,13 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_built(
     two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     monkeypatch.setattr(rebuild, "AT_ONCE", 10)
-    job = await add(two.store, rebuild.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
+    job = await two.add_reindex()
     freezing, task = await two.freeze(job, writes)
     await two.run(await two.claim(job, "another"))
     freezing.woken.set()
     with pytest.raises(LeaseLost, match=f"{job.id} goes on elsewhere"):
         await task
-    assert await two.notes() == {f"note {n}" for n in range(NOTES)}
-    assert await two.spaces() == [two.archive.id]
+    await two.require_sound()
 
 
 @pytest.mark.parametrize("writes", [2, 4])
@@ -134,7 +143,7 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     monkeypatch.setattr(rebuild, "AT_ONCE", 10)
-    job = await add(two.store, rebuild.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
+    job = await two.add_reindex()
     frozen, first = await two.freeze(job, writes)
     slow = Freezing(two.store, 3)
     second = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
@@ -144,8 +153,7 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     slow.woken.set()
     await second
     assert isinstance(first.exception(), LeaseLost)
-    assert await two.notes() == {f"note {n}" for n in range(NOTES)}
-    assert await two.spaces() == [two.archive.id]
+    await two.require_sound()
 
 
 async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) -> None:
@@ -153,7 +161,7 @@ async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) ->
     merging = (await two.store.read(lambda tx: jobs.ROWS.all(tx, waiting)))[0]
     frozen, merge = await two.freeze(merging, 0)
     await two.store.write(lambda tx: jobs.remove(tx, Scope(), merging.id))
-    job = await add(two.store, rebuild.REINDEX, {"owner_id": two.archive.id}, key=two.archive.id, is_single=True)
+    job = await two.add_reindex()
     slow = Freezing(two.store, 2)
     building = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
     await asyncio.wait_for(slow.stands.wait(), LIMIT)

@@ -160,17 +160,9 @@ async def test_an_error_that_would_come_again_fails_at_once(store: SqliteStore, 
     assert failed.error == {"type": "Invalid", "message": "There is no such page."}
 
 
-async def test_progress_is_seen_while_the_job_runs_and_stays(store: SqliteStore, tmp_path: Path) -> None:
-    gate = Gate()
-    async with working(store, tmp_path, JobHandler("work", gate)):
-        job = await add(store)
-        while (await get(store, job)).progress != {"done": 1, "total": 2}:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        gate.open.set()
-        assert (await until(store, job)).progress == {"done": 2, "total": 2}
-
-
-async def test_a_job_that_takes_long_keeps_its_worker(store: SqliteStore, clock: ManualClock, tmp_path: Path) -> None:
+async def test_a_long_job_keeps_its_worker_and_shows_its_progress(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
     gate = Gate()
     async with working(store, tmp_path, JobHandler("work", gate)):
         job = await add(store)
@@ -180,9 +172,10 @@ async def test_a_job_that_takes_long_keeps_its_worker(store: SqliteStore, clock:
             clock.advance(20)
             while (await get(store, job)).heartbeat_at < before + 20 * SECOND:  # type: ignore[operator]  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+        assert (await get(store, job)).progress == {"done": 1, "total": 2}
         gate.open.set()
         done = await until(store, job)
-    assert (done.status, done.attempts) == ("done", 1)
+    assert (done.status, done.attempts, done.progress) == ("done", 1, {"done": 2, "total": 2})
 
 
 async def test_a_stop_puts_a_running_job_back_without_spending_an_attempt(store: SqliteStore, tmp_path: Path) -> None:

@@ -136,23 +136,6 @@ async def test_pages_of_threads_have_every_thread_once_in_every_order(
         assert behind == expected[1:3]
 
 
-async def test_a_change_of_a_thread_leaves_the_window_that_a_turn_saves_meanwhile(store: Store, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    thread = await stored_thread(store, agent)
-    await store.write(lambda tx: conversations.save_window(tx, thread.id, ["a", "b"], "key", added=1))
-    await store.write(
-        lambda tx: conversations.change(tx, thread.id, summary="Tea", model_settings={"temperature": None})
-    )
-
-    changed = await store.read(lambda tx: conversations.require(tx, scope, thread.id))
-
-    assert (changed.summary, changed.window, changed.message_count) == ("Tea", ("a", "b"), 2)
-    assert changed.model_settings == {"temperature": None}
-    await store.write(lambda tx: conversations.save_prompt_key(tx, thread.id, "later"))
-    changed = await store.read(lambda tx: conversations.require(tx, scope, thread.id))
-    assert (changed.prompt_key, changed.window) == ("later", ("a", "b"))
-
-
 async def test_the_history_of_a_fork_is_what_was_said_before_it_and_in_it(store: Store, scope: Scope) -> None:
     agent = (await make.stored_agent(store)).agent
     root = await stored_thread(store, agent)

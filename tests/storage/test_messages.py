@@ -92,15 +92,6 @@ async def test_a_runs_messages_can_be_followed_by_seq(store: SqliteStore) -> Non
     assert await store.read(lambda tx: messages.of_run(tx, "run-1", after=stored[1].seq)) == stored[2:]
 
 
-async def test_a_rewritten_system_message_keeps_its_place_and_its_id(store: SqliteStore, scope: Scope) -> None:
-    state = await make.stored_agent(store)
-    (id,) = state.conversation.window
-    before = await store.read(lambda tx: messages.get(tx, scope, id))
-    after = replace(before.with_text("Be brief."), created_at=START + 99)
-    await store.write(lambda tx: messages.rewrite(tx, after))
-    assert await store.read(lambda tx: messages.get(tx, scope, id)) == after
-
-
 async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     many = [make.message(agent, f"number {number}") for number in range(1200)]

@@ -102,23 +102,13 @@ async def kept_open(store: PostgresStore, work: Callable[[Transaction], Any]) ->
     await working
 
 
-def open_run(agent_id: str, conversation_id: str, now: int) -> Run:
-    return Run(
-        id=new_id("run"),
-        organization_id=Scope().organization_id,
-        agent_id=agent_id,
-        conversation_id=conversation_id,
-        status="running",
-        created_at=now,
-        lease_token=new_id("token"),
-        lease_expires_at=now + LEASE,
-    )
+def open_run(agent: Agent, now: int) -> Run:
+    return make.run(agent, created_at=now, lease_token=new_id("token"), lease_expires_at=now + LEASE)
 
 
 async def begun(store: PostgresStore) -> Run:
     """An agent with an open run."""
-    state = await make.stored_agent(store)
-    run = open_run(state.agent.id, state.conversation.id, store.clock.now())
+    run = open_run((await make.stored_agent(store)).agent, store.clock.now())
     await store.write(lambda tx: runs.open_run(tx, run))
     return run
 
@@ -160,10 +150,14 @@ async def test_several_servers_may_start_at_once_on_an_empty_database(empty_data
         await store.close()
 
 
-def with_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this Ricordo know a migration more than the released ones."""
+@pytest.fixture
+def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a database that lacks a migration."""
+    url = server().new_database()
     original, known = migrations.migrate, (*migrations.MIGRATIONS, add_colour)
     monkeypatch.setattr(migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known))
+    yield url
+    server().drop(url)
 
 
 def add_colour(connection: module.Connection) -> None:
@@ -171,47 +165,38 @@ def add_colour(connection: module.Connection) -> None:
 
 
 async def test_an_upgrade_is_backed_up_by_pg_dump(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, older: str
 ) -> None:
-    url = server().new_database()
     monkeypatch.setenv("PATH", str(server().programs))
-    with_one_more(monkeypatch)
     with caplog.at_level(logging.INFO, "ricordo.storage.engine.backups"):
-        await open_postgres(url, connections=1, backups=tmp_path / "backups").close()
+        await open_postgres(older, connections=1, backups=tmp_path / "backups").close()
     (kept,) = (tmp_path / "backups").iterdir()
     listing = ["pg_restore", "--list", str(kept)]
     listed = await asyncio.to_thread(subprocess.run, listing, capture_output=True, text=True, check=True)
     assert "TABLE DATA public messages" in listed.stdout
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert str(kept) == caplog.records[-1].__dict__["file"]
-    server().drop(url)
 
 
 async def test_where_there_is_no_pg_dump_the_log_says_that_there_is_no_backup(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, older: str
 ) -> None:
-    url = server().new_database()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with_one_more(monkeypatch)
     with caplog.at_level(logging.WARNING, "ricordo.storage.engine.backups"):
-        await open_postgres(url, connections=1, backups=tmp_path / "backups").close()
+        await open_postgres(older, connections=1, backups=tmp_path / "backups").close()
     assert "no backup" in caplog.text
-    assert "colour" in str(server().run("SELECT column_name FROM information_schema.columns", name_in(url)))
-    server().drop(url)
+    assert "colour" in str(server().run("SELECT column_name FROM information_schema.columns", name_in(older)))
 
 
-async def test_a_dump_that_fails_stops_the_upgrade(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    url = server().new_database()
+async def test_a_dump_that_fails_stops_the_upgrade(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, older: str) -> None:
     broken = tmp_path / "pg_dump"
     broken.write_text('#!/bin/sh\ncase "$1" in --version) echo "pg_dump (PostgreSQL) 99.0";; *) exit 1;; esac\n')
     broken.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    with_one_more(monkeypatch)
     with pytest.raises(Unavailable, match="backup before an upgrade failed, so nothing was changed"):
-        open_postgres(url, connections=1, backups=tmp_path / "backups")
+        open_postgres(older, connections=1, backups=tmp_path / "backups")
     assert list((tmp_path / "backups").iterdir()) == []
-    assert "colour" not in str(server().run("SELECT column_name FROM information_schema.columns", name_in(url)))
-    server().drop(url)
+    assert "colour" not in str(server().run("SELECT column_name FROM information_schema.columns", name_in(older)))
 
 
 # --- several servers ---
@@ -223,7 +208,7 @@ async def test_of_many_that_want_one_conversations_lease_one_gets_it(
     state = await make.stored_agent(store)
 
     async def begin(which: PostgresStore) -> str:
-        run = open_run(state.agent.id, state.conversation.id, clock.now())
+        run = open_run(state.agent, clock.now())
         try:
             await which.write(lambda tx: runs.open_run(tx, run))
         except Collision:
@@ -294,12 +279,6 @@ async def test_a_held_run_is_not_ended_behind_its_owners_back(
     assert await healing is False
 
 
-async def test_closing_a_run_keeps_the_progress_that_was_saved_since_it_was_read(store: PostgresStore) -> None:
-    run = await begun(store)
-    await store.write(lambda tx: runs.save(tx, replace(run, step_count=3)))
-    assert [one.step_count for one in await store.write(lambda tx: [heal(tx, run)] and runs.open_runs(tx))] == [3]
-
-
 async def test_a_deadlock_is_broken_and_both_units_are_done(store: PostgresStore, other: PostgresStore) -> None:
     first, second = await make.stored_blocks(store, make.block(label="one"), make.block(label="two"))
     both = threading.Barrier(2)
@@ -360,7 +339,7 @@ async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_
 async def test_no_run_begins_in_a_thread_that_is_held(store: PostgresStore, other: PostgresStore) -> None:
     """Otherwise a reset could delete the messages of a turn that begins beside it."""
     state = await make.stored_agent(store)
-    run = open_run(state.agent.id, state.conversation.id, store.clock.now())
+    run = open_run(state.agent, store.clock.now())
     async with kept_open(store, lambda tx: conversations.lock(tx, state.conversation.id)):
         beginning = asyncio.create_task(other.write(lambda tx: runs.open_run(tx, run)))
     await beginning

@@ -82,25 +82,6 @@ async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(store: Sq
     assert (await store.read(lambda tx: proposals.get(tx, scope, done.id))).label == "human"
 
 
-async def test_only_those_that_wait_expire_when_their_time_is_over(store: SqliteStore, scope: Scope) -> None:
-    over, later, never, decided = (
-        proposal(expires_at=START),
-        proposal(expires_at=START + 10**12),
-        proposal(),
-        proposal(expires_at=START, status="approved"),
-    )
-    await stored(store, over, later, never, decided)
-    assert await store.write(proposals.expire) == 1
-    assert await store.write(proposals.expire) == 0
-    found = await store.read(lambda tx: proposals.page(tx, scope, Page(order="asc"), ProposalFilter()))
-    assert {one.id: one.status for one in found} == {
-        over.id: "expired",
-        later.id: "open",
-        never.id: "open",
-        decided.id: "approved",
-    }
-
-
 async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteStore) -> None:
     others = [proposal(f"rum {number}", author=Actor("agent", f"agent-{number}", "")) for number in range(20)]
     chain = await stored(store, *others)

@@ -122,26 +122,6 @@ async def test_another_organizations_run_and_step_are_not_found(store: SqliteSto
     assert await store.read(lambda tx: runs.page_of_steps(tx, ELSEWHERE, Page())) == []
 
 
-async def test_the_newest_run_with_the_same_body_is_found_within_its_time(store: SqliteStore) -> None:
-    agent = (await make.stored_agent(store)).agent
-    thread = conversations.default_id(agent.id)
-    made = [
-        make.run(agent, body_hash=body, created_at=START + at, ended_at=START + at)
-        for body, at in (("same", 10), ("same", 20), ("other", 30))
-    ]
-    for run in made:
-        await opened(store, run)
-
-    async def found(body: str, since: int) -> Run | None:
-        return await store.read(lambda tx: runs.with_same_body(tx, thread, body, START + since))
-
-    assert await found("same", 0) == made[1]
-    assert await found("same", 20) == made[1]
-    assert await found("same", 21) is None
-    assert await found("none", 0) is None
-    assert await store.read(lambda tx: runs.with_same_body(tx, "conv-2", "same", 0)) is None
-
-
 async def test_a_page_of_runs_is_filtered_by_agents_statuses_and_columns(store: SqliteStore, scope: Scope) -> None:
     one, two = await opened(store), await opened(store)
     done = ended(one)

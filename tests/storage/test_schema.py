@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Table
 
+from ricordo.domain.ids import new_id
 from ricordo.storage.engine.sqlite import open_sqlite
-from ricordo.storage.schema.columns import erasure_of, metadata, seq, strings
+from ricordo.storage.schema.columns import PackedId, erasure_of, metadata, seq, strings
 from tests.seams.server import MODEL, serving
 
 SCHEMA_1 = Path(__file__).parents[1] / "fixtures" / "schema-1.sql"
@@ -88,6 +89,23 @@ def test_each_column_of_each_table_says_what_erasure_does_with_it() -> None:
         assert [erasure_of(column) for column in table.columns] == ["keep", None, "keep"]
     finally:
         metadata.remove(metadata.tables["of_a_plugin"])
+
+
+UUID = "0a1b2c3d-4e5f-4071-8293-a4b5c6d7e8f9"
+
+
+def test_an_id_of_ours_takes_seventeen_bytes() -> None:
+    packed = PackedId("run").pack(id := new_id("run"))
+    assert packed is not None
+    assert (len(packed), PackedId("run").unpack(packed)) == (17, id)
+
+
+def test_an_id_of_another_form_stays_as_it_is() -> None:
+    others = ["", "run-1", f"step-{UUID}", UUID, f"run-{UUID.upper()}", f"run-{UUID}\n", f"run-{UUID}0", "läuft"]
+    for id in (None, "sixteen letters.", *others):
+        packed = PackedId("run").pack(id)
+        assert packed == (None if id is None else id.encode())
+        assert PackedId("run").unpack(packed) == id
 
 
 def write_fixture() -> None:

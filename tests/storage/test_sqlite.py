@@ -15,9 +15,11 @@ from sqlalchemy import func, select, text
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
-from ricordo.errors import Conflict, Unavailable
+from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.search.index import insert_messages
+from ricordo.settings import Settings
 from ricordo.storage import agents, blocks, messages
+from ricordo.storage.engine.database import read_beside
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages as messages_table
@@ -138,6 +140,8 @@ import asyncio, pathlib, sys
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.ids import new_id
 from ricordo.search.index import insert_messages
+from ricordo.settings import Settings
+from ricordo.storage.engine.database import read_beside
 from ricordo.storage.engine.sqlite import open_sqlite
 
 async def main():
@@ -193,3 +197,25 @@ async def test_a_full_disk_is_told_as_what_it_is_and_changes_nothing(store: Sqli
         await store.write(lambda tx: tx.run(fill))
 
     assert await store.read(lambda tx: tx.all(text("SELECT count(*) FROM organizations"))[0][0]) == before
+
+
+async def test_what_a_server_wrote_is_read_while_it_runs_and_cannot_be_written(tmp_path: Path) -> None:
+    server = open_sqlite(tmp_path / "ricordo.db")
+    with read_beside(Settings(data_dir=tmp_path)) as tx:
+        assert tx.all(text("SELECT count(*) AS found FROM organizations"))[0].found == 1
+        with pytest.raises(Conflict, match="Another Ricordo server"):
+            open_sqlite(tmp_path / "ricordo.db")  # the server's lock is still its own
+    with pytest.raises(Unavailable, match="readonly"), read_beside(Settings(data_dir=tmp_path)) as tx:
+        tx.run(text("DELETE FROM users"))
+    await server.close()
+
+
+async def test_nothing_is_made_where_nothing_is_and_another_schema_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="There is no database"), read_beside(Settings(data_dir=tmp_path / "empty")):
+        pass
+    assert not (tmp_path / "empty").exists()
+    server = open_sqlite(tmp_path / "ricordo.db")
+    await server.write(lambda tx: tx.run(text("UPDATE schema_versions SET version = 99")))
+    await server.close()
+    with pytest.raises(Conflict, match="has schema 99"), read_beside(Settings(data_dir=tmp_path)):
+        pass
