@@ -26,7 +26,7 @@ from ricordo.domain.message import (
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.run import StopReason
 from ricordo.domain.usage import Usage
-from ricordo.errors import Invalid, NotFound
+from ricordo.errors import NotFound
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.tokens import (
     IMAGE_TOKENS,
@@ -40,7 +40,6 @@ from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_r
 from ricordo.memory.summary import AgentWriter, Summary, Writer, summarize
 from ricordo.prompt.transcript import transcript
 from ricordo.prompt.truncation import fit
-from ricordo.runtime import Runtime
 
 log = logging.getLogger(__name__)
 # The librarian is no language model: an outline says more than it would.
@@ -108,9 +107,7 @@ def learn(turn: TurnContext, request: ModelRequest) -> None:
     limit.was_refused = True
 
 
-async def compact(
-    runtime: Runtime, turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None
-) -> Compacted | None:
+async def compact(turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None) -> Compacted | None:
     """Replace what leaves the window by a summary, and save the smaller window, with the run's end where `stop` says so.
 
     None where nothing can leave, or where it is too long only for a model that this turn alone borrows.
@@ -132,28 +129,17 @@ async def compact(
         # What stands for messages takes no more than they did: the window gets smaller, whatever is written.
         room = min(room, max(_LEAST_SUMMARY, transcript_tokens(found.evicted)))
     gains_little = turn.limit.gained is not None and turn.limit.gained < _LITTLE * window
-    calls = recorded_calls(runtime)
+    calls = recorded_calls(turn)
     summary = await summarize(
         found.evicted,
         settings,
-        writer=None if gains_little else _writer(runtime, turn, request, settings, calls),
+        writer=None if gains_little else _writer(turn, request, settings, calls),
         room=room,
         timezone=turn.state.agent.timezone,
     )
-    message = _summary_message(runtime, turn, request, found, summary)
-    traces = traces_of_summary(runtime, turn.run, calls)
-    return await save_compaction(runtime, turn, found, message, summary, traces, stop)
-
-
-async def compact_only(runtime: Runtime, turn: TurnContext, request: ModelRequest) -> Compacted:
-    """Compact because somebody asked for it. Raises Invalid where nothing can leave the window."""
-    compacted = await compact(runtime, turn, request, stop="end_turn")
-    if compacted is None:
-        # The beginning is a wire fact of the retired Letta V1 server.
-        raise Invalid(
-            "Summarization failed to reduce the number of messages: there is nothing that could leave the window."
-        )
-    return compacted
+    message = _summary_message(turn, request, found, summary)
+    traces = traces_of_summary(turn, calls)
+    return await save_compaction(turn, found, message, summary, traces, stop)
 
 
 async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
@@ -200,7 +186,7 @@ def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
 
 
 def _writer(
-    runtime: Runtime, turn: TurnContext, request: ModelRequest, settings: CompactionSettings, calls: deque[Call] | None
+    turn: TurnContext, request: ModelRequest, settings: CompactionSettings, calls: deque[Call] | None
 ) -> Writer | None:
     """Who writes summaries; its calls are noted in `calls`.
 
@@ -216,7 +202,7 @@ def _writer(
 
     if settings.model and not is_own:
         try:
-            chosen = runtime.organization_providers.known(turn.run.organization_id).get(settings.model)
+            chosen = turn.runtime.organization_providers.known(turn.run.organization_id).get(settings.model)
             return Writer(model=recording(chosen), window=chosen.info.context_window, user_id=user_id)
         except NotFound:
             log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})
@@ -242,15 +228,13 @@ def _writer(
     )
 
 
-def _summary_message(
-    runtime: Runtime, turn: TurnContext, request: ModelRequest, found: Cut, summary: Summary
-) -> Message:
+def _summary_message(turn: TurnContext, request: ModelRequest, found: Cut, summary: Summary) -> Message:
     """The summary as the message that takes the place of those that left, with what became of the window."""
     # Who wrote it may have read memory too.
     is_untrusted = any(one.is_untrusted for one in found.evicted) or any(
         block.is_untrusted for block in turn.state.blocks
     )
-    message = turn.run.new_message("summary", (TextPart(summary.text),), runtime.store.clock.now())
+    message = turn.run.new_message("summary", (TextPart(summary.text),), turn.runtime.store.clock.now())
     message = replace(message, model=summary.model, is_untrusted=is_untrusted)
     after = transcript_tokens([*found.kept, message]) + tool_tokens(request.tools)
     trigger: Trigger = "request" if turn.request.compaction else "provider" if turn.limit.was_refused else "window"

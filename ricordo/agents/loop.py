@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from ricordo.agents.agent_types import traits_of
-from ricordo.agents.context_limit import calibrate, compact, compact_only, fitted, is_too_long, learn, outlined
+from ricordo.agents.context_limit import calibrate, compact, fitted, is_too_long, learn, outlined
 from ricordo.agents.feed import Deltas
 from ricordo.agents.request import Answered, StepDraft, TurnContext
 from ricordo.agents.step_decisions import (
@@ -25,13 +25,12 @@ from ricordo.agents.step_save import save_calls, save_step
 from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, Restarted
-from ricordo.errors import ModelError
+from ricordo.errors import Invalid, ModelError
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.system_prompt import system_prompt
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.prompt.truncation import SystemPromptTooLong
-from ricordo.runtime import Runtime
 from ricordo.tools.presentation import THINKING, with_thoughts
 from ricordo.tools.toolbox import ToolContext
 
@@ -40,24 +39,30 @@ _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 _ATTEMPTS = 5
 
 
-async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
+async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
     """Take steps until one ends the turn, or their limit is reached; the last step's save ends the run."""
     if turn.request.compaction:
-        request = build_request(runtime, turn, offer_tools(turn, runtime.toolbox), is_first=True)
-        yield await compact_only(runtime, turn, request)
+        request = build_request(turn, offer_tools(turn), is_first=True)
+        compacted = await compact(turn, request, stop="end_turn")
+        if compacted is None:
+            # The beginning is a wire fact of the retired Letta V1 server.
+            raise Invalid(
+                "Summarization failed to reduce the number of messages: there is nothing that could leave the window."
+            )
+        yield compacted
         yield RunEnded(turn.run)
         return
     action = NextAction()
     if turn.approval:
-        saved, action = await resume_after_approval(runtime, turn, turn.approval)
+        saved, action = await resume_after_approval(turn, turn.approval)
         yield saved
     for number in range(1, turn.request.max_steps + 1):
         if action.stop:
             break
-        step = _new_step(runtime, turn, number)
-        offered = offer_tools(turn, runtime.toolbox)
+        step = _new_step(turn, number)
+        offered = offer_tools(turn)
         reply: ModelReply | None = None
-        async for item in ask_model(runtime, turn, step, offered):
+        async for item in ask_model(turn, step, offered):
             if isinstance(item, ModelReply):
                 reply = item
             else:
@@ -66,55 +71,53 @@ async def run_loop(runtime: Runtime, turn: TurnContext) -> AsyncIterator[Event]:
             raise ModelError("llm_empty_response", "The model ended its answer without one. Try again.")
         parsed = parse_reply(reply, offered)
         reply = replace(reply, parts=parsed.parts)
-        if not parsed.is_waiting and any(_acts_outside(runtime, call) for call in parsed.calls):
-            yield await save_calls(runtime, turn, step, reply)
-        results = await run_tools(runtime, turn, step, parsed)
+        if not parsed.is_waiting and any(_acts_outside(turn, call) for call in parsed.calls):
+            yield await save_calls(turn, step, reply)
+        results = await run_tools(turn, step, parsed)
         action = next_action(turn, offered, reply, parsed, results, action)
         if action.stop is None and number == turn.request.max_steps:
             action = NextAction("max_steps")
-        yield await save_step(runtime, turn, step, reply, action, results)
+        yield await save_step(turn, step, reply, action, results)
         if parsed.is_waiting:
             yield ApprovalAsked(turn.run.id, turn.window[-1])
     yield RunEnded(turn.run)
 
 
-def _acts_outside(runtime: Runtime, call: ToolCallPart) -> bool:
-    tool = runtime.toolbox.get(call.name)
+def _acts_outside(turn: TurnContext, call: ToolCallPart) -> bool:
+    tool = turn.runtime.toolbox.get(call.name)
     return tool is not None and tool.acts_outside
 
 
-def _new_step(runtime: Runtime, turn: TurnContext, number: int) -> StepDraft:
-    memory = WorkingMemory(turn.state, turn.edit_guard(), schemas_in(runtime.settings.data_dir))
-    return StepDraft(number, memory, runtime.store.clock.now())
+def _new_step(turn: TurnContext, number: int) -> StepDraft:
+    memory = WorkingMemory(turn.state, turn.edit_guard(), schemas_in(turn.runtime.settings.data_dir))
+    return StepDraft(number, memory, turn.runtime.store.clock.now())
 
 
-async def resume_after_approval(runtime: Runtime, turn: TurnContext, answer: Answered) -> tuple[StepSaved, NextAction]:
+async def resume_after_approval(turn: TurnContext, answer: Answered) -> tuple[StepSaved, NextAction]:
     """Run the approved calls, take the client's results, and save them; returns what comes next."""
-    step = replace(_new_step(runtime, turn, 0), id=answer.request.step_id or "")
-    offered = offer_tools(turn, runtime.toolbox)
+    step = replace(_new_step(turn, 0), id=answer.request.step_id or "")
+    offered = offer_tools(turn)
     parsed = parse_approved(answer, offered)
-    results = answer.results(await run_tools(runtime, turn, step, parsed))
+    results = answer.results(await run_tools(turn, step, parsed))
     action = next_action(turn, offered, None, parsed, results, NextAction())
     if turn.delayed:
         action = NextAction()  # what was said beside the answer wants an answer too
-    return await save_step(runtime, turn, step, None, action, results), action
+    return await save_step(turn, step, None, action, results), action
 
 
-async def ask_model(
-    runtime: Runtime, turn: TurnContext, step: StepDraft, offered: OfferedTools
-) -> AsyncIterator[Event | ModelReply]:
+async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -> AsyncIterator[Event | ModelReply]:
     """One answer of the model. What does not fit its window, or is a picture it cannot take, is reduced and asked again."""
     thoughts = THINKING if offered.how.thinks_in_arguments else None
     deltas = Deltas(turn.run.id, step.id, step.message_id, thoughts=thoughts, held=offered.gated)
     refusal: ModelError | None = None
     is_blind = False
     for attempt in range(1, _ATTEMPTS + 1):
-        request = build_request(runtime, turn, offered, is_first=step.number == 1)
+        request = build_request(turn, offered, is_first=step.number == 1)
         if is_too_long(turn, request):
-            if compacted := await compact(runtime, turn, request):
+            if compacted := await compact(turn, request):
                 yield compacted
             try:
-                request = await _cut_to_fit(runtime, turn, offered)
+                request = await _cut_to_fit(turn, offered)
             except SystemPromptTooLong as error:
                 raise refusal or error from None  # where the provider refused, its own words say more than our count
         if is_blind:
@@ -142,15 +145,10 @@ async def ask_model(
 
 
 def build_request(
-    runtime: Runtime,
-    turn: TurnContext,
-    offered: OfferedTools,
-    *,
-    is_first: bool = False,
-    window: Sequence[Message] | None = None,
+    turn: TurnContext, offered: OfferedTools, *, is_first: bool = False, window: Sequence[Message] | None = None
 ) -> ModelRequest:
     """The model's input for this step (with this `window`); rebuilds the system message only where it has to change."""
-    agent, asked, now = turn.state.agent, turn.request, runtime.store.clock.now()
+    agent, asked, now = turn.state.agent, turn.request, turn.runtime.store.clock.now()
     recall_count = max(0, turn.state.conversation.message_count + turn.unsaved - len(turn.window))
     provider = turn.model.info.provider
     prompt = system_prompt(turn.state, provider, now, recall_count=recall_count, rule_lines=turn.rules.lines)
@@ -176,7 +174,7 @@ def build_request(
     )
 
 
-async def run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> list[ToolReturnPart]:
+async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> list[ToolReturnPart]:
     """The results of the step's calls, in the order of the calls; none while the reply waits."""
     if parsed.is_waiting:
         return []
@@ -186,23 +184,23 @@ async def run_tools(runtime: Runtime, turn: TurnContext, step: StepDraft, parsed
     step.memory.quotes.update(parsed.quotes)
 
     def context(call_id: str) -> ToolContext:
-        return ToolContext(call_id, turn.state, step.memory, runtime.store, turn.request.scope, runtime.recall)
+        return ToolContext(
+            call_id, turn.state, step.memory, turn.runtime.store, turn.request.scope, turn.runtime.recall
+        )
 
     attached = {tool.name: tool for tool in turn.state.tools}
-    results = await runtime.toolbox.run(parsed.calls, attached, context)
+    results = await turn.runtime.toolbox.run(parsed.calls, attached, context)
     step.tools_ns = time.monotonic_ns() - began
-    if not parsed.refused:
-        return results
     known = {result.call_id: result for result in (*results, *parsed.refused)}
     # Of a reply that waited some calls are neither: they were denied, or done by the client.
     return [known[part.call_id] for part in parsed.parts if isinstance(part, ToolCallPart) and part.call_id in known]
 
 
-async def _cut_to_fit(runtime: Runtime, turn: TurnContext, offered: OfferedTools) -> ModelRequest:
+async def _cut_to_fit(turn: TurnContext, offered: OfferedTools) -> ModelRequest:
     """The request, with less in it where it is too long even after a compaction; what is stored stays whole."""
-    request = build_request(runtime, turn, offered)
+    request = build_request(turn, offered)
     if turn.limit.own_window and is_too_long(turn, request):
-        request = build_request(runtime, turn, offered, window=await outlined(turn, request))
+        request = build_request(turn, offered, window=await outlined(turn, request))
     return fitted(turn, request)
 
 

@@ -14,6 +14,7 @@ from ricordo.domain.scope import Scope
 from ricordo.llm.chat import ChatModel
 from ricordo.memory.edit_guard import EditGuard, GuardSources, search_results
 from ricordo.memory.working_memory import WorkingMemory
+from ricordo.runtime import Runtime
 from ricordo.tools.rules import FinishedCall, Rulebook
 from ricordo.tools.toolbox import failed_result
 
@@ -135,6 +136,7 @@ class TurnContext:
     until the calls have their results. `asking` is the step whose call to the model is under way.
     """
 
+    runtime: Runtime
     request: TurnRequest
     run: Run
     state: AgentState

@@ -18,7 +18,7 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid
 from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for
 from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
-from ricordo.tools.toolbox import Toolbox, failed_result, schema_of
+from ricordo.tools.toolbox import failed_result, schema_of
 
 ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
@@ -84,7 +84,7 @@ def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
     return agent if len(rules) == len(agent.tool_rules) else replace(agent, tool_rules=tuple(rules))
 
 
-def offer_tools(turn: TurnContext, toolbox: Toolbox) -> OfferedTools:
+def offer_tools(turn: TurnContext) -> OfferedTools:
     """Present the agent's tools and the client's, as far as the rules allow them now."""
     agent, rules = turn.state.agent, turn.rules
     client = frozenset(tool.name for tool in turn.request.client_tools)
@@ -95,7 +95,7 @@ def offer_tools(turn: TurnContext, toolbox: Toolbox) -> OfferedTools:
     bare = {schema.name: schema for schema in schemas if schema.name in names}
     quoting: frozenset[str] = frozenset()
     if any(block.rule == "explicit" for block in turn.state.blocks):
-        editing = {tool.name for tool in toolbox if tool.edits_memory}
+        editing = {tool.name for tool in turn.runtime.toolbox if tool.edits_memory}
         quoting = frozenset(tool.name for tool in attached if tool.name in editing)
     how, must_call = ToolPresentation(quoting=quoting), allowed.must_call
     if is_heartbeat(turn):

@@ -31,7 +31,6 @@ from ricordo.memory.step_commit import commit
 from ricordo.memory.summary import Summary
 from ricordo.memory.working_memory import EditContext
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
-from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, messages, runs, usage
 from ricordo.storage.engine.store import Transaction
@@ -41,7 +40,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-async def save_calls(runtime: Runtime, turn: TurnContext, step: StepDraft, reply: ModelReply) -> StepSaved:
+async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> StepSaved:
     """Save the assistant's message before its calls act on the outside world, so that a kill cannot hide that they may have."""
 
     def save(tx: Transaction) -> tuple[Run, Message]:
@@ -52,25 +51,20 @@ async def save_calls(runtime: Runtime, turn: TurnContext, step: StepDraft, reply
         _put(tx, turn, [message], run)
         return run, message
 
-    turn.run, message = await _finish(runtime.store.write(save))
+    turn.run, message = await _finish(turn.runtime.store.write(save))
     _advance(turn, [message])
     return StepSaved(turn.run.id, None, (message,))
 
 
 async def save_step(
-    runtime: Runtime,
-    turn: TurnContext,
-    step: StepDraft,
-    reply: ModelReply | None,
-    action: NextAction,
-    results: Sequence[ToolReturnPart],
+    turn: TurnContext, step: StepDraft, reply: ModelReply | None, action: NextAction, results: Sequence[ToolReturnPart]
 ) -> StepSaved:
     """Save the step, and the end of the run with it where no step follows. Raises LeaseLost.
 
     Without a reply these are the results of calls that an earlier turn asked for.
     """
-    trace = trace_of(runtime, turn, step, reply, action.stop) if reply else None
-    agent, settings = turn.state.agent, runtime.settings
+    trace = trace_of(turn, step, reply, action.stop) if reply else None
+    agent, settings = turn.state.agent, turn.runtime.settings
     edits = EditContext(
         Actor("agent", agent.id, agent.name),
         turn.run.id,
@@ -106,14 +100,13 @@ async def save_step(
             runs.insert_trace(tx, trace)
         return run, committed, record, new
 
-    turn.run, committed, record, new = await _finish(runtime.store.write(save))
+    turn.run, committed, record, new = await _finish(turn.runtime.store.write(save))
     turn.state = replace(turn.state, blocks=committed.blocks, archives=committed.archives)
     _advance(turn, new)
     return StepSaved(turn.run.id, record, tuple(new))
 
 
 async def save_compaction(
-    runtime: Runtime,
     turn: TurnContext,
     found: Cut,
     message: Message,
@@ -144,7 +137,7 @@ async def save_compaction(
             runs.insert_trace(tx, trace)
         return run
 
-    turn.run = await _finish(runtime.store.write(save))
+    turn.run = await _finish(turn.runtime.store.write(save))
     first = turn.window[turn.first : turn.first + 1]
     turn.window = window
     turn.prompt_changed = False

@@ -23,7 +23,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import ImagePart, Part, parts_to_json
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.redaction import redact_json
-from ricordo.domain.run import Run, Step, StepStatus, StopReason, Trace, status_after
+from ricordo.domain.run import Step, StepStatus, StopReason, Trace, status_after
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel
 from ricordo.runtime import Runtime
@@ -43,14 +43,12 @@ _REDUCTIONS = ((50_000, 10**9), (10_000, 10**9), (2_000, 10**9), (400, 1_000), (
 _MOST_OF_SUMMARY = 20
 
 
-def trace_of(
-    runtime: Runtime, turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopReason | None
-) -> Trace | None:
+def trace_of(turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopReason | None) -> Trace | None:
     """The trace of an answered call, where one is to be kept; with `errors` only of an answer that ended its run as failed."""
     is_error = stop is not None and status_after(stop) == "failed"
-    if step.asked is None or not _is_kept(runtime, is_error=is_error):
+    if step.asked is None or not _is_kept(turn, is_error=is_error):
         return None
-    return _trace(runtime, turn.run, step.id, (step.asked, turn.model.info, _reply_to_json(reply)))
+    return _trace(turn, step.id, (step.asked, turn.model.info, _reply_to_json(reply)))
 
 
 class RecordingModel:
@@ -82,32 +80,30 @@ class RecordingModel:
                 self._calls.append((request, self.info, answered))
 
 
-def recorded_calls(runtime: Runtime) -> deque[Call] | None:
+def recorded_calls(turn: TurnContext) -> deque[Call] | None:
     """Where to note the calls that write a summary; None where the settings want no trace."""
-    return deque(maxlen=_MOST_OF_SUMMARY) if _is_kept(runtime, is_error=True) else None
+    return deque(maxlen=_MOST_OF_SUMMARY) if _is_kept(turn, is_error=True) else None
 
 
-def traces_of_summary(runtime: Runtime, run: Run, calls: deque[Call] | None) -> list[Trace]:
-    wanted = [call for call in calls or () if _is_kept(runtime, is_error="error" in call[2])]
-    made = (_trace(runtime, run, new_id("step"), call) for call in wanted)
+def traces_of_summary(turn: TurnContext, calls: deque[Call] | None) -> list[Trace]:
+    wanted = [call for call in calls or () if _is_kept(turn, is_error="error" in call[2])]
+    made = (_trace(turn, new_id("step"), call) for call in wanted)
     return [trace for trace in made if trace]
 
 
-def failed_call(
-    runtime: Runtime, turn: TurnContext, reason: StopReason, error: Mapping[str, Any] | None
-) -> FailedCall | None:
+def failed_call(turn: TurnContext, reason: StopReason, error: Mapping[str, Any] | None) -> FailedCall | None:
     """The call that a turn was waiting for when it ended for this reason; None where it waited for none."""
     draft = turn.asking
     if draft is None or draft.asked is None:
         return None
     status: StepStatus = "cancelled" if reason == "cancelled" else "failed"
     model_ns = time.monotonic_ns() - draft.asked_ns
-    record = draft.record(turn, runtime.store.clock.now(), reason)
+    record = draft.record(turn, turn.runtime.store.clock.now(), reason)
     step = replace(record, status=status, error=dict(error) if error else None, model_ns=model_ns)
-    if not _is_kept(runtime, is_error=status == "failed"):
+    if not _is_kept(turn, is_error=status == "failed"):
         return step, None
     answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
-    return step, _trace(runtime, turn.run, draft.id, (draft.asked, turn.model.info, answered))
+    return step, _trace(turn, draft.id, (draft.asked, turn.model.info, answered))
 
 
 def keep_failed(tx: Transaction, failed: FailedCall) -> None:
@@ -117,8 +113,8 @@ def keep_failed(tx: Transaction, failed: FailedCall) -> None:
         runs.insert_trace(tx, trace)
 
 
-def _is_kept(runtime: Runtime, *, is_error: bool) -> bool:
-    which = runtime.settings.traces
+def _is_kept(turn: TurnContext, *, is_error: bool) -> bool:
+    which = turn.runtime.settings.traces
     return which == "all" or (which == "errors" and is_error)
 
 
@@ -165,17 +161,18 @@ async def prune(runtime: Runtime, _job: Job, report: Report) -> None:
 HANDLER = JobHandler("traces", prune, every_seconds=EVERY)
 
 
-def _trace(runtime: Runtime, run: Run, step_id: str, call: Call) -> Trace | None:
+def _trace(turn: TurnContext, step_id: str, call: Call) -> Trace | None:
     asked, info, answered = call
-    most = runtime.settings.trace_kb * 1000
+    most = turn.runtime.settings.trace_kb * 1000
     try:
         request = shortened(redact_json(_request_to_json(asked, info)), most)
         response = shortened(redact_json(answered), most)
     except (TypeError, ValueError, RecursionError) as error:
         # Whatever a tool's schema or a setting holds that JSON cannot: to keep a trace is no reason to fail a turn.
-        log.warning("a trace cannot be written", extra={"run": run.id, "error": type(error).__name__})
+        log.warning("a trace cannot be written", extra={"run": turn.run.id, "error": type(error).__name__})
         return None
-    return Trace(step_id, run.id, run.organization_id, request, response, runtime.store.clock.now())
+    run = turn.run
+    return Trace(step_id, run.id, run.organization_id, request, response, turn.runtime.store.clock.now())
 
 
 def _parts(parts: tuple[Part, ...]) -> list[Json]:

@@ -57,7 +57,7 @@ async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     started = await start_turn(runtime, request)
     if isinstance(started, Repeated):
         return runtime.live.get(started.run_id) or PastTurn(runtime, request.scope, started.run_id)
-    return Turn(runtime, started)
+    return Turn(started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ async def collect(turn: LiveTurn) -> Answer:
 class Turn:
     """A turn of this process, with its task, its lease and its readers."""
 
-    def __init__(self, runtime: Runtime, context: TurnContext) -> None:
-        self._runtime = runtime
+    def __init__(self, context: TurnContext) -> None:
+        self._runtime = runtime = context.runtime
         self._context = context
         self._feed = Feed(context.run, lambda: _answer_of(runtime, context.run.id))
         # The first reader listens from the very start, however long it takes until it reads.
@@ -144,7 +144,7 @@ class Turn:
         reason: StopReason = "error"
         kind, message = "internal_error", "The loop ended without ending its run."
         try:
-            async for event in run_loop(self._runtime, self._context):
+            async for event in run_loop(self._context):
                 if isinstance(event, RunEnded):
                     ended = event
                 else:
@@ -176,7 +176,7 @@ class Turn:
         self._is_stopping = True
         run = self._context.run
         error: dict[str, Any] | None = None if reason == "cancelled" else {"type": kind, "message": message}
-        failed = failed_call(self._runtime, self._context, reason, error)
+        failed = failed_call(self._context, reason, error)
         ended = await self._runtime.store.write(lambda tx: close_run(tx, run, reason, error, failed))
         if ended is None:
             # The run ended by another hand: a cancel from another process, or a save that went through while we were stopped.

@@ -83,7 +83,7 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContex
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if state is not own:
         limit = WindowLimit(own_window=own.agent.context_window)
-    turn = TurnContext(request, run, state, model, window, prompt_key, rules, limit)
+    turn = TurnContext(runtime, request, run, state, model, window, prompt_key, rules, limit)
     save_input(tx, turn, runtime.settings.approval_expiry)
     return turn
 

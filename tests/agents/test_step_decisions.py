@@ -1,6 +1,7 @@
 """What an agent is offered, what its reply means, and what comes after it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,11 +59,12 @@ def turn(
     state = AgentState(agent, make.conversation(agent), (), tools, (), ())
     request = TurnRequest(Scope(), agent.id, client_tools=client_tools)
     book = rulebook(state, client_tools)
-    return TurnContext(request, make.run(agent), state, ScriptedModel([]), [], "", book, WindowLimit())
+    runtime: Any = SimpleNamespace(toolbox=TOOLBOX)
+    return TurnContext(runtime, request, make.run(agent), state, ScriptedModel([]), [], "", book, WindowLimit())
 
 
 def offered_in(a_turn: TurnContext) -> OfferedTools:
-    return offer_tools(a_turn, TOOLBOX)
+    return offer_tools(a_turn)
 
 
 def parsed_in(a_turn: TurnContext, *parts: Any) -> ParsedReply:
