@@ -233,49 +233,33 @@ async def test_an_approval_and_a_put_at_once_lose_nothing(store: SqliteStore) ->
 
 
 @pytest.mark.parametrize("approves_first", [True, False])
-async def test_an_approval_while_the_agent_edits_keeps_both(store: SqliteStore, approves_first: bool) -> None:
-    await put(store, "human", TEXT)
-    proposal = await proposed(store, "tea", "rum")
+async def test_an_approval_and_another_change_at_once_follow_each_other(
+    store: SqliteStore, approves_first: bool
+) -> None:
     await put(store, "human", TEXT, policy="direct")
-    owned = await owned_of(store)
-    state = await make.stored_agent(store)
+    owned, state = await owned_of(store), await make.stored_agent(store)
+
+    async def meet(change: Callable[[Transaction], Any]) -> list[Any]:
+        proposal = await proposed(store, "tea", "rum")
+        works = [lambda tx: approval.approve(tx, Scope(), proposal.id, ADA), change]
+        return list(await overlapped(store, *(works if approves_first else works[::-1])))
+
     seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id, owned.user.id))
     state = replace(state, blocks=seen, conversation=replace(state.conversation, user_id=owned.user.id))
     memory = WorkingMemory(state)
     memory.write("human", TEXT.replace("Turin", "Rome"), "call-1")
-    works: list[Callable[[Transaction], Any]] = [
-        lambda tx: approval.approve(tx, Scope(), proposal.id, ADA),
-        lambda tx: commit(tx, state, memory, Scope(), make.edit_context(state)),
-    ]
-    results = await overlapped(store, *(works if approves_first else works[::-1]))
-    assert not [result for result in results if isinstance(result, Exception)]
+    edited = await meet(lambda tx: commit(tx, state, memory, Scope(), make.edit_context(state)))
+    assert not [one for one in edited if isinstance(one, Exception)]
     assert await text_of(store) == TEXT.replace("tea", "rum").replace("Turin", "Rome")
-    assert await count_of_versions(store) == 3
-
-
-@pytest.mark.parametrize("approves_first", [True, False])
-async def test_an_approval_and_a_deletion_or_a_new_label_at_once_follow_each_other(
-    store: SqliteStore, approves_first: bool
-) -> None:
     await put(store, "human", TEXT)
-    owned = await owned_of(store)
-    proposal = await proposed(store, "tea", "rum")
-    works: list[Callable[[Transaction], Any]] = [
-        lambda tx: approval.approve(tx, Scope(), proposal.id, ADA),
-        lambda tx: user_memory.rename(tx, owned, "human", "profile", ADA),
-    ]
-    results = await overlapped(store, *(works if approves_first else works[::-1]))
-    assert not [result for result in results if isinstance(result, Exception)]
+    renamed = await meet(lambda tx: user_memory.rename(tx, owned, "human", "profile", ADA))
+    assert not [one for one in renamed if isinstance(one, Exception)]
     assert await text_of(store, "profile") == TEXT.replace("tea", "rum")
-    proposal = await proposed(store, "rum", "gin", "profile")
-    works = [
-        lambda tx: approval.approve(tx, Scope(), proposal.id, ADA),
-        lambda tx: user_memory.delete(tx, owned, "profile", ADA),
-    ]
-    one, two = await overlapped(store, *(works if approves_first else works[::-1]))
+    await put(store, "human", TEXT)
+    one, two = await meet(lambda tx: user_memory.delete(tx, owned, "human", ADA))
     assert not isinstance(one, Exception)
     assert two is None if approves_first else isinstance(two, Conflicted)
-    assert await block_of(store, "profile") is None
+    assert await block_of(store) is None
 
 
 @pytest.mark.parametrize("what", ["approve", "put", "undo"])

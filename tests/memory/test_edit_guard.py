@@ -39,21 +39,6 @@ def test_what_was_recalled_and_what_the_system_says_is_no_news_and_ones_own_word
         GUARD.require_new(text)
 
 
-def test_sources_are_read_once_and_only_for_something_long() -> None:
-    read: list[int] = []
-
-    def sources() -> GuardSources:
-        read.append(1)
-        return GuardSources()
-
-    guard = EditGuard(sources)
-    guard.require_new("Likes tea.")
-    assert read == []
-    guard.require_new(PASSAGE)
-    guard.require_new(PASSAGE)
-    assert read == [1]
-
-
 def test_ninety_percent_is_where_a_repetition_begins() -> None:
     words = [f"word{number}" for number in range(104)]
     guard = EditGuard(lambda: GuardSources(recalled=(" ".join(words),)))

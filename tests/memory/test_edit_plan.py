@@ -97,26 +97,6 @@ async def test_an_agents_own_block_is_deleted_and_a_shared_one_only_let_go(store
     assert set(await now(store, other)) == {"team", "persona"}
 
 
-async def test_a_rename_is_one_write_that_keeps_place_text_and_attachments(store: SqliteStore) -> None:
-    state, other = await agent_with(store), await make.stored_agent(store, make.agent("Otto"))
-    await store.write(lambda tx: blocks.attach(tx, other.agent.id, [state.blocks[0]]))
-    memory = WorkingMemory(state)
-    memory.write("human", "Her name is Ada.", "call-1")
-    memory.rename("human", "people/ada", "call-2")
-    memory.describe("people/ada", "The user", "call-3")
-    committed = await save(store, state, memory)
-    assert committed.blocks == (await reloaded(store, state)).blocks
-    renamed = committed.blocks[0]
-    assert (renamed.label, renamed.value, renamed.description, renamed.version, renamed.updated_by) == (
-        "people/ada",
-        "Her name is Ada.",
-        "The user",
-        2,
-        state.agent.id,
-    )
-    assert await now(store, other) == {"people/ada": "Her name is Ada."}
-
-
 async def test_blocks_change_places_and_labels_are_used_again_within_one_step(store: SqliteStore) -> None:
     state, memory = await begin(store, "a", "b", "c")
     memory.rename("a", "x", "call-1")

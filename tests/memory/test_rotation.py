@@ -58,16 +58,6 @@ async def test_a_block_that_is_not_full_or_not_rotated_stays_whole(store: Sqlite
         assert committed.archives == ()
 
 
-async def test_the_next_step_goes_on_with_what_was_kept(store: SqliteStore) -> None:
-    state, committed = await written(store, filling())
-    after = replace(state, blocks=committed.blocks, archives=committed.archives)
-    memory = WorkingMemory(after)
-    kept = committed.blocks[0].value
-    memory.write("notes", f"{kept}\nOne more.", "call-2")
-    again = await save(store, after, memory)
-    assert (again.blocks[0].value, again.failed) == (f"{kept}\nOne more.", {})
-
-
 async def test_a_block_that_its_owner_filled_and_closed_meanwhile_is_left_to_her(store: SqliteStore) -> None:
     state = await make.stored_agent(store, with_blocks=[filling(), make.block("human")])
 

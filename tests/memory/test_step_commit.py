@@ -117,22 +117,6 @@ async def test_where_an_edit_cannot_be_merged_every_call_of_the_block_fails_and_
         assert committed.blocks[-1].value == "b1"
 
 
-async def test_after_a_conflict_the_agent_sees_the_other_text_and_its_next_edit_goes_through(
-    store: SqliteStore,
-) -> None:
-    state, memory = await begin(store)
-    memory.write("human", TEXT.replace("tea", "coffee"), "call-1")
-    await someone_else(store, state.blocks[0], value=TEXT.replace("tea", "water"))
-    committed = await save(store, state, memory)
-    assert [block.value for block in committed.blocks] == [TEXT.replace("tea", "water")]
-
-    state = replace(state, blocks=committed.blocks)
-    memory = WorkingMemory(state)
-    memory.write("human", TEXT.replace("tea", "water and coffee"), "call-2")
-    assert (await save(store, state, memory)).failed == {}
-    assert (await block_now(store, state.blocks[0].id)).value == TEXT.replace("tea", "water and coffee")
-
-
 async def test_an_agent_of_another_organisation_cannot_reach_the_block(store: SqliteStore) -> None:
     state, memory = await begin(store)
     memory.write("human", "Name: Eve", "call-1")

@@ -184,21 +184,6 @@ async def test_a_model_that_hangs_is_left_after_its_time_and_what_it_had_written
     assert summary.usage.completion_tokens > 0
 
 
-async def test_cancelling_gets_through() -> None:
-    began = asyncio.Event()
-
-    async def answer(_: ModelRequest) -> Line:
-        began.set()
-        await asyncio.Event().wait()
-        return ""
-
-    task = asyncio.create_task(summarize(talk(4), SLIDING, writer=writer_of(model(answer))))
-    await began.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 @pytest.mark.parametrize("mode", ["self_compact_all", "self_compact_sliding_window"])
 async def test_an_agent_sums_up_for_itself_behind_the_very_beginning_of_its_own_requests(mode: CompactionMode) -> None:
     asked = model(["I told Ada of tea."], "own")

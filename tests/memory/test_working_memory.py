@@ -8,7 +8,7 @@ import pytest
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
-from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, TooLong
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.working_memory import EditReason, MemoryEdit, PassageDraft, WorkingMemory
 from tests.seams import make
 
@@ -55,20 +55,6 @@ def test_a_read_only_block_is_left_as_it_is() -> None:
         with pytest.raises(Forbidden, match=r"^Error This block is read-only and cannot be edited\.$"):
             change(label)
     assert memory.edits == []
-
-
-def test_a_text_over_the_limit_is_refused_and_one_of_just_the_limit_is_not() -> None:
-    memory = WorkingMemory(STATE)
-    assert memory.write("human", "é" * 10, "call-1") == "é" * 10
-    with pytest.raises(TooLong) as refused:
-        memory.write("human", "é" * 11, "call-2")
-    assert str(refused.value) == (
-        'Block "human" would hold 11 characters, but its limit is 10. Shorten the text or raise the limit.'
-    )
-    with pytest.raises(TooLong):
-        memory.create("plans", "x" * 100_001, None, "call-1")
-    assert memory.block("human").value == "é" * 10
-    assert len(memory.edits) == 1
 
 
 @pytest.mark.parametrize(("bad", "told"), [("\ud83d", "whole characters"), ("\0", "cannot hold NUL")])
