@@ -28,7 +28,6 @@ from ricordo.domain.event import (
 )
 from ricordo.domain.ids import part_otid
 from ricordo.domain.message import Message
-from ricordo.domain.run import Run
 from ricordo.llm.argument_stream import ArgumentStream
 
 STREAM: dict[int | str, dict[str, Any]] = {
@@ -42,7 +41,7 @@ _TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"
 class SseEncoder:
     """Encodes one turn for one reader. With tokens, what was sent in deltas is not sent again as a whole.
 
-    With `first` the events are numbered from there, `[DONE]` too: their `seq_id`.
+    With `first` the events are numbered from there: their `seq_id`.
     """
 
     def __init__(self, view: MessageFormat, clock: Clock, *, has_tokens: bool, first: int | None = None) -> None:
@@ -69,9 +68,14 @@ class SseEncoder:
             case Compacted():
                 return self._messages([event.summary])
             case RunEnded():
-                return self._ended(event.run)
+                reason = self._data(StopReasonResponse.of(event.run))
+                is_cancelled = event.run.stop_reason == "cancelled"
+                return [reason, *([] if is_cancelled else [self._data(UsageResponse.of(event.run))]), DONE]
             case Failed():
-                return [self._data(StopReasonResponse.of(event.run)), self._error(event), DONE]
+                error: Json = {"message_type": "error_message", "run_id": event.run.id, "error_type": event.kind}
+                error |= {"message": event.message, "detail": event.detail, "seq_id": None}
+                reason = self._data(StopReasonResponse.of(event.run))
+                return [reason, b"event: error\n" + self._data(error), DONE]
         return []
 
     def resume(self, sent: Iterable[bytes]) -> None:
@@ -90,11 +94,6 @@ class SseEncoder:
                 self._add(wire["id"] + call["tool_call_id"], call.get("arguments", ""))
         elif "otid" in wire:
             self._whole.add(_piece(wire))
-
-    def _ended(self, run: Run) -> list[bytes]:
-        reason = self._data(StopReasonResponse.of(run))
-        usage = [] if run.stop_reason == "cancelled" else [self._data(UsageResponse.of(run))]
-        return [reason, *usage, DONE]
 
     def _messages(self, messages: Iterable[Message]) -> list[bytes]:
         # An event of its own may bring a message that its step brings too.
@@ -139,11 +138,11 @@ class SseEncoder:
             event = TextDelta(event.run_id, event.step_id, event.message_id, event.part, words)
             if not words:
                 return []
-        what, text, fields = _delta_fields(event)
-        if not self._view.keeps(fields):
+        wire = {**self._base(event), **_delta_fields(event)}
+        if not self._view.keeps(wire):
             return []
-        self._add(event.message_id + what, text)
-        return [self._data({**self._base(event), **fields})]
+        self._note(wire)
+        return [self._data(wire)]
 
     def _words(self, event: ToolCallDelta) -> str | None:
         """What this piece of a call of the speaking tool says; None for any other call."""
@@ -172,17 +171,6 @@ class SseEncoder:
             "seq_id": None,
             "run_id": event.run_id,
         }
-
-    def _error(self, event: Failed) -> bytes:
-        error = {
-            "message_type": "error_message",
-            "run_id": event.run.id,
-            "error_type": event.kind,
-            "message": event.message,
-            "detail": event.detail,
-            "seq_id": None,
-        }
-        return b"event: error\n" + self._data(error)
 
     def _data(self, wire: Json) -> bytes:
         if self._next is None:
@@ -263,14 +251,13 @@ def _rest_of_call(whole: str, sent: str) -> str:
         return whole
 
 
-def _delta_fields(event: Delta) -> tuple[str, str, Json]:
-    """What of its message the delta adds to, the text, and the fields that are not of every message."""
+def _delta_fields(event: Delta) -> Json:
     if isinstance(event, TextDelta):
-        return "content", event.text, {"message_type": "assistant_message", "content": event.text}
+        return {"message_type": "assistant_message", "content": event.text}
     if isinstance(event, ReasoningDelta):
         fields = {"reasoning": event.text, "source": "reasoner_model", "signature": None}
-        return "reasoning", event.text, {"message_type": "reasoning_message", **fields}
+        return {"message_type": "reasoning_message", **fields}
     # Keys without a value are left out here: a wire fact that clients build on when they add deltas up.
     given = {"name": event.name, "arguments": event.arguments}
     call = {"tool_call_id": event.call_id} | {key: value for key, value in given.items() if value}
-    return event.call_id, event.arguments, {"message_type": "tool_call_message", "tool_call": call, "tool_calls": call}
+    return {"message_type": "tool_call_message", "tool_call": call, "tool_calls": call}
