@@ -78,8 +78,6 @@ class Recording:
         self._events = events
         self._waiting: list[str] = []
         self._has_more = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._is_whole = asyncio.Event()
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._record(), name=f"recording {run_id}")
 
@@ -97,7 +95,7 @@ class Recording:
     async def _record(self) -> None:
         listening = asyncio.create_task(self._listen())
         try:
-            await self._store_all()
+            await self._store_all(listening)
         except Exception:
             log.exception("a stream is stored no further", extra={"run": self._run_id})
         finally:
@@ -114,30 +112,26 @@ class Recording:
                     if self._waiting:
                         self._has_more.set()
                     while len(self._waiting) >= _MOST_WAITING:
-                        self._has_room.clear()
-                        await self._has_room.wait()
+                        await self._changed.wait()
         finally:
-            self._is_whole.set()
             self._has_more.set()
 
-    async def _store_all(self) -> None:
+    async def _store_all(self, listening: asyncio.Task[None]) -> None:
         number = 1
         while True:
             await self._has_more.wait()
             batch, self._waiting = self._waiting, []
-            if not batch and self._is_whole.is_set():
-                return
-            if not self._is_whole.is_set():
+            if not listening.done():
                 self._has_more.clear()
-            self._has_room.set()
+            elif not batch:
+                return
             if not await self._store(number, batch):
                 return
             number += len(batch)
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
             # Each batch is a transaction: what is told within this time goes into one.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_whole.wait(), BATCH_SECONDS)
+            await asyncio.wait([listening], timeout=BATCH_SECONDS)
 
     async def _store(self, first: int, batch: Sequence[str]) -> bool:
         """Store the batch; False where somebody else has ended this stream, or the run is gone."""
