@@ -21,7 +21,6 @@ from tests.support.model_server import Answer, ModelServer, claude, claude_strea
 
 CLAUDE = Provider("anthropic", "", "anthropic", "anthropic", "key-1")
 THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
-REDACTED = {"type": "redacted_thinking", "data": "secret-1"}
 TEXT = {"type": "text", "text": "I look."}
 CALL_A = {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"city": "Rome"}}
 CALL_B = {"type": "tool_use", "id": "toolu_b", "name": "get_time", "input": {}}

@@ -75,16 +75,6 @@ async def test_a_bad_answer_is_a_clear_error(
     assert "key-1" not in str(caught.value)
 
 
-async def test_what_may_pass_is_tried_again_as_the_policy_says(
-    embedder: RemoteEmbedder, server: ModelServer, waits: Waits
-) -> None:
-    server.push(
-        Answer({"error": {"message": "slow down"}}, 429, {"retry-after": "7"}), Answer({}, 503), embeddings([1, 0])
-    )
-    assert await embedder.embed(["a"]) == [[1, 0]]
-    assert waits == [7.0, 1.0]
-
-
 async def test_a_server_that_is_gone_or_silent_is_an_error_in_time(waits: Waits) -> None:
     async with ModelServer(lambda _: Answer({}, delay=60)) as silent, ModelServer() as gone:
         await gone.stop()
@@ -136,47 +126,12 @@ async def test_a_text_that_is_too_long_is_halved_until_it_fits(
         assert waits == []
 
 
-async def test_one_long_text_costs_the_others_nothing_and_is_remembered(waits: Waits, connections: Connections) -> None:
-    refusal = Answer({"error": {"message": "too many tokens"}}, 400)
-    async with ModelServer(refusing_over(2_000, refusal)) as server:
-        embedder = made(server, waits, connections)
-        texts = ["a" * 10, "b" * 1_500, "c" * 3_000, "d" * 20]
-        vectors = await embedder.embed(texts)
-        assert vectors == [unit(vector_of(text[:1_500]), "p") for text in texts]
-        assert len(server.requests) == 6  # four; two and two; one and one; and the half of the long one
-        server.requests.clear()
-        await embedder.embed(["e" * 3_000, "f"])
-        assert [[len(text) for text in seen.body["input"]] for seen in server.requests] == [[1_500, 1]]
-
-
-async def test_a_provider_that_finds_everything_too_long_is_asked_a_few_times_only(
-    waits: Waits, connections: Connections
-) -> None:
-    async with ModelServer(lambda _: Answer({"error": {"message": "too many tokens"}}, 400)) as server:
-        embedder = made(server, waits, connections)
-        with pytest.raises(ModelError, match="too many tokens") as caught:
-            await embedder.embed(["a" * 30_000])
-        assert caught.value.kind == "context_window_exceeded"
-        assert len(server.requests) < 10
-
-
 async def test_a_model_that_changes_its_dimensions_is_found_out(embedder: RemoteEmbedder, server: ModelServer) -> None:
     await embedder.embed(["a"])
     server.push(embeddings([1, 0]))
     with pytest.raises(ModelError, match="another model answers to that name now"):
         await embedder.embed(["a"])
     assert embedder.info.dimensions == 4
-
-
-async def test_no_text_asks_nobody_and_an_empty_one_is_never_sent(
-    embedder: RemoteEmbedder, server: ModelServer
-) -> None:
-    assert await embedder.embed([]) == []
-    assert server.requests == []
-    assert await embedder.embed(["", " \n"]) == [[0.0] * 4, [0.0] * 4]
-    vectors = await embedder.embed(["", "ab", " "])
-    assert vectors == [[0.0] * 4, unit(vector_of("ab"), "p"), [0.0] * 4]
-    assert all(text.strip() for seen in server.requests for text in seen.body["input"])
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,23 @@
 
 from typing import Any
 
-from tests.llm.wild.openai_shapes import DONE, ROME, TIME, WEATHER_IN_ROME, body, call, case, delta, events, last, piece
+from tests.llm.wild.openai_shapes import (
+    DONE,
+    ROME,
+    TIME,
+    WEATHER_IN_ROME,
+    body,
+    call,
+    case,
+    delta,
+    events,
+    last,
+    of,
+    piece,
+)
 from tests.support.model_server import Answer, event
 
-TEXT = ("text", "Ciao!")
+TEXT, GREETING = ("text", "Ciao!"), ("thought", "Greet.")
 _SAFE = {kind: {"filtered": False, "severity": "safe"} for kind in ("hate", "self_harm", "sexual", "violence")}
 
 
@@ -21,11 +34,11 @@ def _split_call(*, first: dict[str, Any] | None = None) -> tuple[bytes, ...]:
 
 
 # openai-python: types/chat/chat_completion.py, types/chat/chat_completion_chunk.py
-OPENAI = (
-    case("openai", "text", body({"role": "assistant", "content": "Ciao!", "refusal": None, "annotations": []}), TEXT),
-    case("openai", "a refusal", body({"role": "assistant", "content": None, "refusal": "No."}), ("text", "No.")),
+OPENAI = of(
+    "openai",
+    case("text", body({"role": "assistant", "content": "Ciao!", "refusal": None, "annotations": []}), TEXT),
+    case("a refusal", body({"role": "assistant", "content": None, "refusal": "No."}), ("text", "No.")),
     case(
-        "openai",
         "parallel calls",
         body(
             {"content": None, "tool_calls": [call("get_weather", ROME), call("get_time", "{}", "call_2")]}, "tool_calls"
@@ -33,9 +46,8 @@ OPENAI = (
         WEATHER_IN_ROME,
         TIME,
     ),
-    case("openai", "a streamed call", events(*_split_call(), last(), DONE), WEATHER_IN_ROME),
+    case("a streamed call", events(*_split_call(), last(), DONE), WEATHER_IN_ROME),
     case(
-        "openai",
         "streamed calls in parallel",
         events(
             delta({"tool_calls": [piece(0, name="get_weather", arguments="", call_id="call_1")]}),
@@ -48,25 +60,23 @@ OPENAI = (
         WEATHER_IN_ROME,
         TIME,
     ),
-    case("openai", "cut off at its limit", body({"content": "Ciao!"}, "length"), TEXT, finish="length"),
+    case("cut off at its limit", body({"content": "Ciao!"}, "length"), TEXT, finish="length"),
     case(
-        "openai",
         "a call cut off at its limit, and then a shorter one",
         body({"content": None, "tool_calls": [call("get_weather", '{"city": "Ro')]}, "length"),
         body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
         WEATHER_IN_ROME,
     ),
     case(
-        "openai",
         "the older way to call",
         body({"content": None, "function_call": {"name": "get_weather", "arguments": ROME}}, "function_call"),
         WEATHER_IN_ROME,
     ),
 )
 # Azure's REST reference for chat completions, "content filtering"; the first event as its users record it.
-AZURE = (
+AZURE = of(
+    "azure",
     case(
-        "azure",
         "text with its filters",
         body(
             {"role": "assistant", "content": "Ciao!"},
@@ -76,7 +86,6 @@ AZURE = (
         TEXT,
     ),
     case(
-        "azure",
         "a stream that begins without a choice",
         events(
             event(
@@ -96,7 +105,6 @@ AZURE = (
         WEATHER_IN_ROME,
     ),
     case(
-        "azure",
         "a filtered answer",
         body({"role": "assistant", "content": "Ci"}, "content_filter"),
         ("text", "Ci"),
@@ -110,19 +118,18 @@ _FAILED = {
     "code": "tool_use_failed",
     "failed_generation": '<function=get_weather>{"city": "Rome"}</function>',
 }
-GROQ = (
+GROQ = of(
+    "groq",
     case(
-        "groq",
         "text with a thought",
         body(
             {"content": "Ciao!", "reasoning": "Greet."},
             usage={"prompt_tokens": 1, "completion_tokens": 2, "queue_time": 0.1},
         ),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
     case(
-        "groq",
         "usage under its own name in a stream",
         events(
             delta({"role": "assistant", "content": ""}, x_groq={"id": "req_1"}),
@@ -132,18 +139,17 @@ GROQ = (
         ),
         TEXT,
     ),
-    case("groq", "a call it could not read", Answer({"error": _FAILED}, 400), WEATHER_IN_ROME),
+    case("a call it could not read", Answer({"error": _FAILED}, 400), WEATHER_IN_ROME),
     case(
-        "groq",
         "a call it could not read, in a stream",
         events(delta({"role": "assistant", "content": ""}), event({"error": {**_FAILED, "status_code": 400}})),
         WEATHER_IN_ROME,
     ),
 )
 # api-docs.deepseek.com: create-chat-completion, guides/thinking_mode
-DEEPSEEK = (
+DEEPSEEK = of(
+    "deepseek",
     case(
-        "deepseek",
         "a thought and a call",
         body(
             {
@@ -166,7 +172,6 @@ DEEPSEEK = (
         model="deepseek-chat",
     ),
     case(
-        "deepseek",
         "a streamed thought; keep-alive lines between",
         events(
             b": keep-alive\n\n",
@@ -180,18 +185,16 @@ DEEPSEEK = (
             ),
             DONE,
         ),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
     case(
-        "deepseek",
         "no resources, and then an answer",
         body({"content": "Ci"}, "insufficient_system_resource"),
         body({"content": "Ciao!"}),
         TEXT,
     ),
     case(
-        "deepseek",
         "a call in the signs of its template",
         body(
             {
@@ -203,9 +206,9 @@ DEEPSEEK = (
     ),
 )
 # docs.x.ai: api-reference, chat completions
-XAI = (
+XAI = of(
+    "xai",
     case(
-        "xai",
         "a thought beside the answer",
         body(
             {"role": "assistant", "content": "Ciao!", "reasoning_content": "Greet.", "refusal": None},
@@ -218,11 +221,10 @@ XAI = (
             },
             citations=[],
         ),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
     case(
-        "xai",
         "a call that is streamed whole",
         events(
             delta(
@@ -240,12 +242,10 @@ _THINKS = [
     {"type": "thinking", "thinking": [{"type": "text", "text": "Greet."}], "closed": True},
     {"type": "text", "text": "Ciao!"},
 ]
-MISTRAL = (
+MISTRAL = of(
+    "mistral",
+    case("pieces with a thought", body({"role": "assistant", "content": _THINKS}), GREETING, TEXT),
     case(
-        "mistral", "pieces with a thought", body({"role": "assistant", "content": _THINKS}), ("thought", "Greet."), TEXT
-    ),
-    case(
-        "mistral",
         "a call whose arguments are an object",
         body(
             {
@@ -259,7 +259,6 @@ MISTRAL = (
         WEATHER_IN_ROME,
     ),
     case(
-        "mistral",
         "a streamed thought in pieces",
         events(
             delta({"role": "assistant", "content": ""}),
@@ -269,39 +268,35 @@ MISTRAL = (
             delta({"content": "!"}, "stop", usage={"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}),
             DONE,
         ),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
-    case("mistral", "cut off at the window", body({"content": "Ciao!"}, "model_length"), TEXT, finish="length"),
+    case("cut off at the window", body({"content": "Ciao!"}, "model_length"), TEXT, finish="length"),
     case(
-        "mistral",
         "a call in the signs of its template",
         body({"content": '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}'}),
         WEATHER_IN_ROME,
     ),
     case(
-        "mistral",
         "calls that are null",
         body({"role": "assistant", "content": "Ciao!", "tool_calls": None, "prefix": False}),
         TEXT,
     ),
 )
 # docs.together.ai: chat-completions; their models leave templates' tags in the text.
-TOGETHER = (
+TOGETHER = of(
+    "together",
     case(
-        "together",
         "text with empty calls",
         body({"role": "assistant", "content": "Ciao!", "tool_calls": []}, "eos", prompt=[]),
         TEXT,
     ),
     case(
-        "together",
         "a call with a sign before it",
         body({"content": '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Rome"}}'}, "eos"),
         WEATHER_IN_ROME,
     ),
     case(
-        "together",
         "a streamed call whose usage comes with its end",
         events(
             *_split_call()[:-1],
@@ -311,7 +306,6 @@ TOGETHER = (
         WEATHER_IN_ROME,
     ),
     case(
-        "together",
         "arguments that repeat the schema, and then values",
         body(
             {"tool_calls": [call("get_weather", '{"type":"object","properties":{"city":{"type":"string"}}}')]},
@@ -324,9 +318,9 @@ TOGETHER = (
 # openrouter.ai/docs: api-reference/streaming, api-reference/errors, use-cases/reasoning-tokens; its AI SDK provider's schemas
 _TEXT_DETAIL = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0, "id": None}
 _WAITING = b": OPENROUTER PROCESSING\n\n"
-OPENROUTER = (
+OPENROUTER = of(
+    "openrouter",
     case(
-        "openrouter",
         "a thought with its proof, and a hidden one",
         body(
             {
@@ -347,11 +341,10 @@ OPENROUTER = (
             choice={"native_finish_reason": "end_turn"},
             provider="Anthropic",
         ),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
     case(
-        "openrouter",
         "a streamed thought; its proof comes last",
         events(
             _WAITING,
@@ -371,25 +364,22 @@ OPENROUTER = (
             last({"prompt_tokens": 1, "completion_tokens": 2, "cost": 0.001, "is_byok": False}),
             DONE,
         ),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
     case(
-        "openrouter",
         "an error inside a 200, and then an answer",
         Answer({"error": {"code": 502, "message": "Provider returned error"}, "user_id": "u"}),
         body({"content": "Ciao!"}),
         TEXT,
     ),
     case(
-        "openrouter",
         "an error inside a choice, and then an answer",
         body({"content": ""}, "error", choice={"error": {"code": 503, "message": "No instances available"}}),
         body({"content": "Ciao!"}),
         TEXT,
     ),
     case(
-        "openrouter",
         "an error in the middle of a stream, and then an answer",
         events(
             delta({"content": "Ci"}),

@@ -14,11 +14,12 @@ from tests.llm.wild.openai_shapes import (
     delta,
     events,
     last,
+    of,
     piece,
 )
 from tests.support.model_server import Answer, event
 
-TEXT = ("text", "Ciao!")
+TEXT, GREETING = ("text", "Ciao!"), ("thought", "Greet.")
 WEATHER_IN_PARIS = ("call", "get_weather", PARIS)
 _XML = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 _QWEN_CODER = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>"
@@ -34,12 +35,12 @@ _MINIMAX = (
 )
 
 
-def _said(server: str, name: str, text: str) -> tuple[Case, Case]:
+def _said(name: str, text: str) -> tuple[Case, Case]:
     """A call that was written as text, whole and streamed three letters at a time."""
     pieces = [delta({"content": part.decode()}) for part in _letters(text)]
     return (
-        case(server, name, body({"role": "assistant", "content": text}), WEATHER_IN_ROME),
-        case(server, f"{name}, streamed", events(*pieces, delta({}, "stop"), DONE), WEATHER_IN_ROME),
+        case(name, body({"role": "assistant", "content": text}), WEATHER_IN_ROME),
+        case(f"{name}, streamed", events(*pieces, delta({}, "stop"), DONE), WEATHER_IN_ROME),
     )
 
 
@@ -48,11 +49,11 @@ def _letters(text: str) -> list[bytes]:
 
 
 # ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids as `call_` and eight signs
-OLLAMA = (
-    case("ollama", "text", body({"role": "assistant", "content": "Ciao!"}, system_fingerprint="fp_ollama"), TEXT),
-    case("ollama", "a thought", body({"content": "Ciao!", "reasoning": "Greet."}), ("thought", "Greet."), TEXT),
+OLLAMA = of(
+    "ollama",
+    case("text", body({"role": "assistant", "content": "Ciao!"}, system_fingerprint="fp_ollama"), TEXT),
+    case("a thought", body({"content": "Ciao!", "reasoning": "Greet."}), GREETING, TEXT),
     case(
-        "ollama",
         "whole calls in one event, all numbered 0",
         events(
             delta(
@@ -72,15 +73,13 @@ OLLAMA = (
         TIME,
     ),
     case(
-        "ollama",
         "calls that end with stop",
         body({"content": "", "tool_calls": [call("get_weather", ROME, "call_a1b2c3d4")]}, "stop"),
         WEATHER_IN_ROME,
     ),
-    *_said("ollama", "a call as fenced JSON", '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'),
-    *_said("ollama", "a call as bare JSON", '{"name": "get_weather", "parameters": {"city": "Rome"}}'),
+    *_said("a call as fenced JSON", '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'),
+    *_said("a call as bare JSON", '{"name": "get_weather", "parameters": {"city": "Rome"}}'),
     case(
-        "ollama",
         "an error in the middle of a stream, and then an answer",
         events(delta({"content": "Ci"}), event({"error": {"message": "model runner has unexpectedly stopped"}})),
         events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
@@ -88,9 +87,9 @@ OLLAMA = (
     ),
 )
 # lmstudio.ai/docs/app/api/tools and its issues: tags of templates, calls without ids, gpt-oss' channels in names
-LMSTUDIO = (
+LMSTUDIO = of(
+    "lmstudio",
     case(
-        "lmstudio",
         "a call with an empty id, and statistics",
         body(
             {"role": "assistant", "content": None, "tool_calls": [call("get_weather", ROME, "")]},
@@ -100,13 +99,11 @@ LMSTUDIO = (
         WEATHER_IN_ROME,
     ),
     case(
-        "lmstudio",
         "a name with a channel behind it",
         body({"tool_calls": [call("get_weather<|channel|>commentary", ROME)]}, "tool_calls"),
         WEATHER_IN_ROME,
     ),
     case(
-        "lmstudio",
         "a name with a channel behind it, streamed",
         events(
             delta({"tool_calls": [piece(0, name="get_weather<|channel|>json", arguments=ROME, call_id="1")]}),
@@ -115,28 +112,25 @@ LMSTUDIO = (
         ),
         WEATHER_IN_ROME,
     ),
-    *_said("lmstudio", "a call between tags", _XML),
-    *_said("lmstudio", "a call in gpt-oss' channels", _HARMONY),
+    *_said("a call between tags", _XML),
+    *_said("a call in gpt-oss' channels", _HARMONY),
     case(
-        "lmstudio",
         "a thought in tags, streamed",
         events(
             *(delta({"content": part.decode()}) for part in _letters("<think>\nGreet.\n</think>\n\nCiao!")),
             delta({}, "stop"),
             DONE,
         ),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
     case(
-        "lmstudio",
         "only the end of a thought's tag, streamed",
         events(delta({"content": "Greet.\n"}), delta({"content": "</think>\n\nCiao!"}), delta({}, "stop"), DONE),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
     case(
-        "lmstudio",
         "an error event with its name, and then an answer",
         events(event({"error": {"message": "The model has crashed"}}, "error")),
         events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
@@ -144,16 +138,15 @@ LMSTUDIO = (
     ),
 )
 # vllm: entrypoints/openai/protocol.py (ChatMessage, DeltaMessage), tool_parsers/; its issues on parsers' leftovers
-VLLM = (
+VLLM = of(
+    "vllm",
     case(
-        "vllm",
         "a thought by its older name",
         body({"content": "Ciao!", "reasoning_content": "Greet.", "tool_calls": []}, stop_reason=None),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
     case(
-        "vllm",
         "a thought by its newer name, streamed",
         events(
             delta({"role": "assistant", "content": ""}),
@@ -164,23 +157,21 @@ VLLM = (
             last(),
             DONE,
         ),
-        ("thought", "Greet."),
+        GREETING,
         TEXT,
     ),
     case(
-        "vllm",
         "an end for calls without any",
         body({"role": "assistant", "content": "Ciao!", "tool_calls": []}, "tool_calls"),
         TEXT,
     ),
-    *_said("vllm", "a call its parser left between tags", _XML),
-    *_said("vllm", "a call as Qwen's coders write it", _QWEN_CODER),
-    *_said("vllm", "a call as GLM writes it", _GLM),
-    *_said("vllm", "a call as Kimi writes it", _KIMI),
-    *_said("vllm", "a call as MiniMax writes it", _MINIMAX),
-    *_said("vllm", "a call as Llama writes it", '[get_weather(city="Rome")]'),
+    *_said("a call its parser left between tags", _XML),
+    *_said("a call as Qwen's coders write it", _QWEN_CODER),
+    *_said("a call as GLM writes it", _GLM),
+    *_said("a call as Kimi writes it", _KIMI),
+    *_said("a call as MiniMax writes it", _MINIMAX),
+    *_said("a call as Llama writes it", '[get_weather(city="Rome")]'),
     case(
-        "vllm",
         "pieces without an index, the name in each of them",
         events(
             delta({"tool_calls": [{"id": "call_1", "function": {"name": "get_weather", "arguments": '{"city":'}}]}),
@@ -191,14 +182,12 @@ VLLM = (
         WEATHER_IN_ROME,
     ),
     case(
-        "vllm",
         "words, and then a call between tags, streamed",
         events(*(delta({"content": p.decode()}) for p in _letters(f"I look.\n{_XML}")), delta({}, "stop"), DONE),
         ("text", "I look."),
         WEATHER_IN_ROME,
     ),
     case(
-        "vllm",
         "tags with nothing to read in them, and then a call",
         body({"content": "<tool_call>\n{'name': get_weather</tool_call>"}),
         body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
@@ -207,10 +196,10 @@ VLLM = (
 )
 # llama.cpp: tools/server/tests/unit/test_tool_call.py and README (timings); errors as lines of their own in older builds
 _TIMINGS = {"prompt_n": 10, "prompt_ms": 12.5, "predicted_n": 3, "predicted_ms": 40.1}
-LLAMACPP = (
-    case("llamacpp", "no usage but timings", body({"content": "Ciao!"}, usage="missing", timings=_TIMINGS), TEXT),
+LLAMACPP = of(
+    "llamacpp",
+    case("no usage but timings", body({"content": "Ciao!"}, usage="missing", timings=_TIMINGS), TEXT),
     case(
-        "llamacpp",
         "usage of nothing, an empty id, a thought",
         body(
             {"content": None, "reasoning_content": "Look.", "tool_calls": [call("get_weather", ROME, "")]},
@@ -221,7 +210,6 @@ LLAMACPP = (
         WEATHER_IN_ROME,
     ),
     case(
-        "llamacpp",
         "a call without an id, in pieces without a type",
         events(
             delta({"role": "assistant", "content": None}),
@@ -233,7 +221,6 @@ LLAMACPP = (
         WEATHER_IN_ROME,
     ),
     case(
-        "llamacpp",
         "a late error in a line of its own, and then an answer",
         events(delta({"content": "Ci"}), b'error: {"code":500,"message":"slot unavailable","type":"server_error"}\n\n'),
         events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
@@ -242,24 +229,18 @@ LLAMACPP = (
 )
 # Any of them, behind proxies and gateways of all kinds.
 _WHOLE = b"".join([delta({"content": "Cia"}), delta({"content": "o!"}), delta({}, "stop"), last(), DONE])
-ANYBODY = (
+ANYBODY = of(
+    "vllm",
+    case("line ends of Windows and a byte order mark", events(b"\xef\xbb\xbf" + _WHOLE.replace(b"\n", b"\r\n")), TEXT),
+    case("events cut anywhere", events(*cut(_WHOLE, 5)), TEXT),
+    case("no last line", events(delta({"content": "Ciao!"}), delta({}, "stop")), TEXT),
     case(
-        "vllm",
-        "line ends of Windows and a byte order mark",
-        events(b"\xef\xbb\xbf" + _WHOLE.replace(b"\n", b"\r\n")),
-        TEXT,
-    ),
-    case("vllm", "events cut anywhere", events(*cut(_WHOLE, 5)), TEXT),
-    case("vllm", "no last line", events(delta({"content": "Ciao!"}), delta({}, "stop")), TEXT),
-    case(
-        "vllm",
         "a stream that is cut, and then an answer",
         events(delta({"content": "Ci"}), b'data: {"choices":[{"delta":{"con', breaks_off=True),
         events(_WHOLE),
         TEXT,
     ),
     case(
-        "vllm",
         "the whole message once more at the end",
         events(
             delta({"content": "Ciao!"}),
@@ -269,31 +250,24 @@ ANYBODY = (
         TEXT,
     ),
     case(
-        "vllm",
         "usage that is null in every event",
         events(delta({"content": "Ciao!"}, usage=None), delta({}, "stop", usage=None), DONE),
         TEXT,
     ),
     case(
-        "vllm",
         "a whole answer where a stream was asked for",
         body({"content": None, "tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
         WEATHER_IN_ROME,
     ),
     case(
-        "vllm",
-        "fields that nobody knows",
-        body({"content": "Ciao!", "audio": None, "x": {"y": [1]}}, kv={}, tokens=[1]),
-        TEXT,
+        "fields that nobody knows", body({"content": "Ciao!", "audio": None, "x": {"y": [1]}}, kv={}, tokens=[1]), TEXT
     ),
     case(
-        "vllm",
         "a byte order mark before a whole answer",
         Answer(b'\xef\xbb\xbf{"choices":[{"message":{"content":"Ciao!"},"finish_reason":"stop"}]}'),
         TEXT,
     ),
     case(
-        "vllm",
         "arguments written as Python does, said twice, with a sign behind them",
         body(
             {
@@ -310,7 +284,6 @@ ANYBODY = (
         TIME,
     ),
     case(
-        "vllm",
         "streamed arguments that were encoded twice",
         events(
             delta({"tool_calls": [piece(0, name="get_weather", arguments='"{\\"city\\":', call_id="1")]}),

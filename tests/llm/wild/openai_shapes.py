@@ -1,7 +1,7 @@
 """Ways to write what OpenAI-compatible servers put on the wire, and to say what it means; the answers are in `*_servers.py`."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -41,11 +41,15 @@ class Case:
         return f"{self.server}: {self.name}"
 
 
-def case(server: str, name: str, *said: Answer | Meaning, finish: str = "", model: str = "some-model") -> Case:
+def case(name: str, *said: Answer | Meaning, finish: str = "", model: str = "some-model") -> Case:
     """A case, of its answers and what they mean."""
     answers = tuple(each for each in said if isinstance(each, Answer))
     means = tuple(each for each in said if isinstance(each, tuple))
-    return Case(server, name, answers, means, finish, model)
+    return Case("", name, answers, means, finish, model)
+
+
+def of(server: str, *cases: Case) -> tuple[Case, ...]:
+    return tuple(replace(each, server=server) for each in cases)
 
 
 def body(message: dict[str, Any] | None, finish: Any = "stop", *, usage: Any = "counted", **more: Any) -> Answer:
