@@ -36,26 +36,22 @@ LIMIT = 20.0  # seconds after which a test that waits for the server fails
 Answer = Callable[[ModelRequest], Line | Awaitable[Line]]
 
 
-class StrictLetta(Letta):
-    """The official client, strict about pages too: it leaves their items unchecked even when told to be strict."""
+class _StrictPages:
+    """Checks the items of pages too, which the client leaves unchecked even when told to be strict."""
 
     def _process_response_data(self, *, data: Any, cast_to: Any, response: Any) -> Any:
-        _check_page(data, cast_to)
-        return super()._process_response_data(data=data, cast_to=cast_to, response=response)
+        if isinstance(cast_to, type) and issubclass(cast_to, SyncArrayPage | AsyncArrayPage):
+            (item,) = cast_to.__pydantic_generic_metadata__["args"]
+            validate_type(type_=list[item], value=data)
+        return super()._process_response_data(data=data, cast_to=cast_to, response=response)  # type: ignore[misc]
 
 
-class StrictAsyncLetta(AsyncLetta):
+class StrictLetta(_StrictPages, Letta):
+    """The official client, strict about pages too."""
+
+
+class StrictAsyncLetta(_StrictPages, AsyncLetta):
     """The official asynchronous client, strict about pages too."""
-
-    def _process_response_data(self, *, data: Any, cast_to: Any, response: Any) -> Any:
-        _check_page(data, cast_to)
-        return super()._process_response_data(data=data, cast_to=cast_to, response=response)
-
-
-def _check_page(data: Any, cast_to: Any) -> None:
-    if isinstance(cast_to, type) and issubclass(cast_to, SyncArrayPage | AsyncArrayPage):
-        (item,) = cast_to.__pydantic_generic_metadata__["args"]
-        validate_type(type_=list[item], value=data)
 
 
 class PieceModel:
@@ -149,10 +145,14 @@ class ServerInThread:
 
     def client(self, **options: Any) -> StrictLetta:
         """The official client, which accepts nothing that its types do not; it tries nothing again unless told to."""
-        return StrictLetta(**_client_options(self.url, options))
+        return StrictLetta(**self._strictly(options))
 
     def async_client(self, **options: Any) -> StrictAsyncLetta:
-        return StrictAsyncLetta(**_client_options(self.url, options))
+        return StrictAsyncLetta(**self._strictly(options))
+
+    def _strictly(self, options: dict[str, Any]) -> dict[str, Any]:
+        fixed = {"base_url": self.url, "api_key": None, "max_retries": 0, "timeout": LIMIT}
+        return fixed | {"_strict_response_validation": True} | options
 
     def http(self, **options: Any) -> httpx2.Client:
         return httpx2.Client(base_url=self.url, timeout=LIMIT, trust_env=False, **options)
@@ -221,11 +221,6 @@ def events_of(body: str) -> list[tuple[str | None, Any]]:
         data = fields["data"]
         pairs.append((fields.get("event"), data if data == "[DONE]" else orjson.loads(data)))
     return pairs
-
-
-def _client_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
-    fixed = {"base_url": url, "api_key": None, "max_retries": 0, "timeout": LIMIT, "_strict_response_validation": True}
-    return fixed | options
 
 
 def _count_rows(tx: Transaction) -> dict[str, int]:

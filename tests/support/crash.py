@@ -13,10 +13,11 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import httpx2
@@ -60,24 +61,6 @@ class Size:
     agents: int = 8
     clients: int = 4
     hurries: bool = False
-
-
-@dataclass
-class Report:
-    """What a campaign did; `outcomes` counts the attempts to send a message, `restart_seconds` is the median."""
-
-    seed: int
-    turns: int
-    kills: int
-    answered: int
-    interrupted: int
-    outcomes: dict[str, int]
-    repeated: int
-    jobs: int
-    transcripts: int
-    most_connections: int
-    restart_seconds: float
-    seconds: float
 
 
 def _slowed(model: FaultyModel, luck: random.Random, asked: asyncio.Event) -> Callable[[Seen], Answer]:
@@ -146,32 +129,17 @@ class _Campaign:
             for client in self.http:
                 await client.aclose()
 
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
+    async def watch(self) -> None:
         """Count the servers' connections to PostgreSQL all the time."""
-        if isinstance(self.tables.address, Path):
-            yield
-            return
-        tables = Tables(self.tables.address)
         sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> ''"
-
-        async def watch() -> None:
-            while True:
-                self.most_connections = max(self.most_connections, tables.rows(sql)[0][0])
-                await asyncio.sleep(0.05)
-
-        task = asyncio.create_task(watch())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            tables.close()
         # Those of a killed process may be seen a moment longer than it lives.
         most = (len(self.servers) + 1) * CONNECTIONS_OF_ONE
-        if self.most_connections > most:
-            self.faults.append(f"{self.most_connections} connections were open at once, and {most} are allowed")
+        while not self.is_alone:
+            found = self.tables.rows(sql)[0][0]
+            self.most_connections = max(self.most_connections, found)
+            if found > most:
+                self.faults.append(f"{found} connections are open at once, and {most} are allowed")
+            await asyncio.sleep(0.05)
 
     async def _make_agents(self) -> None:
         block = (await self.http[0].post("/v1/blocks/", json={"label": "shared", "value": "Begin."})).json()["id"]
@@ -366,7 +334,7 @@ class _Campaign:
                 self.tables.rows(_DROP_IDLE_WAKE_UPS)
 
 
-async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Report:
+async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> SimpleNamespace:
     """Kill and start while clients talk, let everything come to rest, and check all that is stored."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     began = time.monotonic()
@@ -377,8 +345,9 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Rep
         opened_servers(folder, provider.url, count=size.servers, database=database) as (servers, tables),
     ):
         campaign = _Campaign(servers, tables, size, luck, asked)
-        async with campaign.watching():
-            await campaign.run()
+        watching = asyncio.create_task(campaign.watch())
+        await campaign.run()
+        watching.cancel()
         faults = [*campaign.faults, *model.faults]
         for server in servers:
             if code := await asyncio.to_thread(server.stop):
@@ -388,19 +357,18 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Rep
         killed = {pid: moment for server in servers for pid, moment in server.killed.items()}
         faults += await audit(tables, campaign.said, campaign.jobs, killed, folder)
     assert not faults, f"seed {seed}: {len(faults)} faults:\n" + "\n".join(faults[:12])
-    starts = [start for server in servers for start in server.starts]
-    return Report(
+    return SimpleNamespace(
         seed=seed,
         turns=len(campaign.said),
         kills=campaign.kills,
         answered=sum(one.answered for one in campaign.said),
         interrupted=sum(one.interrupted for one in campaign.said),
-        outcomes=dict(campaign.outcomes),
+        outcomes=dict(campaign.outcomes),  # of the attempts to send a message
         repeated=campaign.repeated,
         jobs=len(campaign.jobs),
         transcripts=model.count,
         most_connections=campaign.most_connections,
-        restart_seconds=round(statistics.median(starts), 3),
+        restart_seconds=round(statistics.median(start for server in servers for start in server.starts), 3),
         seconds=round(time.monotonic() - began, 1),
     )
 

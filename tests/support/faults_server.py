@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -20,16 +21,6 @@ from tests.support.model_server import ModelServer
 
 _PLANS = ("", "ring", "insert+ring/archive", "guarded", "guarded+guarded", "nap+nap/insert", "hang")
 _LONGEST = 0.25  # seconds from a request to its kill
-
-
-@dataclass
-class Killed:
-    """What was done: kills, requests that one cut off, requests that the provider got and checked."""
-
-    seed: int
-    kills: int
-    broken: int
-    requests: int
 
 
 @dataclass
@@ -106,7 +97,7 @@ class _Killing:
         return wrong + [f"{id} is open" for (id,) in still_open]
 
 
-async def run_kills(folder: Path, *, kills: int, seed: int | None = None, database: str = "sqlite") -> Killed:
+async def run_kills(folder: Path, *, kills: int, seed: int | None = None, database: str = "sqlite") -> SimpleNamespace:
     """Kill a real server this many times, on SQLite or "postgresql"."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     model = FaultyModel(windows={"scripted-large": 120_000})
@@ -122,4 +113,4 @@ async def run_kills(folder: Path, *, kills: int, seed: int | None = None, databa
         code = await asyncio.to_thread(server.stop)
         wrong = [*killing.wrong, *model.faults, *([f"the server ended with {code}"] if code else []), *killing.lost()]
     assert not wrong, f"seed {seed}: {len(wrong)} wrong:\n" + "\n".join(wrong[:12])
-    return Killed(seed, kills, killing.broken, model.count)
+    return SimpleNamespace(seed=seed, kills=kills, broken=killing.broken, requests=model.count)

@@ -120,12 +120,10 @@ class Server:
     def empty(self) -> None:
         """Bring the shared database back to what it was; where that cannot be done, the next test gets a new one."""
         try:
-            try:
+            with suppress(psycopg.OperationalError):
                 self._clean()
-            except psycopg.OperationalError:
-                if self._cleaner and not self._cleaner.closed:
-                    raise
-                self._clean()  # the test before had cut every connection
+                return
+            self._clean()  # the test before had cut every connection
         except psycopg.Error:
             self._let_go()
             self.drop(self.shared_database())
