@@ -244,13 +244,8 @@ def test_a_request_that_expired_is_denied_by_the_next_message(scene: Scene, monk
     assert "was not answered in time" in str(returns(scene.history(agent)))
     assert roles(scene.asked[-1]) == "system user assistant tool user"
     scene.require_free(agent)
-
-
-def test_an_answer_that_comes_late_but_before_anything_else_still_counts(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # An answer that comes late but before anything else still counts.
     agent, (call_id,) = scene.asks()
-    monkeypatch.setattr(scene.server.runtime.settings, "approval_expiry", 0.0)
     scene.says("Eight.")
     assert said(scene.send(agent, decides((call_id, True)))) == ["Eight."]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.seams.scene import BROKEN, OPENAI, TOO_LONG, Scene, Wire, calls, kinds, returns, roles, said
+from tests.seams.scene import BROKEN, OPENAI, TOO_LONG, Scene, Wire, calls, kinds, returns, roles, said, speech
 from tests.seams.stage import prompt_text as text
 from tests.support.model_server import Answer, Seen, completion, stream
 
@@ -98,12 +98,6 @@ def test_a_window_is_made_smaller_before_the_call_that_would_not_fit(scene: Scen
     assert "Ada grows tea." in alert["message"]
     # What this turn said is never what leaves.
     assert last[-1]["content"].startswith("Part 11:")
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_who_is_asked_and_what_it_is_given(scene: Scene, script: Script, mode: str) -> None:
-    agent = agent_with(scene, mode)
-    talk(scene, agent, 10)
     asked = next(body for body in scene.asked if mode_of(body))
     if mode.startswith("self_"):
         assert asked["messages"][0] == scene.asked[0]["messages"][0]  # its provider's cache still holds
@@ -154,7 +148,9 @@ def test_a_summariser_that_never_answers_holds_nobody_up(
     assert "Part 0" in summaries(scene, agent)[0]["summary"]
 
 
-def test_a_summary_that_is_far_too_long_is_cut_to_its_share_of_the_window(scene: Scene, script: Script) -> None:
+def test_a_long_summary_is_cut_to_its_share_of_the_window_or_where_the_agent_is_set_to(
+    scene: Scene, script: Script
+) -> None:
     agent = agent_with(scene)
     script.summary = lambda _: completion("Tea! " * 20_000)
     talk(scene, agent, 12)
@@ -162,9 +158,6 @@ def test_a_summary_that_is_far_too_long_is_cut_to_its_share_of_the_window(scene:
     # One compaction makes room for several turns.
     assert len(summaries(scene, agent)) <= 5
     require_fits(scene)
-
-
-def test_a_summary_is_cut_where_the_agent_is_set_to(scene: Scene, script: Script) -> None:
     agent = agent_with(scene, clip_chars=20)
     script.summary = lambda _: completion("Ada grows tea on the third terrace.")
     talk(scene, agent, 10)
@@ -371,14 +364,14 @@ def test_what_waits_for_approval_never_leaves_the_window(scene: Scene, script: S
 
 
 def test_an_agent_that_speaks_by_calls_goes_on_after_a_compaction(scene: Scene, script: Script) -> None:
-    agent = scene.agent(
-        "send_message", "roll", agent_type="memgpt_v2_agent", context_window_limit=WINDOW,
-    )  # fmt: skip
-    script.turn = lambda body: calls(
-        ("send_message", {"message": "Yes."})
-        if body["messages"][-1]["role"] == "user" and "heartbeat" not in body["messages"][-1]["content"]
-        else ("send_message", {"message": "Going on."})
-    )
+    agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", context_window_limit=WINDOW)
+
+    def turn(body: Wire) -> Answer:
+        last = body["messages"][-1]
+        is_asked = last["role"] == "user" and "heartbeat" not in last["content"]
+        return speech("Yes." if is_asked else "Going on.")
+
+    script.turn = turn
     for number in range(12):
         answer = scene.send(agent, f"Part {number}: {WORDS}")
         assert said(answer) == ["Yes."]

@@ -69,17 +69,6 @@ def test_without_a_heartbeat_a_call_ends_the_turn(scene: Scene) -> None:
     assert (kinds(answer), stopped(answer)) == (["tool_call", "tool_return"], "end_turn")
 
 
-def test_a_rule_gives_control_back_without_being_asked(scene: Scene) -> None:
-    rules = [{"type": "continue_loop", "tool_name": "roll"}]
-    agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", tool_rules=rules)
-    scene.says(calls(("roll", {})), speech("Six."))
-
-    answer = scene.send(agent, "Roll.")
-
-    assert said(answer) == ["Six."]
-    assert "roll" in user_texts(scene.asked[-1])[-1]["reason"]
-
-
 def test_plain_words_are_met_with_a_reminder_and_the_answer_still_comes(scene: Scene) -> None:
     agent = scene.agent("send_message", agent_type="memgpt_v2_agent")
     scene.says(*["Hello there."] * IGNORED, speech("Hello there!"))

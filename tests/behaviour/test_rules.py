@@ -84,24 +84,18 @@ def test_continue_loop_goes_on_after_its_tool(player: Player, scene: Scene) -> N
     assert said(scene.send(agent, "Roll.")) == ["Six."]
 
 
-@pytest.mark.parametrize(("sides", "next_tool"), [(1, "toss"), (2, "draw")])
-def test_conditional_follows_what_the_tool_returned(player: Player, scene: Scene, sides: int, next_tool: str) -> None:
-    mapping = {"1": "toss", "2": "draw"}
-    agent = player.agent("roll", "toss", "draw", rules=[rule("conditional", "roll", child_output_mapping=mapping)])
+@pytest.mark.parametrize(("sides", "next_tool"), [(1, "toss"), (2, "draw"), (7, "draw")])
+def test_conditional_follows_what_the_tool_returned_and_takes_its_default_where_nothing_matches(
+    player: Player, scene: Scene, sides: int, next_tool: str
+) -> None:
+    options = {"child_output_mapping": {"1": "toss", "2": "draw"}, "default_child": "draw"}
+    agent = player.agent("roll", "toss", "draw", rules=[rule("conditional", "roll", **options)])
     scene.says(calls(("roll", {"sides": sides})), calls((next_tool, MORE)), player.ends())
 
     scene.send(agent, "Play.")
 
     assert (tools_of(scene.asked[1]), scene.asked[1]["tool_choice"]) == ([next_tool], "required")
     assert scene.played == ["roll", next_tool]
-
-
-def test_conditional_takes_its_default_where_nothing_matches(player: Player, scene: Scene) -> None:
-    options = {"child_output_mapping": {"1": "toss"}, "default_child": "draw"}
-    agent = player.agent("roll", "toss", "draw", rules=[rule("conditional", "roll", **options)])
-    scene.says(calls(("roll", {"sides": 7})), calls(("draw", MORE)), player.ends())
-    scene.send(agent, "Play.")
-    assert tools_of(scene.asked[1]) == ["draw"]
 
 
 def test_conditional_that_must_match_and_does_not_is_a_dead_end_that_is_told(player: Player, scene: Scene) -> None:
