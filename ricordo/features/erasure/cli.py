@@ -1,6 +1,6 @@
 """`ricordo memory forget` and `ricordo memory receipt`: erasing a user, and checking the receipt of it.
 
-The server does it where one runs. Where none does, this process opens the database and works until all is done.
+The server does it where one runs. Where none does, one runs in this process until all is done.
 """
 
 from pathlib import Path
@@ -20,9 +20,7 @@ def forget_user(
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
     """Forget a user: delete their memory, conversations and what was kept about them, and give a signed receipt."""
-    import asyncio
-
-    from ricordo.cli.client import running_server
+    from ricordo.cli.client import any_server, require_database
     from ricordo.features.erasure.receipts import path_of
     from ricordo.settings import load_settings
 
@@ -31,11 +29,8 @@ def forget_user(
         too = ", and the agents that are theirs alone" if with_agents else ""
         what = f"Their memory with all its versions, their conversations and what was kept about them{too}"
         typer.confirm(f'Forget "{user}"? {what} are deleted. This cannot be undone.', abort=True)
-    with running_server(settings, server) as client:
-        if client:
-            receipt = _forget_there(client, user, with_agents=with_agents)
-        else:
-            receipt = asyncio.run(_forget_here(settings, providers, user, with_agents=with_agents))
+    with any_server(settings, providers, server, lambda: require_database(settings, "no user to forget")) as client:
+        receipt = _forget(client, user, with_agents=with_agents)
     typer.echo(summary(receipt))
     if (path := path_of(settings.data_dir, receipt["id"])).exists():
         typer.echo(f"Receipt: {path}")
@@ -89,7 +84,7 @@ def summary(receipt: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _forget_there(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
+def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
     """Have the server forget the user, and wait for the receipt."""
     import time
     from urllib.parse import quote
@@ -104,22 +99,4 @@ def _forget_there(client: Any, name: str, *, with_agents: bool) -> dict[str, Any
             receipt = client.ask("GET", f"/v1/receipts/{receipt['id']}")
     except Unavailable as error:
         raise Unavailable(f"{error} It goes on with what it began; repeat the command to see how it ended.") from None
-    return receipt
-
-
-async def _forget_here(settings: Any, providers: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
-    import asyncio
-
-    from ricordo.app import open_runtime
-    from ricordo.cli.client import require_database, set_up_quiet_logs
-    from ricordo.domain.scope import Scope
-    from ricordo.features.erasure.service import find_receipt, forget
-
-    require_database(settings, "no user to forget")
-    set_up_quiet_logs(settings)
-    async with open_runtime(settings, providers) as runtime:
-        receipt = await forget(runtime, Scope(), name, with_agents=with_agents)
-        while receipt["status"] != "done":
-            await asyncio.sleep(_ASKED_EVERY)
-            receipt = await find_receipt(runtime, Scope(), receipt["id"])
     return receipt

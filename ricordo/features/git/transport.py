@@ -8,7 +8,7 @@ import ssl
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -171,7 +171,7 @@ class _GitConnections:
         self.is_over = False
         self._allow_private = address.allow_private
         self._sockets: list[socket] = []
-        self._answers: list[HTTPResponse] = []
+        self._opened = ExitStack()
         self._timer = threading.Timer(_LONGEST, self._break_off)
         self._timer.daemon = True
         self._timer.start()
@@ -182,25 +182,20 @@ class _GitConnections:
         is_tls, host = parts.scheme == "https", parts.hostname or ""
         connection = HTTPSConnection(host, parts.port) if is_tls else HTTPConnection(host, parts.port)
         opened = connect(host, connection.port, _CONNECT, allow_private=self._allow_private, setting=PRIVATE)
-        self._sockets.append(opened)
+        self._sockets.append(self._opened.enter_context(opened))
         opened.settimeout(_TIMEOUT)
         if is_tls:
             opened = ssl.create_default_context().wrap_socket(opened, server_hostname=host)
-            self._sockets.append(opened)
+            self._sockets.append(self._opened.enter_context(opened))
         connection.sock = opened
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
         connection.request("GET" if data is None else "POST", path, data, dict(headers))
-        answer = connection.getresponse()
-        self._answers.append(answer)
-        return answer
+        return self._opened.enter_context(connection.getresponse())
 
     def close(self) -> None:
         """Close all connections, also of answers that were not read to their end."""
         self._timer.cancel()
-        for answer in self._answers:
-            answer.close()
-        for opened in self._sockets:
-            opened.close()
+        self._opened.close()
 
     def _break_off(self) -> None:
         self.is_over = True
