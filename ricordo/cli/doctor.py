@@ -115,7 +115,6 @@ def _data_folder(folder: Path) -> DoctorFinding:
 
 
 def _remote_folders(settings: Settings) -> Iterator[DoctorFinding]:
-    """Warn of remote folders that are missing, not writable, or inside the data folder."""
     data = settings.data_dir
     for folder in settings.folders_of_remotes if settings.remote_folders else ():
         if not folder.is_dir():
@@ -267,7 +266,6 @@ def _local_models(settings: Settings, handles: list[str]) -> DoctorFinding:
 
 
 def _small_windows(infos: list[ModelInfo]) -> Iterator[DoctorFinding]:
-    """Warn of Ollama models whose window is too small for an agent."""
     small = [f"{info.handle} ({info.context_window:,} tokens)" for info in infos if info.context_window < _SMALL_WINDOW]
     advice = f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, and set it for Ricordo too."
     if small:

@@ -58,13 +58,11 @@ class ModelReport:
 
     @property
     def result(self) -> str:
-        """The last column of the table."""
         if not self.can_run_an_agent:
             return f"no: {self.error or ', '.join(self.fails or ['does not answer'])}"
         return f"{CAN}, but {', '.join(self.weak)}" if self.weak else CAN
 
     def line(self, width: int) -> str:
-        """Return the model's line of the table."""
         answers, calls, streams = ("yes" if seen else "no" for seen in (self.answers, self.calls, self.streams))
         right = f"{self.right}/{self.calls}"
         return f"{self.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {self.seconds:>7.1f}  {self.result}"

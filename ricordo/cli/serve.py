@@ -155,7 +155,6 @@ class RequestLog:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, then log it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -248,5 +248,4 @@ class Doltlite(Engine):
 
 
 def open_engine(address: DoltAddress) -> Engine:
-    """A connection to the database there. Raises Invalid, Unavailable."""
     return Doltlite(address) if address.path else DoltServer(address)

@@ -195,7 +195,6 @@ class _PulledCommit:
 
 
 def _merged(before: DoltRow | None, after: DoltRow, block: Block | None) -> str | None:
-    """The text with the changes of both sides; None where they conflict."""
     if block is None or block.value == after.body:
         return after.body
     return merge_lines(before.body, after.body, block.value) if before else None

@@ -163,7 +163,6 @@ class _DoltSync:
         return self._database.commit(head, DoltEdit(differing, signature(self._owner), date_of(now), message))
 
     def _sync_branches(self, waiting: list[Proposal], head: str) -> None:
-        """Have a branch for each proposal that waits, and no other."""
         wanted = {branch_of(self._name, proposal): proposal for proposal in waiting}
         for one in self._database.branches():
             if (

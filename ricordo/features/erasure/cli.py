@@ -85,7 +85,6 @@ def summary(receipt: dict[str, Any]) -> str:
 
 
 def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
-    """Have the server forget the user, and wait for the receipt."""
     import time
     from urllib.parse import quote
 

@@ -325,7 +325,6 @@ def save(tx: Transaction, job_id: str, erasure: Erasure) -> None:
 
 
 def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
-    """The erasures that the queue still knows, the newest job first."""
     found = job_rows.ROWS.all(tx, job_rows.ROWS.select.where(jobs.c.kind == JOB).order_by(jobs.c.seq.desc()))
     return [(job, Erasure.model_validate(job.payload)) for job in found]
 

@@ -147,7 +147,6 @@ def write(data_dir: Path, receipt: Receipt) -> None:
 
 
 def find(data_dir: Path, receipt_id: str) -> Receipt | None:
-    """Return the receipt with this id from the data folder, or None."""
     return read(path_of(data_dir, receipt_id)) if is_id(receipt_id, PREFIX) else None
 
 
@@ -174,7 +173,6 @@ def read(path: Path) -> Receipt | None:
 
 
 def path_of(data_dir: Path, receipt_id: str) -> Path:
-    """Return where the receipt with this id is stored."""
     return data_dir / FOLDER / f"{receipt_id}.json"
 
 

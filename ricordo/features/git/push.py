@@ -89,7 +89,6 @@ class Push:
         return Adoption(tip, tuple(commits), self._commits_with_trees(merged), tuple(texts.values()))
 
     def changes(self, before: bytes, after: bytes) -> list[Change]:
-        """What changes between two commits, both new or here already, as changes of blocks."""
         return list(self._changes(self.files_of(before), self.files_of(after)))
 
     def files_of(self, commit: bytes) -> dict[str, bytes]:

@@ -100,7 +100,6 @@ def pushed(tx: Transaction, chain_id: str, id: bytes) -> GitObject | None:
 
 
 def stored_between(tx: Transaction, chain_id: str, first: int, last: int) -> tuple[dict[bytes, Any], set[bytes]]:
-    """The texts of these versions as they are stored, by id, and the ids of those that were pushed."""
     numbers = {"chain_id": chain_id, "first": first, "last": last}
     return {row.id: row for row in tx.all(_TEXTS, numbers)}, {row.id for row in tx.all(_PUSHED_IDS, numbers)}
 
@@ -116,12 +115,10 @@ def insert_block(tx: Transaction, block: Block) -> None:
 
 
 def write_block(tx: Transaction, block: Block, before: Block) -> None:
-    """Store a block's new state. Raises Overtaken where it is not what it was before."""
     _require(_write_block(tx, block, expected=before.version), before)
 
 
 def delete_block(tx: Transaction, block: Block) -> None:
-    """Delete a block. Raises Overtaken where it is not what it was."""
     _require(tx.run(_DELETE_BLOCK, {"block_id": block.id, "expected": block.version}), block)
 
 

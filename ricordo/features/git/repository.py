@@ -107,7 +107,6 @@ def open_repository(path: Path) -> "Repo":
 
 
 def make_repository(path: Path) -> None:
-    """Make an empty bare repository in a folder that is not there yet."""
     from dulwich.repo import Repo
 
     path.mkdir(mode=0o700, parents=True)
@@ -199,7 +198,6 @@ async def _catch_up(store: Store, path: Path, chain_id: str, known: bytes | None
 
 
 def _tip(path: Path) -> bytes | None:
-    """The commit that the branch names; None where there is none, or no repository that can be read."""
     with suppress(OSError, ValueError, KeyError):
         (path / "HEAD").stat()  # the library needs less of a repository than git does
         with closing(open_repository(path)) as repository:

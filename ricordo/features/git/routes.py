@@ -233,7 +233,6 @@ class _OfferedRepository:
         return {**self._repository.get_refs(), **self._wanted}
 
     def __getattr__(self, name: str) -> Any:
-        """What is asked of the repository itself."""
         return getattr(self._repository, name)
 
     def find_missing_objects(self, determine_wants: Any, graph_walker: Any, progress: Any, **options: Any) -> Any:

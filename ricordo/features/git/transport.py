@@ -193,7 +193,6 @@ class _GitConnections:
         return self._opened.enter_context(connection.getresponse())
 
     def close(self) -> None:
-        """Close all connections, also of answers that were not read to their end."""
         self._timer.cancel()
         self._opened.close()
 

@@ -102,7 +102,6 @@ def sync_remotes(
 
 
 def line(remote: Json) -> str:
-    """A remote as people read it."""
     state = "was not synced yet" if remote["last_at"] is None else f"looked at {remote['last_at']}"
     # A remote's own words may hold what a terminal would obey.
     error = f"\n    {_plain(remote['last_error'])}" if remote["last_error"] else ""
@@ -110,7 +109,6 @@ def line(remote: Json) -> str:
 
 
 def _synced(client: "Client", user: str, before: Json) -> Json:
-    """The remote once its job has run."""
     deadline = time.monotonic() + _PATIENCE
     while (now := _named(client.ask("GET", _path(user)), before["id"]))["last_at"] == before["last_at"]:
         if time.monotonic() > deadline:

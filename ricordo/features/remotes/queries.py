@@ -43,7 +43,6 @@ def insert_one(tx: Transaction, remote: Remote) -> None:
 
 
 def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
-    """The remotes of a chain, the oldest first."""
     return _REMOTES.all(tx, _OF_CHAIN, {"chain_id": chain_id})
 
 
