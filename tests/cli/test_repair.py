@@ -1,7 +1,6 @@
 """`ricordo doctor --repair`: what it mends on either database, what it says, and when it refuses."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,11 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.sqlite import lock_file, open_sqlite
 from ricordo.storage.engine.store import Store, Transaction
 from tests.cli.conftest import Shell
+from tests.conftest import BOTH
 from tests.seams import make
-from tests.seams.stores import ManualClock
-from tests.support import postgres
 from tests.support.faults_corpus import KINDS, Broken, words_of
 
-BOTH = ("sqlite", "postgresql")
-
-
-@pytest.fixture(params=BOTH)
-async def shared(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Store]:
-    """A store on each of the databases."""
-    if request.param == "postgresql":
-        async with postgres.new_store(clock) as opened:
-            yield opened
-        return
-    file = open_sqlite(tmp_path / "ricordo.db", clock=clock)
-    yield file
-    await file.close()
+DATABASES = BOTH
 
 
 async def talked(store: Store) -> AgentState:
@@ -66,34 +52,34 @@ async def break_it(store: Store, state: AgentState, kind: str) -> None:
     await store.write(work)
 
 
-async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_nothing_to_do(shared: Store) -> None:
-    sound = await talked(shared)
+async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_nothing_to_do(store: Store) -> None:
+    sound = await talked(store)
     for kind in KINDS:
-        await break_it(shared, await talked(shared), kind)
-    words = await shared.read(words_of)
-    threads, found = await shared.read(lambda tx: examine_all(tx, is_alone=True))
+        await break_it(store, await talked(store), kind)
+    words = await store.read(words_of)
+    threads, found = await store.read(lambda tx: examine_all(tx, is_alone=True))
     assert 20 <= len(found) <= len(KINDS)
-    count, mended = await repair_all(shared, is_alone=True)
+    count, mended = await repair_all(store, is_alone=True)
     assert (count, len(mended)) == (threads, len(found))
     assert sound.conversation.id not in [one.conversation_id for one in mended]
-    assert words.items() <= (await shared.read(words_of)).items()
-    assert await repair_all(shared, is_alone=True) == (count, [])
-    assert await shared.read(runs.open_runs) == []
+    assert words.items() <= (await store.read(words_of)).items()
+    assert await repair_all(store, is_alone=True) == (count, [])
+    assert await store.read(runs.open_runs) == []
 
 
-async def test_beside_running_servers_only_threads_without_a_turn_are_mended(shared: Store) -> None:
-    busy, free = await talked(shared), await talked(shared)
+async def test_beside_running_servers_only_threads_without_a_turn_are_mended(store: Store) -> None:
+    busy, free = await talked(store), await talked(store)
     for state in (busy, free):
-        await break_it(shared, state, "no_system_message")
-    now = shared.clock.now()
+        await break_it(store, state, "no_system_message")
+    now = store.clock.now()
     turn = make.run(busy.agent, created_at=now, lease_expires_at=now + 10_000_000)
-    await shared.write(lambda tx: runs.open_run(tx, turn))
-    _, found = await repair_all(shared, is_alone=False)
+    await store.write(lambda tx: runs.open_run(tx, turn))
+    _, found = await repair_all(store, is_alone=False)
     assert {one.conversation_id: one.is_busy for one in found} == {
         busy.conversation.id: True,
         free.conversation.id: False,
     }
-    assert [run.id for run in await shared.read(runs.open_runs)] == [turn.id]
+    assert [run.id for run in await store.read(runs.open_runs)] == [turn.id]
 
 
 async def a_broken_file(data: Path) -> None:
@@ -140,12 +126,12 @@ def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(data
         lock.release()
 
 
-async def test_an_agent_without_a_thread_is_told_of_and_gets_one(shared: Store) -> None:
-    state = await talked(shared)
-    await shared.write(
+async def test_an_agent_without_a_thread_is_told_of_and_gets_one(store: Store) -> None:
+    state = await talked(store)
+    await store.write(
         lambda tx: Broken(tx, state.agent, state.conversation, []).write(
             "conversations", "is_default", False, state.conversation.id
         )
     )
-    _, found = await shared.read(lambda tx: examine_all(tx, is_alone=True))
+    _, found = await store.read(lambda tx: examine_all(tx, is_alone=True))
     assert [one.found for one in found] == [(LOST,)]

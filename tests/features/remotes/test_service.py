@@ -1,87 +1,351 @@
-"""Remotes of any kind: added once and where they may be, with their passwords sealed, and noted whatever comes of following."""
+"""Remotes of any kind, added where they may be, and their jobs: added by what changes a memory, fenced, and swept."""
 
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ricordo.background.worker import by_kind
+from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access, Remote
 from ricordo.domain.scope import Scope
-from ricordo.errors import Conflict, Invalid, Unavailable
-from ricordo.features.remotes.service import access_of, add, require_folder
+from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, Unavailable
+from ricordo.features.dolt.database import Database
+from ricordo.features.dolt.engines import open_engine, read_address
+from ricordo.features.git import transport
+from ricordo.features.remotes import queries as remotes
+from ricordo.features.remotes.service import HANDLERS, SWEEP, access_of, add, require_folder
+from ricordo.memory import user_memory
+from ricordo.memory.user_memory import UserMemory
 from ricordo.plugins import Plugins, load_plugins
+from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.settings import Settings
-from ricordo.storage import jobs
+from ricordo.storage import jobs, versions
 from ricordo.storage.engine.repository import Page
-from ricordo.storage.engine.store import Store
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.core_tables import organizations
+from tests.conftest import BOTH
+from tests.seams.jobs import runtime_on
+from tests.seams.stores import ManualClock, count_statements
+from tests.support.git import git
 from tests.support.notebook import Notebooks
-from tests.support.synced import SyncedMemory
+from tests.support.synced import ADA, SyncedMemory
+
+DATABASES = BOTH
+LIMIT = 20
 
 
 class World(SyncedMemory):
-    """A user's memory, and the one remote of it."""
+    """Two servers on one database, with a user's memory and a remote of it."""
 
-    kind: Notebooks
+    def __init__(self, store: Store, folder: Path, clock: ManualClock) -> None:
+        self.folder, self.clock, self.notebooks = folder, clock, Notebooks()
+        super().__init__(store, runtime_on(store, folder).settings, self.notebooks, Access(""))
 
-    def __init__(self, store: Store, folder: Path) -> None:
-        self.file = folder / "remotes" / "ada.json"
-        access = Access(str(self.file), "ada", "s3cret", {"title": "Ada"})
-        super().__init__(store, Settings(data_dir=folder), Notebooks(), access)
+    def server(self) -> Runtime:
+        """A server on the database."""
+        runtime = runtime_on(self.store, self.folder)
+        built_in = load_plugins(("git", "dolt"))._plugins
+        runtime.remotes = Plugins([*built_in, ("notebooks", self.notebooks)]).memory_remotes()
+        return runtime
+
+    async def add_of(self, kind: str, address: str) -> None:
+        """Add the remote."""
+        self.kind = self.server().remotes[kind]
+        await self.add(Access(address))
+
+    async def jobs(self) -> list[Job]:
+        return await self.store.read(lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"]))
+
+    async def claim(self, worker: str) -> Job:
+        self.clock.advance(60)
+        (job,) = await self.jobs()
+        claimed = await self.store.write(lambda tx: jobs.claim_one(tx, worker, job.id))
+        assert claimed
+        return claimed
+
+    async def run(self, job: Job) -> None:
+        handler = by_kind(HANDLERS)[job.kind]
+        await handler.run(self.server(), job, lambda _done, _total: None)
+        await self.store.write(lambda tx: jobs.finish(tx, job))
+
+    async def work(self) -> None:
+        """Let a server do the job that waits."""
+        await self.run(await self.claim("a server"))
 
 
 @pytest.fixture
-def world(store: Store, tmp_path: Path) -> World:
+def world(store: Store, tmp_path: Path, clock: ManualClock) -> World:
     """Nothing yet."""
-    return World(store, tmp_path)
+    return World(store, tmp_path, clock)
 
 
-async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(world: World) -> None:
-    remote = await world.add()
-    assert "s3cret" not in repr(await world.noted())
-    assert access_of(remote, Secret(world.settings.data_dir)) == world.access
-    (waiting,) = await world.store.read(lambda tx: jobs.page(tx, Scope(), Page()))
+async def noted_in_a_notebook(world: World) -> Path:
+    """A memory with one block that a notebook has too; the notebook."""
+    await world.put("human", "Likes tea")
+    file = world.folder / "remotes" / "ada.json"
+    await world.add_of("notebook", str(file))
+    await world.work()
+    return file
+
+
+async def test_whatever_changes_a_memory_wakes_its_remote_and_nobody_elses(world: World) -> None:
+    file = await noted_in_a_notebook(world)
+    await world.put("human", "Likes tea", "eve")
+    assert await world.jobs() == []
+
+    async def rejected() -> None:
+        made = await world.propose("human", "tea", "milk")
+        await world.work()
+        await world.reject(made.id)
+
+    changes: list[Callable[[], Awaitable[Any]]] = [
+        lambda: world.put("human", "Likes coffee, and tea"),
+        lambda: world.propose("human", "tea", "water"),
+        rejected,
+        lambda: world.do(lambda tx, owned: user_memory.rename(tx, owned, "human", "me", ADA)),
+        lambda: world.do(lambda tx, owned: user_memory.delete(tx, owned, "me", ADA)),
+    ]
+    for change in changes:
+        await change()
+        (job,) = await world.jobs()
+        assert (job.kind, job.payload) == (SYNC, {"remote_id": world.remote.id})
+        assert job.not_before > job.created_at  # what comes a moment later goes with it
+        await world.work()
+        assert await world.jobs() == []
+    assert file.read_text() == '{"blocks": {}}'
+
+
+async def test_a_change_that_is_rolled_back_wakes_nobody(world: World) -> None:
+    await noted_in_a_notebook(world)
+
+    def fail(tx: Transaction, owned: UserMemory) -> None:
+        user_memory.put(tx, owned, "human", "Likes coffee", ADA)
+        raise NotFound("no")
+
+    with pytest.raises(NotFound):
+        await world.do(fail)
+    assert await world.jobs() == []
+    for number in range(3):
+        await world.put("human", f"{number}")
+    assert len(await world.jobs()) == 1
+    other = (await world.do(lambda _, owned: owned, "eve")).chain.id
+    with count_statements(world.store) as counted:  # type: ignore[arg-type]
+        await world.store.write(lambda tx: versions.lock(tx, other))
+    assert len(counted.statements) == 1  # a memory without remotes costs nothing more
+
+
+async def test_a_remote_whose_kind_is_not_here_any_more_says_so(world: World) -> None:
+    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
+    job = await world.claim("a server")
+    runtime = world.server()
+    runtime.remotes = {}
+    handler = by_kind(HANDLERS)[job.kind]
+    with pytest.raises(Invalid, match=r"kind \"notebook\" here\. Install its plugin"):
+        await handler.run(runtime, job, lambda _done, _total: None)
+    noted = await world.noted()  # who lists it sees that, and who waits for it waits no more
+    assert "Install its plugin" in (noted.last_error or "")
+    assert noted.last_at is not None
+
+
+async def test_a_remote_that_was_taken_away_is_followed_no_more(world: World) -> None:
+    await world.add_of("notebook", str(world.folder / "remotes" / "ada.json"))
+    await world.store.write(lambda tx: remotes.remove(tx, world.remote))
+    await world.work()
+    assert not (world.folder / "remotes").exists()
+
+
+async def test_the_sweep_finds_what_nobody_woke(world: World) -> None:
+    await noted_in_a_notebook(world)
+    sweep = Job(SWEEP, Scope().organization_id)
+    for seconds, found in ((60, 0), (600, 1)):
+        world.clock.advance(seconds)
+        await world.run(sweep)
+        assert len(await world.jobs()) == found
+
+
+class Git:
+    """A git remote as its owner sees it."""
+
+    name = "git"
+
+    def __init__(self, folder: Path) -> None:
+        self.address = str(folder / "remotes" / "ada.git")
+        self.writes = ((transport, "push"),)
+
+    def text(self) -> str:
+        return git(Path(self.address), "show", "main:human.md")
+
+    def proposals(self) -> int:
+        return len(git(Path(self.address), "for-each-ref", "--format=%(refname)", "refs/heads/agent").split())
+
+
+class Dolt:
+    """A Dolt remote as its owner sees it."""
+
+    name = "dolt"
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"doltlite://{folder}/remotes/ada.db"
+        self.writes = ((Database, "commit"), (Database, "open_branch"))
+        self._folder = folder
+
+    def text(self) -> str:
+        return str(self._ask("SELECT body FROM memory_blocks")[0][0])
+
+    def proposals(self) -> int:
+        return len(self._ask("SELECT name FROM dolt_branches WHERE name LIKE 'agent/%'"))
+
+    def _ask(self, sql: str) -> list[Any]:
+        with closing(open_engine(read_address(self.address, folders=(self._folder / "remotes",)))) as engine:
+            return engine.run(sql)
+
+
+class Frozen:
+    """A server that stands still at its first write to a remote, in the middle of it, until it is woken."""
+
+    def __init__(self, remote: Git | Dolt, patch: pytest.MonkeyPatch) -> None:
+        self.stands, self.woken = threading.Event(), threading.Event()
+        for owner, name in remote.writes:
+            patch.setattr(owner, name, self._slow(getattr(owner, name)))
+
+    def _slow(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*arguments: Any, **options: Any) -> Any:
+            if not self.stands.is_set():
+                self.stands.set()
+                assert self.woken.wait(LIMIT)
+            return real(*arguments, **options)
+
+        return write
+
+
+@pytest.fixture(params=[Git, Dolt])
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> Git | Dolt:
+    """A remote of either kind."""
+    made: Git | Dolt = request.param(tmp_path)
+    return made
+
+
+async def followed_there(world: World, there: Git | Dolt) -> None:
+    await world.put("human", "one")
+    await world.add_of(there.name, there.address)
+    await world.work()
+
+
+async def overtaken(
+    world: World, there: Git | Dolt, patch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[Any]]
+) -> None:
+    """A server freezes in the middle of a write to the remote, another takes over and follows, and the first one wakes up."""
+    job = await world.claim("frozen")
+    frozen = Frozen(there, patch)
+    first = asyncio.create_task(world.run(job))
+    assert await asyncio.to_thread(frozen.stands.wait, LIMIT)
+    world.clock.advance(60)
+    await world.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
+    await meanwhile()
+    await world.work()
+    frozen.woken.set()
+    await asyncio.wait([first], timeout=LIMIT)
+    assert isinstance(first.exception(), LeaseLost)
+
+
+async def test_a_frozen_server_that_wakes_up_puts_no_older_text_over_a_newer_one(
+    world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await followed_there(world, there)
+    await world.put("human", "two")
+
+    await overtaken(world, there, monkeypatch, lambda: world.put("human", "three"))
+
+    assert there.text() == "three"
+    noted = await world.noted()
+    assert (noted.followed, noted.last_error) == (3, None)
+    await world.work()  # it looks once more
+    assert (there.text(), await world.jobs()) == ("three", [])
+    assert (await world.noted()).followed == 3
+
+
+async def test_a_frozen_server_that_wakes_up_opens_no_branch_for_what_was_decided(
+    world: World, there: Git | Dolt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await followed_there(world, there)
+    made = await world.propose("human", "one", "two")
+
+    await overtaken(world, there, monkeypatch, lambda: world.reject(made.id))
+
+    await world.work()  # what it wrote in its sleep is gone after this
+    assert (there.proposals(), there.text(), await world.jobs()) == (0, "one", [])
+
+
+async def test_a_server_that_lost_its_job_does_not_write_there_at_all(world: World, there: Git | Dolt) -> None:
+    await followed_there(world, there)
+    await world.put("human", "two")
+    job = await world.claim("frozen")
+    world.clock.advance(60)
+    await world.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
+    with pytest.raises(LeaseLost):
+        await world.run(job)
+    assert there.text() == "one"
+
+
+@pytest.fixture
+def noted(store: Store, tmp_path: Path) -> SyncedMemory:
+    """A memory with a notebook, which is not added yet."""
+    access = Access(str(tmp_path / "remotes" / "ada.json"), "ada", "s3cret", {"title": "Ada"})
+    return SyncedMemory(store, Settings(data_dir=tmp_path), Notebooks(), access)
+
+
+async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(noted: SyncedMemory) -> None:
+    remote = await noted.add()
+    assert "s3cret" not in repr(await noted.noted())
+    assert access_of(remote, Secret(noted.settings.data_dir)) == noted.access
+    (waiting,) = await noted.store.read(lambda tx: jobs.page(tx, Scope(), Page()))
     assert (waiting.kind, waiting.key, waiting.is_single) == (SYNC, f"remote:{remote.id}", True)
     assert waiting.payload == {"remote_id": remote.id}
     with pytest.raises(Conflict, match="is a remote of this memory already"):
-        await world.add()
+        await noted.add()
 
 
-async def test_only_a_kind_that_tells_memories_apart_has_several_at_one_address(world: World) -> None:
-    await world.add()
+async def test_only_a_kind_that_tells_memories_apart_has_several_at_one_address(noted: SyncedMemory) -> None:
+    await noted.add()
     other = {"id": "org-other", "name": "Other", "created_at": 1}
-    await world.store.write(lambda tx: tx.run(organizations.insert(), other))
+    await noted.store.write(lambda tx: tx.run(organizations.insert(), other))
 
     async def add_for_eve(organization_id: str) -> Remote:
         scope = Scope(organization_id=organization_id)
-        return await add(world.store, world.settings, scope, "eve", world.kind, world.access)
+        return await add(noted.store, noted.settings, scope, "eve", noted.kind, noted.access)
 
     local = Scope().organization_id
     with pytest.raises(Conflict, match="another memory"):
         await add_for_eve(local)
-    world.kind.is_shared = True  # type: ignore[attr-defined]
+    noted.kind.is_shared = True  # type: ignore[attr-defined]
     with pytest.raises(Conflict, match="another memory"):
         await add_for_eve("org-other")
     await add_for_eve(local)
 
 
-async def test_how_following_went_is_noted(world: World) -> None:
-    await world.put("human", "Likes tea")
-    await world.add()
-    before = world.store.clock.now()
-    done = await world.sync()
-    assert before < (done.last_at or 0) < world.store.clock.now()  # what is written meanwhile is found by the sweep
-    assert world.file.read_text() == '{"title": "Ada", "blocks": {"human": "Likes tea"}}'
-    assert (done.followed, done.last_error, world.kind.passwords) == (1, None, ["s3cret"])
-    assert await world.noted() == done
+async def test_how_following_went_is_noted(noted: SyncedMemory, tmp_path: Path) -> None:
+    await noted.put("human", "Likes tea")
+    await noted.add()
+    before = noted.store.clock.now()
+    done = await noted.sync()
+    assert before < (done.last_at or 0) < noted.store.clock.now()  # what is written meanwhile is found by the sweep
+    assert (tmp_path / "remotes" / "ada.json").read_text() == '{"title": "Ada", "blocks": {"human": "Likes tea"}}'
+    assert (done.followed, done.last_error, noted.kind.passwords) == (1, None, ["s3cret"])
+    assert await noted.noted() == done
     for error, said in (
         (Unavailable("The notebook is lost."), "The notebook is lost."),
         (KeyError("s3cret"), "It failed (KeyError). The server's log says more."),
     ):
-        world.kind.fails = error
+        noted.kind.fails = error
         with pytest.raises(type(error)):
-            await world.sync()
-        failed = await world.noted()
+            await noted.sync()
+        failed = await noted.noted()
         assert (failed.last_error, failed.followed) == (said, 1)
         assert (failed.last_at or 0) > (done.last_at or 0)
 
