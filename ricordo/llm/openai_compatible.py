@@ -54,44 +54,36 @@ class OpenAICompatibleModel:
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
-        return answer_by_policy(self._policy, request, self._streamed if request.stream else self._whole)
+        return answer_by_policy(self._policy, request, self._attempt)
 
     def _post(self, request: ModelRequest) -> httpx2.Request:
         body = orjson.dumps(to_body(request, self.info.name, self._dialect))
         # Made directly: to have the client merge its own headers and cookies in costs a tenth of a call.
         return httpx2.Request("POST", self._url, headers=self._headers, content=body)
 
-    async def _whole(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        try:
-            response = await self._connections.client().send(self._post(request))
-        except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise error_from_transport(self.info.provider, error) from error
-        yield self._reply(response, response.content, request)
-
-    def _reply(self, response: httpx2.Response, content: bytes, request: ModelRequest) -> ModelReply:
-        if response.status_code == 200:
-            return to_reply(self._payload(content), request, self._dialect)
-        if (written := generation_in(content, request)) is not None:
-            return written
-        raise error_from_status(self.info.provider, response.status_code, content, response.headers)
-
-    async def _streamed(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+    async def _attempt(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         try:
             response = await self._connections.client().send(self._post(request), stream=True)
             async with aclosing(response):
-                if response.status_code != 200 or response.headers.get("content-type", "").startswith(
-                    "application/json"
-                ):
-                    # An error, or a server that took no notice of `stream`.
-                    reply = self._reply(response, await response.aread(), request)
-                    for chunk in chunks_of(reply):
-                        yield chunk
-                    yield reply
+                is_json = response.headers.get("content-type", "").startswith("application/json")
+                if request.stream and response.status_code == 200 and not is_json:
+                    async for item in self._read_events(response, request):
+                        yield item
                     return
-                async for item in self._read_events(response, request):
-                    yield item
+                # Asked for as a whole, an error, or a server that took no notice of `stream`.
+                content = await response.aread()
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise error_from_transport(self.info.provider, error) from error
+        if response.status_code == 200:
+            reply = to_reply(self._payload(content), request, self._dialect)
+        elif (written := generation_in(content, request)) is not None:
+            reply = written
+        else:
+            raise error_from_status(self.info.provider, response.status_code, content, response.headers)
+        if request.stream:
+            for chunk in chunks_of(reply):
+                yield chunk
+        yield reply
 
     async def _read_events(
         self, response: httpx2.Response, request: ModelRequest
