@@ -1,4 +1,4 @@
-"""Models that pydantic-ai asks, over the providers' SDKs: each is an extra, and imported when a model is first asked."""
+"""Models of all providers: chat completions by our own adapter, the others by pydantic-ai over SDKs that are imported late."""
 
 import asyncio
 import importlib
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.errors import Unavailable
 from ricordo.llm.addresses import MAX_CONNECTIONS, Connections
+from ricordo.llm.chat import ChatModel
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CONNECT_TIMEOUT, CallPolicy, answer_by_policy
 from ricordo.llm.provider_table import Provider
 
@@ -47,10 +49,11 @@ class ProviderModel:
         return ProviderCalls(self.info, self._policy, model)
 
 
-def sdk_model(provider: Provider, info: ModelInfo, connections: Connections, policy: CallPolicy) -> ProviderModel:
-    """Return a model of a provider, of its responses where it speaks OpenAI's formats. Asking it raises Unavailable without its
-    extra.
-    """
+def build_model(provider: Provider, info: ModelInfo, connections: Connections, policy: CallPolicy) -> ChatModel:
+    """Return a model of this provider. Where it needs an SDK, asking it raises Unavailable without its extra."""
+    if provider.adapter == "openai" and not provider.uses_responses(info.name):
+        key, version = provider.api_key, provider.api_version
+        return OpenAICompatibleModel(info, connections, policy, api_key=key, api_version=version)
     return ProviderModel(info, policy, partial(_BUILDERS[provider.adapter], provider, info, connections, policy))
 
 

@@ -11,7 +11,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import whole_reply
-from ricordo.llm.provider_sdks import ProviderModel, sdk_model
+from ricordo.llm.provider_sdks import ProviderModel, build_model
 from ricordo.llm.provider_table import Provider
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.llm.wild.openai_shapes import as_joined, joined
@@ -100,7 +100,9 @@ async def server() -> AsyncIterator[ModelServer]:
 @pytest.fixture
 def model(server: ModelServer, connections: Connections, waits: Waits) -> ProviderModel:
     info = ModelInfo("openai/gpt-5-mini", "openai", "gpt-5-mini", "openai", endpoint=server.url)
-    return sdk_model(Provider("openai", "", "openai", api_key="key-1"), info, connections, waits.policy())
+    return build_model(
+        Provider("openai", "", "openai", api_key="key-1", api="responses"), info, connections, waits.policy()
+    )
 
 
 async def test_a_whole_response_is_understood(model: ProviderModel, server: ModelServer) -> None:
@@ -202,7 +204,8 @@ async def test_each_model_is_told_what_it_takes_alone(
     ):
         info = ModelInfo(f"openai/{name}", "openai", name, "openai", endpoint=server.url)
         await whole_reply(
-            sdk_model(Provider("openai", "", "openai"), info, connections, waits.policy()), ask("x", settings=settings)
+            build_model(Provider("openai", "", "openai", api="responses"), info, connections, waits.policy()),
+            ask("x", settings=settings),
         )
         assert {"reasoning", "temperature", "text"} & set(server.requests[-1].body) == taken, name
 

@@ -14,7 +14,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import AdapterName, Provider
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, claude, claude_stream
@@ -35,7 +35,7 @@ def not_found() -> httpx2.HTTPStatusError:
 
 def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:
     info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
-    return sdk_model(CLAUDE, info, connections, waits.policy())
+    return build_model(CLAUDE, info, connections, waits.policy())
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ async def test_each_error_has_its_kind_and_only_our_retries_count(
 async def test_silence_is_a_time_out(server: ModelServer) -> None:
     connections = Connections(timeout=0.05)
     info = ModelInfo("anthropic/m", "anthropic", "m", "anthropic", endpoint=server.root)
-    model = sdk_model(CLAUDE, info, connections, Waits().policy(retries=1, timeout=0.05))
+    model = build_model(CLAUDE, info, connections, Waits().policy(retries=1, timeout=0.05))
     server.push(Answer({}, delay=60), Answer({}, delay=60))
     with pytest.raises(ModelError) as caught:
         await whole_reply(model, ask("x"))
@@ -228,7 +228,9 @@ async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.Mon
     }
     for extra, advice in advices.items():
         info = ModelInfo(f"{extra}/m", extra, "m", extra)
-        model: ChatModel = sdk_model(Provider(extra, "", extra, extra, "k"), info, connections, waits.policy())
+        model: ChatModel = build_model(
+            Provider(extra, "", extra, extra, "k", "responses"), info, connections, waits.policy()
+        )
         with pytest.raises(Unavailable, match=rf'pip install "ricordo\[{extra}\]"{advice}$'):
             await whole_reply(model, ask("x"))
 

@@ -12,9 +12,8 @@ from ricordo.llm.directory import ModelDirectory, Registry
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.providers import google_embedder, openai_embedder
 from ricordo.llm.model_lists import ModelList, embedding_of, info_of
-from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy, policy_from
-from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, configured
 from ricordo.llm.provider_table import local_servers as started
 from ricordo.settings import ProviderSettings, Settings
@@ -216,11 +215,3 @@ class Models(Registry[ChatModel]):
         for info in listed.chat:
             if (model := self._built.get(info.handle)) is not None and model.info != info:
                 del self._built[info.handle]
-
-
-def build_model(provider: Provider, info: ModelInfo, connections: Connections, policy: CallPolicy) -> ChatModel:
-    """Return a model of this provider."""
-    if provider.adapter == "openai" and not provider.uses_responses(info.name):
-        key, version = provider.api_key, provider.api_version
-        return OpenAICompatibleModel(info, connections, policy, api_key=key, api_version=version)
-    return sdk_model(provider, info, connections, policy)

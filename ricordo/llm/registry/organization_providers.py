@@ -22,8 +22,9 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.directory import ListCache
 from ricordo.llm.model_lists import ModelList, info_of, list_models
 from ricordo.llm.policy import CallPolicy
+from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import Keys, brought_provider, require_usable
-from ricordo.llm.registry.models import Models, build_model
+from ricordo.llm.registry.models import Models
 from ricordo.secret import Secret
 
 FRESH_SECONDS = 5.0

@@ -16,7 +16,7 @@ from ricordo.domain.model import ModelInfo, ModelSettings, ReasoningChunk, Resta
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import Provider
 from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, claude, claude_stream, event
@@ -34,7 +34,7 @@ PING = event({"type": "ping"}, "ping")
 
 def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:
     info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
-    return sdk_model(Provider("anthropic", "", "anthropic", "anthropic", "key-1"), info, connections, waits.policy())
+    return build_model(Provider("anthropic", "", "anthropic", "anthropic", "key-1"), info, connections, waits.policy())
 
 
 @pytest.fixture

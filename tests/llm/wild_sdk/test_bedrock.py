@@ -30,7 +30,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import Provider
 from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_return
 from tests.support.model_server import Answer, ModelServer
@@ -125,7 +125,7 @@ def _deltas(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str
 def at(server: ModelServer, waits: Waits, name: str = CLAUDE) -> ChatModel:
     info = ModelInfo(f"bedrock/{name}", "bedrock", name, "bedrock", 200_000, server.root)
     provider = Provider("bedrock", "", "bedrock", "bedrock", "eu-west-1\nAKIA-1\nsecret-1")
-    return sdk_model(provider, info, Connections(5), waits.policy())
+    return build_model(provider, info, Connections(5), waits.policy())
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.provider_sdks import sdk_model
+from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import Provider
 from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer
@@ -77,7 +77,7 @@ def as_answer(stream: bool, *parts: dict[str, Any], **more: Any) -> Answer:
 
 def gemini_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "gemini-3-pro") -> ChatModel:
     info = ModelInfo(f"google_ai/{name}", "google_ai", name, "google_ai", 1_000_000, server.root)
-    return sdk_model(Provider("google_ai", "", "google_ai", "google", "key-1"), info, connections, waits.policy())
+    return build_model(Provider("google_ai", "", "google_ai", "google", "key-1"), info, connections, waits.policy())
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ async def test_vertex_is_asked_with_googles_own_credentials(
     monkeypatch.setattr(auth, "default", lambda *_, **__: (known(), "project-1"))
     info = ModelInfo("google_vertex/gemini-3-pro", "google_vertex", "gemini-3-pro", "google_vertex", 9, server.root)
     provider = Provider("google_vertex", "", "google_vertex", "vertex", "project-1", location="europe-west4")
-    model = sdk_model(provider, info, connections, waits.policy())
+    model = build_model(provider, info, connections, waits.policy())
     server.push(Answer(gemini(CALL)), streamed(gemini({"text": "Ci"}, finish=None), gemini({"text": "ao"})))
     reply = await whole_reply(model, ask("x", tools=[WEATHER]))
     (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
