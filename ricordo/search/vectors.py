@@ -324,19 +324,15 @@ def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Se
 
 def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[tuple[str, VectorRecord]]:
     """The documents of a batch that are still there: the text to embed, with the name of who said it, and a record to fill."""
-    rows = tx.all(_DOCUMENTS[batch.kind], {"ids": [number for number in batch.documents if number is not None]})
-    if batch.kind == "passages":
-        return [
-            (row.text, VectorRecord(row.seq, (), row.created_at, user_id=row.user_id or "", tags=tuple(row.tags)))
-            for row in rows
-        ]
-    return [
-        (
-            f"{row.name}: {row.text}" if row.name else row.text,
-            VectorRecord(row.seq, (), row.created_at, row.role, row.conversation_id, row.user_id or ""),
-        )
-        for row in rows
-    ]
+    found: list[tuple[str, VectorRecord]] = []
+    for row in tx.all(_DOCUMENTS[batch.kind], {"ids": [number for number in batch.documents if number is not None]}):
+        record = VectorRecord(row.seq, (), row.created_at, user_id=row.user_id or "")
+        if batch.kind == "passages":
+            found.append((row.text, replace(record, tags=tuple(row.tags))))
+        else:
+            text = f"{row.name}: {row.text}" if row.name else row.text
+            found.append((text, replace(record, role=row.role, conversation=row.conversation_id)))
+    return found
 
 
 def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:

@@ -130,10 +130,14 @@ def _of_block(block: Block, owner: str) -> Iterator[Finding]:
     if block.is_untrusted:
         yield Finding("untrusted", owner, block.label, 0, _short(block.value), "holds untrusted content")
     for number, line in _lines(block.value):
-        if reason := junk_in(line, block.label):
-            yield Finding("junk", owner, block.label, number, _short(line), reason)
-        if kinds := redact(line).kinds:
-            yield Finding("secret", owner, block.label, number, _short(redact(line).text), ", ".join(kinds))
+        yield from _of_text(line, owner, block.label, number, block.label)
+
+
+def _of_text(text: str, owner: str, place: str, line: int = 0, label: str = "") -> Iterator[Finding]:
+    if "\n" not in text and (reason := junk_in(text, label)):
+        yield Finding("junk", owner, place, line, _short(text), reason)
+    if kinds := redact(text).kinds:
+        yield Finding("secret", owner, place, line, _short(text), ", ".join(kinds))
 
 
 def junk_in(line: str, label: str = "") -> str | None:
@@ -213,10 +217,7 @@ def _of_passage(passage: Passage, seen: dict[str, str]) -> Iterator[Finding]:
     seen.setdefault(key, passage.id)
     if passage.is_untrusted:
         yield Finding("untrusted", owner, passage.id, 0, shown, "holds untrusted content")
-    if "\n" not in passage.text and (reason := junk_in(passage.text)):
-        yield Finding("junk", owner, passage.id, 0, shown, reason)
-    if kinds := (hidden := redact(passage.text)).kinds:
-        yield Finding("secret", owner, passage.id, 0, _short(hidden.text), ", ".join(kinds))
+    yield from _of_text(passage.text, owner, passage.id)
 
 
 def _short(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 import orjson
 from fastapi import Query, Response
 
-from ricordo.api.call import Here, RequestContext, answer
+from ricordo.api.call import Here, answer
 from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.run import Run, Step, Trace
@@ -60,16 +60,21 @@ class TraceResponse(ResponseModel):
         )
 
 
+@router.get("/telemetry/{step_id}", response_model=TraceResponse, name="telemetry", summary="Telemetry")
 @router.get("/steps/{step_id}/trace", response_model=TraceResponse)
 async def trace_of_step(here: Here, step_id: str) -> Response:
     """Return the request and reply of the step's model call."""
-    return answer(TraceResponse.from_trace(*await _of_step(here, step_id)))
 
+    def read(tx: Transaction) -> TraceFacts:
+        trace = runs.trace_of_step(tx, here.scope, step_id)
+        if trace is None:
+            runs.get_step(tx, here.scope, step_id)
+            raise NotFound(
+                f"No trace of {step_id} is stored. RICORDO_TRACES says which steps have one, RICORDO_TRACE_DAYS for how long."
+            )
+        return trace, runs.find_step(tx, here.scope, step_id), runs.get(tx, here.scope, trace.run_id)
 
-@router.get("/telemetry/{step_id}", response_model=TraceResponse)
-async def telemetry(here: Here, step_id: str) -> Response:
-    """Return the same, at the older address."""
-    return answer(TraceResponse.from_trace(*await _of_step(here, step_id)))
+    return answer(TraceResponse.from_trace(*await here.store.read(read)))
 
 
 @router.get("/runs/{run_id}/trace", response_model=list[TraceResponse])
@@ -86,16 +91,3 @@ async def traces_of_run(
         return [(trace, runs.find_step(tx, here.scope, trace.step_id), run) for trace in kept]
 
     return answer([TraceResponse.from_trace(*found) for found in await here.store.read(read)])
-
-
-async def _of_step(here: RequestContext, step_id: str) -> TraceFacts:
-    def read(tx: Transaction) -> TraceFacts:
-        trace = runs.trace_of_step(tx, here.scope, step_id)
-        if trace is None:
-            runs.get_step(tx, here.scope, step_id)
-            raise NotFound(
-                f"No trace of {step_id} is stored. RICORDO_TRACES says which steps have one, RICORDO_TRACE_DAYS for how long."
-            )
-        return trace, runs.find_step(tx, here.scope, step_id), runs.get(tx, here.scope, trace.run_id)
-
-    return await here.store.read(read)

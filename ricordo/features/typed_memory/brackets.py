@@ -20,8 +20,6 @@ def clean(value: str) -> str:
 
     Raises Invalid for what is no text.
     """
-    if not isinstance(value, str):
-        raise Invalid(f"Memory holds texts, and this is of type {type(value).__name__}. Give a text.")
     return _UNREADABLE.sub("\ufffd", _one_break(value)).strip()
 
 
@@ -64,7 +62,7 @@ def read_lines(text: str, tags: Collection[str]) -> tuple[dict[str, list[str]], 
     """Return the values of each tag in order, and all other lines that are not empty. Raises Invalid."""
     found: dict[str, list[str]] = {}
     others: list[str] = []
-    for line in map(str.strip, _one_break(_require_text(text)).split("\n")):
+    for line in map(str.strip, _one_break(text).split("\n")):
         tagged = _TAGGED.match(line)
         if tagged and tagged[1] in tags:
             found.setdefault(tagged[1], []).append(tagged[2])
@@ -84,13 +82,9 @@ def write_lines(lines: Iterable[str], tags: Collection[str]) -> list[str]:
 
 
 def _one_break(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _require_text(text: str) -> str:
     if not isinstance(text, str):
-        raise Invalid(f"A memory block is read from a text, and this is of type {type(text).__name__}. Give its text.")
-    return text
+        raise Invalid(f"Memory holds texts, and this is of type {type(text).__name__}. Give a text.")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _unescaped(sign: str, separator: str) -> str:
