@@ -1,15 +1,12 @@
 # ruff: noqa: ARG002 - the signatures are the official client's
-"""A client with the official client's types, in memory; it can be made to fail as a killed process does."""
+"""A client with the official client's methods and errors, in memory; it can be made to fail as a killed process does."""
 
 import time
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 from letta_client import NotFoundError
-from letta_client.types import BlockResponse, Passage
-from letta_client.types.agents.passage_search_response import PassageSearchResponse, Result
 
 
 class Killed(Exception):
@@ -17,28 +14,27 @@ class Killed(Exception):
 
 
 class FakeBlocks:
-    """`client.agents.blocks`."""
+    """`client.agents.blocks`; a read takes `pause` seconds."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
         self.writes: list[str] = []
         self.is_killed = False
-        self.pause = 0.0  # seconds that a read takes
+        self.pause = 0.0
 
-    def retrieve(self, block_label: str, *, agent_id: str) -> BlockResponse:
+    def retrieve(self, block_label: str, *, agent_id: str) -> SimpleNamespace:
         if block_label not in self.values:
             asked = httpx.Request("GET", f"http://127.0.0.1/v1/agents/{agent_id}/core-memory/blocks/{block_label}")
             raise NotFoundError("not found", response=httpx.Response(404, request=asked), body=None)
-        block = BlockResponse(id="block-1", label=block_label, value=self.values[block_label])
+        value = self.values[block_label]
         time.sleep(self.pause)
-        return block
+        return SimpleNamespace(value=value)
 
-    def update(self, block_label: str, *, agent_id: str, value: str) -> BlockResponse:
+    def update(self, block_label: str, *, agent_id: str, value: str) -> None:
         if self.is_killed:
             raise Killed
         self.values[block_label] = value
         self.writes.append(value)
-        return BlockResponse(id="block-1", label=block_label, value=value)
 
 
 class FakePassages:
@@ -47,52 +43,35 @@ class FakePassages:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def create(self, agent_id: str, *, text: str) -> list[Passage]:
+    def create(self, agent_id: str, *, text: str) -> None:
         self.texts.append(text)
-        return [_passage(text)]
 
-    def list(self, agent_id: str, *, search: str, limit: int, ascending: bool) -> Sequence[Passage]:
-        found = [_passage(text) for text in self.texts if search.lower() in text.lower()]
+    def list(self, agent_id: str, *, search: str, limit: int, ascending: bool) -> list[SimpleNamespace]:
+        found = [SimpleNamespace(text=text) for text in self.texts if search.lower() in text.lower()]
         return (found if ascending else found[::-1])[:limit]
-
-    def search(self, agent_id: str, *, query: str, top_k: int) -> PassageSearchResponse:
-        words = query.lower().split()
-        found = [text for text in self.texts if any(word in text.lower() for word in words)][:top_k]
-        results = [Result(id="passage-1", content=text, timestamp="2025-12-31T10:00:00+00:00") for text in found]
-        return PassageSearchResponse(count=len(results), results=results)
-
-
-class FakeAgents:
-    """`client.agents`."""
-
-    def __init__(self) -> None:
-        self.blocks = FakeBlocks()
-        self.passages = FakePassages()
-        self.made: list[dict[str, Any]] = []
-
-    def create(self, **options: Any) -> SimpleNamespace:
-        self.made.append(options)
-        self.blocks.values |= {block["label"]: block["value"] for block in options["memory_blocks"]}
-        return SimpleNamespace(id="agent-1")
 
 
 class FakeLetta:
-    """A client of one agent, which has a persona and an empty human block."""
+    """A client of one agent, which has a persona and an empty human block; `made` are the agents that were created."""
 
     def __init__(self, human: str = "", persona: str = "[IDENTITY] Nina | Tutor") -> None:
-        self.agents = FakeAgents()
+        self.agents = SimpleNamespace(blocks=FakeBlocks(), passages=FakePassages(), create=self._create)
         self.agents.blocks.values |= {"human": human, "persona": persona}
+        self.made: list[dict[str, Any]] = []
+
+    def _create(self, **options: Any) -> SimpleNamespace:
+        self.made.append(options)
+        self.agents.blocks.values |= {block["label"]: block["value"] for block in options["memory_blocks"]}
+        return SimpleNamespace(id="agent-1")
 
     @property
     def human(self) -> str:
         """The text of the human block."""
-        return self.agents.blocks.values["human"]
+        text: str = self.agents.blocks.values["human"]
+        return text
 
     @property
     def archive(self) -> list[str]:
         """The texts in the archive, in the order of their coming."""
-        return self.agents.passages.texts
-
-
-def _passage(text: str) -> Passage:
-    return Passage(id="passage-1", text=text, embedding=None, embedding_config=None)
+        texts: list[str] = self.agents.passages.texts
+        return texts

@@ -86,13 +86,6 @@ def test_a_task_that_is_done_or_replaced_goes_to_the_archive_with_its_notes() ->
     assert client.human == f"{ALICE}\n[STATE] idle\n[CONTEXT] Begin"
 
 
-def test_what_the_agent_wrote_itself_stays() -> None:
-    client = FakeLetta("Her name is Ada.\n[FACTS] Lives in Turin")
-    manager_of(client).learn_fact("Drinks tea")
-
-    assert client.human == "[STATE] idle\n[FACTS] Lives in Turin; Drinks tea\nHer name is Ada."
-
-
 def test_a_block_that_is_too_full_is_archived_whole_and_keeps_the_newest() -> None:
     client = FakeLetta(ALICE)
     manager = manager_of(client)
@@ -233,7 +226,7 @@ def test_an_agent_is_made_with_its_two_blocks_and_learns() -> None:
 
     persona = {"label": "persona", "value": CODING_ASSISTANT_PERSONA.to_memory_string()}
     human = {"label": "human", "value": "[USER] Ada\n[STATE] idle"}
-    assert client.agents.made == [{"name": "CodeHelper", "tags": ["x"], "memory_blocks": [persona, human]}]
+    assert client.made == [{"name": "CodeHelper", "tags": ["x"], "memory_blocks": [persona, human]}]
     assert (agent.agent_id, agent.memory.agent_id) == ("agent-1", "agent-1")
     assert client.human == (
         "[USER] Ada\n[TASK] Essay\n[STATE] active_task\n[PREFS] Short answers\n[FACTS] Lives in Turin\n[CONTEXT] Begin"
@@ -247,7 +240,7 @@ def test_what_is_wrong_is_found_before_there_is_an_agent(monkeypatch: pytest.Mon
     monkeypatch.setenv("ARCHIVAL_ROTATION_THRESHOLD", "80")
     with pytest.raises(Invalid):
         BaseAgent(client)
-    assert client.agents.made == []
+    assert client.made == []
     assert BaseAgent(client, max_chars=200, strategy=PreservativeRotation()).memory.max_chars == 200
 
 
