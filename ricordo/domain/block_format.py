@@ -2,23 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from ricordo.domain.block_schema import BlockSchema
 
 
-class ParsedBlock(Protocol):
-    """What somebody wrote: the canonical text, and the block's label where it is part of what was written."""
+@dataclass(frozen=True, slots=True)
+class ParsedBlock:
+    """What somebody wrote: the block's label, None where it is left out, and the canonical text."""
 
-    @property
-    def label(self) -> str | None:
-        """The label, None where it is left out."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """The canonical text."""
-        ...
+    label: str | None
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Where memory comes from and goes: the memory behind an answer, what its step changed, and which version brought each line."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ricordo.domain.passage import Passage
 from ricordo.domain.scope import Scope
@@ -42,29 +42,26 @@ class Lineage:
 def of_message(tx: Transaction, scope: Scope, message_id: str) -> Lineage:
     """The lineage of a message. Raises NotFound."""
     message = messages.get(tx, scope, message_id)
+    found = Lineage(message.id, message.run_id, message.step_id)
     if message.step_id is None:
-        return Lineage(message.id, message.run_id)
+        return found
     changed = tuple(history.of_step(tx, scope, message.run_id or "", message.step_id))
-    proposed = tuple(proposals.of_step(tx, scope, message.step_id))
+    found = replace(found, changed=changed, proposed=tuple(proposals.of_step(tx, scope, message.step_id)))
     try:
         step = runs.get_step(tx, scope, message.step_id)
     except NotFound:  # the step is saved with its end, and this message came before its tools
-        return Lineage(message.id, message.run_id, message.step_id, changed=changed, proposed=proposed)
+        return found
     held: dict[str, str] = step.memory.get("blocks", {})
-    found = history.of_blocks(tx, scope, held)
+    known = history.of_blocks(tx, scope, held)
     named: list[str] = step.memory.get("passages", [])
     passages = tuple(one for one in archives.passages_by_ids(tx, named) if one.organization_id == scope.organization_id)
     there = {one.id for one in passages}
-    return Lineage(
-        message.id,
-        message.run_id,
-        message.step_id,
-        step.is_untrusted,
-        tuple(HeldBlock(block_id, version, found.get(block_id)) for block_id, version in held.items()),
-        passages,
-        tuple(id for id in named if id not in there),
-        changed,
-        proposed,
+    return replace(
+        found,
+        is_untrusted=step.is_untrusted,
+        blocks=tuple(HeldBlock(block_id, version, known.get(block_id)) for block_id, version in held.items()),
+        passages=passages,
+        gone=tuple(id for id in named if id not in there),
     )
 
 

@@ -30,7 +30,6 @@ class ProposalDraft:
     """A change to be proposed: of `block`, or a new one where that is None; `value` is None for one that shall go."""
 
     chain_id: str
-    organization_id: str
     label: str
     value: str | None
     block: Block | None = None
@@ -54,7 +53,6 @@ def propose_edits(
         metadata = context.metadata((edit.reason for edit in group), f"Edit {block.label}")
         draft = ProposalDraft(
             block.chain_id,
-            block.organization_id,
             block.label,
             after.value if after else None,
             block,
@@ -91,7 +89,7 @@ def propose(
         value = _with_older(value, one, metadata)
     proposal = Proposal(
         id=new_id("proposal"),
-        organization_id=draft.organization_id,
+        organization_id=chain.organization_id,
         chain_id=chain.id,
         label=draft.label,
         base=block.head if block else None,

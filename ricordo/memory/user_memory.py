@@ -15,6 +15,7 @@ from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.rotation import read_rotation
+from ricordo.memory.working_memory import require_storable
 from ricordo.storage import agents, blocks, history, users, versions
 from ricordo.storage.engine.store import Transaction
 
@@ -111,7 +112,7 @@ def put(tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor, o
     impossible. Raises also Invalid, TooLong, Forbidden.
     """
     require_label(label)
-    _require_storable(text, options.message, options.title, options.description)
+    require_storable(text, options.message, options.title, options.description)
     settings = _checked(options.settings())
     memory = _locked(tx, memory)
     block = find(tx, memory, label)
@@ -147,7 +148,7 @@ def delete(
     expected: str | None = None,
 ) -> None:
     """Delete the block; its history stays, and it can be restored. Raises NotFound, Stale, Forbidden."""
-    _require_storable(message)
+    require_storable(message)
     memory = _locked(tx, memory)
     block = require(tx, memory, label)
     if expected is not None and not is_current(block, expected):
@@ -162,7 +163,7 @@ def restore(
 
     Raises NotFound, Conflict for an id that is not unique, TooLong, Forbidden.
     """
-    _require_storable(message)
+    require_storable(message)
     memory = _locked(tx, memory)
     version = history.get(tx, memory.chain.id, version_id)
     text = history.text_at(tx, memory.chain.id, label, version)
@@ -209,7 +210,7 @@ def rename(
 ) -> Block:
     """Give the block another label; its history and its proposals go with it. Raises NotFound, Conflict, Invalid, Forbidden."""
     require_label(new_label)
-    _require_storable(message)
+    require_storable(message)
     memory = _locked(tx, memory)
     block = require(tx, memory, label)
     if new_label == label:
@@ -263,7 +264,7 @@ def propose_edit(
     Raises NotFound, Invalid where the piece is missing, not unique or changes nothing, TooLong, Forbidden for a read-only block.
     """
     require_label(label)
-    _require_storable(new_string, options.reasoning)
+    require_storable(new_string, options.reasoning)
     if options.confidence is not None and not 0 <= options.confidence <= 1:
         raise Invalid("The confidence must lie between 0 and 1.")
     memory = _locked(tx, memory)
@@ -277,9 +278,7 @@ def propose_edit(
         raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
     value = _replaced(block.value if block else "", old_string, new_string, label, everywhere=options.replace_all)
     (block or Block("", memory.chain.organization_id, memory.chain.id, label, "")).require_fits(value)
-    draft = ProposalDraft(
-        memory.chain.id, memory.chain.organization_id, label, value, block, confidence=options.confidence
-    )
+    draft = ProposalDraft(memory.chain.id, label, value, block, confidence=options.confidence)
     return propose(tx, draft, metadata, options.expires_after)
 
 
@@ -352,11 +351,6 @@ def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise Invalid(f'There is no policy "{settings["policy"]}". Use: {", ".join(get_args(Policy))}.')
     if not 1 <= settings.get("limit", 1) <= _LARGEST_LIMIT:
         raise Invalid(f"The limit must lie between 1 and {_LARGEST_LIMIT} characters.")
-    _require_storable(*(value for value in settings.values() if isinstance(value, str)))
+    require_storable(*(value for value in settings.values() if isinstance(value, str)))
     read_rotation(settings.get("metadata") or {})
     return dict(settings)
-
-
-def _require_storable(*texts: str | None) -> None:
-    if any("\0" in text for text in texts if text):
-        raise Invalid("Memory cannot hold NUL characters. Leave them out.")

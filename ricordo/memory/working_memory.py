@@ -186,7 +186,7 @@ class WorkingMemory:
         Whether that is applied or proposed is decided when the step is saved, and the call's result is corrected by it.
         """
         block = self._writable(label)
-        _require_storable(value, reason.text)
+        require_storable(value, reason.text)
         value = self._redacted(value, call_id)
         block.require_fits(value)
         if value != block.value:
@@ -198,7 +198,7 @@ class WorkingMemory:
 
     def create(self, label: str, value: str, description: str | None, call_id: str) -> None:
         """Add a block of the agent's own. Raises Conflict where the label is taken, Invalid."""
-        _require_storable(value, description or "", label)
+        require_storable(value, description, label)
         require_free(require_label(label), self._current)
         value = self._redacted(value, call_id)
         self._guard.require_new(value)
@@ -226,14 +226,14 @@ class WorkingMemory:
         block = self._writable(label)
         if new_label == label:
             return
-        _require_storable(new_label)
+        require_storable(new_label)
         require_free(require_label(new_label), self._current)
         self._edit(block, replace(block, label=new_label), call_id)
 
     def describe(self, label: str, description: str, call_id: str) -> None:
         """Give the block another description. Raises NotFound, Forbidden, Invalid."""
         block = self._writable(label)
-        _require_storable(description)
+        require_storable(description)
         if description != block.description:
             self._edit(block, replace(block, description=description), call_id)
 
@@ -250,7 +250,7 @@ class WorkingMemory:
 
     def archive(self, draft: PassageDraft) -> None:
         """Ask for a passage to be archived when the step is saved; raises Invalid."""
-        _require_storable(draft.text, *draft.tags, what="A passage and its tags")
+        require_storable(draft.text, *draft.tags, what="A passage and its tags")
         text = self._redacted(draft.text, draft.call_id)
         self._guard.require_new(text, is_archived=True)
         self.passages.append(replace(draft, text=text))
@@ -312,11 +312,12 @@ def require_free(label: str, taken: Container[str]) -> None:
         raise Conflict(f"Error: Memory block '{label}' already exists")
 
 
-def _require_storable(*texts: str, what: str = "A memory block") -> None:
+def require_storable(*texts: str | None, what: str = "A memory block") -> None:
     """Raise Invalid here, where only the call fails by it, and not the step that is saved later."""
-    if any("\0" in text for text in texts):
+    joined = "".join(text for text in texts if text)
+    if "\0" in joined:
         raise Invalid(f"{what} cannot hold NUL characters. Leave them out.")
     try:
-        "".join(texts).encode()
+        joined.encode()
     except UnicodeEncodeError:
         raise Invalid(f"{what} cannot hold half a character (a lone surrogate). Write whole characters.") from None

@@ -48,7 +48,7 @@ async def drafted(store: SqliteStore, value: str | None, **fields: Any) -> Propo
     """What an agent's tools propose: of the block as it is, also its deletion or another label."""
     owned = await owned_of(store)
     block = await block_of(store)
-    draft = ProposalDraft(owned.chain.id, owned.chain.organization_id, "human", value, block, **fields)
+    draft = ProposalDraft(owned.chain.id, "human", value, block, **fields)
     metadata = ChangeMetadata(TUTOR, "Because", run_id="run-1", step_id="step-1")
     return await store.write(lambda tx: propose(tx, draft, metadata))
 
@@ -80,7 +80,7 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     owned = await owned_of(store)
     block = await block_of(store)
     assert block
-    draft = ProposalDraft(owned.chain.id, owned.chain.organization_id, "human", TEXT.replace("tea", "rum"), block)
+    draft = ProposalDraft(owned.chain.id, "human", TEXT.replace("tea", "rum"), block)
     metadata = ChangeMetadata(TUTOR, "She said so", run_id="run-1", step_id="step-1", is_untrusted=True)
     proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     done = await approve(store, proposal)

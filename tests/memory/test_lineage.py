@@ -38,7 +38,7 @@ async def test_an_answers_lineage_is_what_its_step_had_and_did(store: SqliteStor
         runs.insert_step(tx, make.step(run, id="step-7", memory=memory, is_untrusted=True))
         by = Actor("agent", state.agent.id, "Nina")
         metadata = ChangeMetadata(by, "Because", run_id=run.id, step_id="step-7")
-        propose(tx, ProposalDraft(owned.chain.id, scope.organization_id, "human", "Likes rum", human), metadata)
+        propose(tx, ProposalDraft(owned.chain.id, "human", "Likes rum", human), metadata)
         user_memory.put(tx, owned, "human", "Likes gin", ADA)
         user_memory.delete(tx, owned, "gone", ADA)
         user_memory.make(

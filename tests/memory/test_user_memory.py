@@ -137,7 +137,7 @@ async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_sett
 async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: SqliteStore) -> None:
     await put(store, "human", "x")
     owned = await owned_of(store)
-    draft = ProposalDraft(owned.chain.id, owned.chain.organization_id, "goals", "Pass maths", description="What for")
+    draft = ProposalDraft(owned.chain.id, "goals", "Pass maths", description="What for")
     metadata = ChangeMetadata(TUTOR, "A goal", is_untrusted=True)
     proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     assert await found(store, "goals") is None

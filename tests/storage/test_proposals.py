@@ -88,9 +88,7 @@ async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteSt
     block = await store.read(lambda tx: blocks.labelled(tx, chain.id, "human"))
     metadata = replace(make.change_metadata(), author=Actor("agent", "agent-0", ""))
     with count_statements(store) as counted:
-        await store.write(
-            lambda tx: propose(tx, ProposalDraft(chain.id, LOCAL_ORGANIZATION, "human", "gin", block), metadata)
-        )
+        await store.write(lambda tx: propose(tx, ProposalDraft(chain.id, "human", "gin", block), metadata))
     assert len(counted.statements) <= 7
     found = await store.read(lambda tx: proposals.waiting(tx, chain.id))
     assert [one.value for one in found] == [*(f"rum {number}" for number in range(1, 20)), "gin"]

@@ -187,7 +187,7 @@ class _PulledCommit:
         chain = self._owned.chain
         if text is not None:
             (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(text)
-        draft = ProposalDraft(chain.id, chain.organization_id, label, text, block)
+        draft = ProposalDraft(chain.id, label, text, block)
         proposal = propose(self._tx, draft, ChangeMetadata(self._by, self._message or f"Edit {label} at the remote"))
         self.conflicts.append(
             f'"{label}" changed here and at the remote in the same lines. What the remote had waits as {proposal.id}.'

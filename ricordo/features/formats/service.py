@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any, Literal, cast
 
 from ricordo.domain.block import require_label
-from ricordo.domain.block_format import BlockFormat
+from ricordo.domain.block_format import BlockFormat, ParsedBlock
 from ricordo.domain.block_schema import RESERVED, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
 from ricordo.errors import Invalid
 from ricordo.memory.schemas import Lines, read_toml
@@ -47,14 +47,12 @@ _WORDS = re.compile(r"(?!(?:yes|no|on|off|true|false|null|y|n)\Z)[^\W\d](?:[\w/ 
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedText:
-    """What somebody wrote: the block's label, if it stands there, the canonical text, and the values of the fields in it.
+class ParsedText(ParsedBlock):
+    """What somebody wrote, with the values of the fields in it.
 
     A text without a schema is free, and so is one that does not follow it; a free text has fields only where TOML named them.
     """
 
-    label: str | None
-    text: str
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
     form: Form = "free"
 

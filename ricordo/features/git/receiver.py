@@ -224,7 +224,7 @@ def _store_proposals(
         if value is not None:
             (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(value)
         new_label = change.label if change.old_label else None
-        draft = ProposalDraft(chain.id, chain.organization_id, label, value, block, new_label)
+        draft = ProposalDraft(chain.id, label, value, block, new_label)
         made = propose(tx, draft, metadata, pusher.expires_after)
         told.append(f"{path_of(label)} is proposed as {made.id} and waits for the owner.")
     return told

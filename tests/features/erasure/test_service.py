@@ -288,7 +288,7 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(s
 
     def write(tx: Transaction) -> None:
         runs.open_run(tx, own_run)
-        draft = ProposalDraft(block.chain_id, block.organization_id, block.label, canary("wish"), block)
+        draft = ProposalDraft(block.chain_id, block.label, canary("wish"), block)
         propose(tx, draft, make.change_metadata(user_id, reason=canary("why")), None)
         # The agent noted something of its own in her turn, and she wrote the block herself once.
         noted = blocks.write(tx, block, "I am Nina. I had a talk.", make.change_metadata(agent_id, run_id=own_run.id))
@@ -327,7 +327,7 @@ async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(stage: St
         made = []
         for label, words in (("human", theirs), ("other", alone)):
             block = blocks.labelled(tx, chain.id, label)
-            propose(tx, ProposalDraft(chain.id, SCOPE.organization_id, label, words, block), metadata)
+            propose(tx, ProposalDraft(chain.id, label, words, block), metadata)
             made.append(blob_rows.put(tx, chain.id, words, None)[0])
         return made
 

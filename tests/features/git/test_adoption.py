@@ -125,7 +125,7 @@ async def test_proposals_go_with_a_block_that_a_push_renames(store: SqliteStore,
     there = await now(store)
     ids_of = {}
     for label in ("human", "goals"):
-        draft = ProposalDraft(chain.id, chain.organization_id, label, f"More of {label}", there[label])
+        draft = ProposalDraft(chain.id, label, f"More of {label}", there[label])
         made = await store.write(lambda tx, draft=draft: propose(tx, draft, make.change_metadata()))  # type: ignore[misc]
         ids_of[made.id] = there[label].id
     # In one push they exchange their names.

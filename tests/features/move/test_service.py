@@ -156,9 +156,7 @@ async def fill(settings: Settings) -> str:
         )
         told = stored_blocks.get(tx, Scope(), state.blocks[0].id)
         stored_blocks.update(tx, told, replace(told, description="Who she is."), make.change_metadata())
-        draft = ProposalDraft(
-            told.chain_id, LOCAL_ORGANIZATION, told.label, "Her name is Ada Lovelace.", told, confidence=0.7
-        )
+        draft = ProposalDraft(told.chain_id, told.label, "Her name is Ada Lovelace.", told, confidence=0.7)
         propose(tx, draft, make.change_metadata(agent.id))
         in_chain = {"chain_id": told.chain_id}
         raw = insert(git_objects).values(chain=number_of_chain())
