@@ -90,36 +90,25 @@ def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
     folder = folder or package_folder()
     if folder is None:
         raise Unavailable(f"The embedding model {HANDLE} needs its package. {INSTALL}")
-    return _tokenizer(folder), _table(folder)
+    try:
+        import numpy as np
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise Unavailable(f"The embedding model {HANDLE} needs the package {error.name}. {INSTALL}") from error
+    tokenizer = Tokenizer.from_buffer(_checked(folder, *TOKENIZER)[:])
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    mapped = _checked(folder, *TABLE)
+    after = 8 + int.from_bytes(mapped[:8], "little")
+    tensor = orjson.loads(mapped[8:after])["embedding.weight"]
+    start, end = tensor["data_offsets"]
+    return tokenizer, np.frombuffer(mapped, "<f2", (end - start) // 2, after + start).reshape(tensor["shape"])
 
 
 def _embed(tokenizer: Any, table: "NDArray[np.float16]", texts: Sequence[str]) -> list[list[float]]:
     # One by one and not as a batch: a batch starts a thread for each processor, which others need.
     encodings = (tokenizer.encode(writable(text[:MOST_CHARACTERS]), add_special_tokens=False) for text in texts)
     return [pooled(table, encoding.ids).tolist() for encoding in encodings]
-
-
-def _tokenizer(folder: Path) -> Any:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise Unavailable(f"The embedding model {HANDLE} needs the package tokenizers. {INSTALL}") from error
-    tokenizer = Tokenizer.from_buffer(_checked(folder, *TOKENIZER)[:])
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
-
-
-def _table(folder: Path) -> "NDArray[np.float16]":
-    try:
-        import numpy as np
-    except ImportError as error:
-        raise Unavailable(f"The embedding model {HANDLE} needs the package numpy. {INSTALL}") from error
-    mapped = _checked(folder, *TABLE)
-    after = 8 + int.from_bytes(mapped[:8], "little")
-    tensor = orjson.loads(mapped[8:after])["embedding.weight"]
-    start, end = tensor["data_offsets"]
-    return np.frombuffer(mapped, "<f2", (end - start) // 2, after + start).reshape(tensor["shape"])
 
 
 def _checked(folder: Path, name: str, expected: str) -> "mmap.mmap":

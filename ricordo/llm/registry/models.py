@@ -18,6 +18,8 @@ from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, con
 from ricordo.llm.provider_table import local_servers as started
 from ricordo.settings import ProviderSettings, Settings
 
+# The model of a built-in feature, for a server where no other is configured or found.
+LIBRARIAN = "ricordo/librarian"
 NONE = "none"
 # What clients of the retired Letta V1 server name to get that server's own default.
 ALIASES = ("letta/letta-free",)
@@ -112,10 +114,6 @@ class Embedders(Registry[Embedder]):
     def _build(self, provider: Provider, name: str) -> Embedder:
         make = _ADAPTERS[provider.adapter]
         return make(embedding_of(provider, name), self._connections, self._policy, api_key=provider.api_key)
-
-
-# The model of a built-in feature, for a server where no other is configured or found.
-LIBRARIAN = "ricordo/librarian"
 
 
 class Models(Registry[ChatModel]):
