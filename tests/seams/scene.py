@@ -3,9 +3,7 @@
 In a test: `scene.says(calls(("roll", {})), "Six.")`, then `scene.send(agent, "Roll!")`, then look at `scene.asked[-1]`.
 """
 
-import asyncio
 import json
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,8 +28,9 @@ from ricordo.storage import agents, runs, tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.seams import make
-from tests.seams.server import LIMIT, ServerInThread, StrictLetta, events_of
+from tests.seams.server import ServerInThread, StrictLetta, events_of
 from tests.support.model_server import Answer, ModelServer, completion, tool_call
+from tests.support.server_process import free_port
 
 WAITS = {"type": "requires_approval", "tool_name": "roll"}
 OPENAI, CLAUDE = "openai/scripted-1", "anthropic/scripted-1"
@@ -89,25 +88,6 @@ def speech(words: str, **arguments: Any) -> Answer:
 
 TOO_LONG = Answer({"error": {"message": "too much", "code": "context_length_exceeded"}}, status=400)
 BROKEN = Answer({"error": {"message": "no"}}, status=400)
-
-
-class ModelServerInThread:
-    """The scripted model server in a thread of its own, so that it answers while a test waits."""
-
-    def __init__(self) -> None:
-        self.scripted = ModelServer()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.scripted.start(), self._loop).result(LIMIT)
-
-    def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.scripted.stop(), self._loop).result(LIMIT)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(LIMIT)
-        self._loop.close()
 
 
 @dataclass
@@ -265,23 +245,24 @@ def tools_of(body: Wire) -> list[str]:
 @contextmanager
 def open_scene(data_dir: Path, **settings: Any) -> Iterator[Scene]:
     """A scene, torn down on leaving."""
-    games, models = Games(), ModelServerInThread()
-    models.start()
+    games, models, port = Games(), ModelServer(), free_port()
+    root = f"http://127.0.0.1:{port}"
     providers = ProviderSettings.model_construct(
         openai_api_key=SecretStr("key-1"),
-        openai_base_url=models.scripted.url,
+        openai_base_url=f"{root}/v1",
         anthropic_api_key=SecretStr("key-2"),
-        anthropic_base_url=models.scripted.root,
+        anthropic_base_url=root,
     )
     with pytest.MonkeyPatch.context() as patch:
         loaded = [*load_plugins(FEATURES)._plugins, ("games", games)]
         patch.setattr(composition, "load_plugins", lambda _: Plugins(loaded))
         server = ServerInThread(data_dir, providers=providers, model_retries=0, **settings)
-        server.start()
+    server.start()
+    server.run(models.start(port))
     try:
         with server.http() as http, server.client() as client:
             http.get("/v1/models/")  # now, since a list would take a line of the script otherwise
-            yield Scene(server, models.scripted, games, http, client)
+            yield Scene(server, models, games, http, client)
     finally:
+        server.run(models.stop())
         server.stop()
-        models.stop()

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -181,26 +181,24 @@ def text_of(answer: Answer) -> str:
     return "\n".join(message.text for message in answer.messages if message.text)
 
 
-def as_stored(answer: Answer) -> list[Message]:
-    """The messages of an answer without their place in the table, which those that come fresh from a turn do not know."""
-    return [replace(message, seq=0) for message in answer.messages]
-
-
 def faults_of(transcript: Sequence[Message]) -> list[str]:
     """What is wrong with a transcript: nothing, ever."""
     faults = [] if [message.role for message in transcript].index("system") == 0 else ["no system message first"]
+    return faults + split_pairs(transcript)
+
+
+def split_pairs(window: Sequence[Message]) -> list[str]:
+    """Calls without exactly one result right behind them, and results without a call; decisions about calls do not count."""
+    wrong = []
     open_calls: list[str] = []
-    for message in transcript:
-        if message.role == "tool":
-            for part in message.tool_returns:
-                if part.call_id in open_calls:
-                    open_calls.remove(part.call_id)
-                else:
-                    faults.append(f"a result without its call: {part.call_id}")
+    for row in window:
+        if row.role == "approval" and not row.tool_calls:
             continue
-        faults += [f"a call without its result: {call_id}" for call_id in open_calls]
-        open_calls = [one.call_id for one in message.tool_calls]
-    return faults + [f"a call without its result: {call_id}" for call_id in open_calls]
+        answered = [part.call_id for part in row.tool_returns] if row.role == "tool" else []
+        if sorted(answered) != sorted(open_calls):
+            wrong.append(f"results of {answered} stand behind calls of {open_calls}")
+        open_calls = [one.call_id for one in row.tool_calls]
+    return wrong + [f"the call {call_id} has no result" for call_id in open_calls]
 
 
 def returns(answer: Answer) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from ricordo.search.index import MessageFilter
 from ricordo.storage import agents, messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
+from tests.seams.stage import split_pairs
 
 _LATEST = 4
 
@@ -96,17 +97,3 @@ def _window(thread: Conversation, rows: Sequence[Message], window: Sequence[Mess
     if thread.message_count != len(rows):
         wrong.append(f"the thread counts {thread.message_count} messages and has {len(rows)}")
     return wrong + split_pairs(window)
-
-
-def split_pairs(window: Sequence[Message]) -> list[str]:
-    """Calls without exactly one result right behind them, and results without a call; decisions about calls do not count."""
-    wrong = []
-    open_calls: list[str] = []
-    for row in window:
-        if row.role == "approval" and not row.tool_calls:
-            continue
-        answered = [part.call_id for part in row.tool_returns] if row.role == "tool" else []
-        if sorted(answered) != sorted(open_calls):
-            wrong.append(f"results of {answered} stand behind calls of {open_calls}")
-        open_calls = [call.call_id for call in row.tool_calls]
-    return wrong + [f"the call {call_id} has no result" for call_id in open_calls]

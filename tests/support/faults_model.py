@@ -104,7 +104,8 @@ class FaultyModel:
 
     def _next(self, asked: Asked, body: dict[str, Any], trouble: Trouble | None) -> Answer:
         # What was said before calls that waited may stand in a summary by now.
-        token, plan = _plan(asked.heard)
+        found = _SPOKEN.fullmatch(asked.heard)
+        token, plan = (found.group(1), found.group(2) or "") if found else ("", "")
         steps = plan.split("/") if plan else []
         done = self.steps[token]
         size = size_of(body)
@@ -199,11 +200,6 @@ def _words(said: str) -> str:
         if isinstance(packed, str) and (found := _SPOKEN.search(packed)):
             return found.group()
     return ""
-
-
-def _plan(heard: str) -> tuple[str, str]:
-    found = _SPOKEN.fullmatch(heard)
-    return (found.group(1), found.group(2) or "") if found else ("", "")
 
 
 def _ids_in(body: dict[str, Any]) -> list[str]:

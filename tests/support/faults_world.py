@@ -192,7 +192,11 @@ class World:
         asyncio.get_running_loop().set_task_factory(self.life.task)
         inner = await asyncio.to_thread(self._open)
         self.store = MortalStore(inner, self.life)
-        models = Models(settings, self._providers, policy=CallPolicy(retries=1, timeout=TIME_OUT, sleep=_no_wait))
+        models = Models(
+            settings,
+            self._providers,
+            policy=CallPolicy(retries=1, timeout=TIME_OUT, sleep=lambda _seconds: asyncio.sleep(0)),
+        )
         plugins = Plugins([("builtin", BUILTIN), ("campaign", Hooks(self._tools))])
         self.runtime = Runtime(settings, self.store, models, Toolbox(plugins.tools()), plugins)
         await self.store.write(close_expired if self._database else close_all)
@@ -238,10 +242,6 @@ class World:
             other._write(close_expired)
         finally:
             other._close()
-
-
-async def _no_wait(_seconds: float) -> None:
-    await asyncio.sleep(0)
 
 
 @asynccontextmanager

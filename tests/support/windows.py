@@ -30,7 +30,7 @@ from ricordo.storage import agents, messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolContext, sync_tools
-from tests.support.faults_audit import split_pairs
+from tests.seams.stage import split_pairs
 from tests.support.windows_model import PICTURE, Counted, CountingModel, random_size
 
 TURNS_OF_AN_AGENT = 40
