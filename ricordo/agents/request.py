@@ -201,25 +201,21 @@ class StepDraft:
     model_ns: int = 0
     tools_ns: int = 0
 
-    def record(self, turn: TurnContext, created_at: int, stop: StopReason | None) -> Step:
-        """The step as it is stored, whatever came of its call to the model."""
+    def record(self, turn: TurnContext, created_at: int, stop: StopReason | None, **more: Any) -> Step:
+        """The step as it is stored, whatever came of its call to the model; `more` is what is known beside."""
         run, info = turn.run, turn.model.info
-        return Step(
-            id=self.id,
-            organization_id=run.organization_id,
-            agent_id=run.agent_id,
-            run_id=run.id,
-            conversation_id=run.conversation_id,
-            model=info.name,
-            model_handle=info.handle,
-            provider=info.provider,
-            model_endpoint=info.endpoint,
-            context_window=turn.state.agent.context_window,
-            stop_reason=stop,
-            created_at=created_at,
-            started_at=self.started_at,
-            step_ns=time.monotonic_ns() - self.began_ns,
-        )
+        values: dict[str, Any] = {
+            "model": info.name,
+            "model_handle": info.handle,
+            "provider": info.provider,
+            "model_endpoint": info.endpoint,
+            "context_window": turn.state.agent.context_window,
+            "stop_reason": stop,
+            "created_at": created_at,
+            "started_at": self.started_at,
+            "step_ns": time.monotonic_ns() - self.began_ns,
+        }
+        return Step(self.id, run.organization_id, run.agent_id, run.id, run.conversation_id, **values | more)
 
 
 def _trusted_words(window: Sequence[Message]) -> tuple[str, ...]:

@@ -248,10 +248,11 @@ def _record(turn: TurnContext, step: StepDraft, reply: ModelReply, run: Run, edi
     versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
     found = [source for message in turn.window for result in message.tool_returns for source in result.sources]
     passages = [source for source in unique(found) if source.startswith("passage-")]
-    record = step.record(turn, now, run.stop_reason)
-    return replace(
-        record,
-        model=reply.model or record.model,
+    return step.record(
+        turn,
+        now,
+        run.stop_reason,
+        model=reply.model or turn.model.info.name,
         usage=reply.usage,
         model_ns=step.model_ns,
         tools_ns=step.tools_ns,

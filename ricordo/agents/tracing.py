@@ -98,8 +98,8 @@ def failed_call(turn: TurnContext, reason: StopReason, error: Mapping[str, Any] 
         return None
     status: StepStatus = "cancelled" if reason == "cancelled" else "failed"
     model_ns = time.monotonic_ns() - draft.asked_ns
-    record = draft.record(turn, turn.runtime.store.clock.now(), reason)
-    step = replace(record, status=status, error=dict(error) if error else None, model_ns=model_ns)
+    known = {"status": status, "error": dict(error) if error else None, "model_ns": model_ns}
+    step = draft.record(turn, turn.runtime.store.clock.now(), reason, **known)
     if not _is_kept(turn, is_error=status == "failed"):
         return step, None
     answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
