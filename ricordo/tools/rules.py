@@ -108,17 +108,23 @@ class Rulebook:
         """What may be called now; raises DeadEnd where a call is wanted and none is left, or the turn can no longer end."""
         if self.is_empty:
             return self._all
-        if not history and self._first:
-            return self._beginning()
         last = history[-1] if history else None
         spent = self._spent(history)
-        names, must_call = self._let_through(last.name, last.content) if last else (self._unguarded(None), False)
+        filled: Iterable[tuple[str, Mapping[str, Any]]] = ()
+        if last:
+            names, must_call = self._let_through(last.name, last.content)
+            filled = [pair for rule in self._after.get(last.name, ()) for pair in rule.arguments.items()]
+        elif self._first:
+            names, must_call = self._attached & {rule.tool for rule in self._first}, True
+            filled = [(rule.tool, rule.arguments) for rule in self._first]
+        else:
+            names, must_call = self._unguarded(None), False
         names = names - spent
         missing = self.before_exit(history)
-        if must_call or missing:
+        if (last and must_call) or missing:
             self._require_way_out(names, spent, missing, last)
         ordered = tuple(name for name in self._tools if name in names)
-        return Allowed(ordered, self._prefilled(last, names), must_call)
+        return Allowed(ordered, _merged((name, values) for name, values in filled if name in names), must_call)
 
     def outcome(self, history: Sequence[FinishedCall], latest: Sequence[FinishedCall]) -> RuleOutcome:
         """What follows from a step whose calls were `latest`, none where the model only spoke, after those in `history`."""
@@ -167,11 +173,6 @@ class Rulebook:
         counts = Counter(call.name for call in history)
         return frozenset(name for name, limit in self._limits.items() if counts[name] >= limit)
 
-    def _beginning(self) -> Allowed:
-        firsts = {rule.tool for rule in self._first} - self._spent(())
-        prefilled = _merged((rule.tool, rule.arguments) for rule in self._first if rule.tool in self._attached)
-        return Allowed(tuple(name for name in self._tools if name in firsts), prefilled, must_call=True)
-
     def _let_through(self, last: str, output: str | None) -> tuple[frozenset[str], bool]:
         """The tools that the rules about order leave after this output, and whether one of those rules wants a call now."""
         choices = [rule.successors(output) for rule in self._after.get(last, ())]
@@ -182,12 +183,6 @@ class Rulebook:
         if not self._parents:
             return self._attached
         return frozenset(name for name in self._attached if self._parents.get(name, {last}) == {last})
-
-    def _prefilled(self, last: FinishedCall | None, names: frozenset[str]) -> Mapping[str, Mapping[str, Any]]:
-        if last is None or last.name not in self._after:
-            return _NOTHING
-        filled = (pair for rule in self._after[last.name] for pair in rule.arguments.items())
-        return _merged((name, values) for name, values in filled if name in names)
 
     def _require_way_out(
         self, names: frozenset[str], spent: frozenset[str], missing: tuple[str, ...], last: FinishedCall | None

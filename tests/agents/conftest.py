@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.runtime import Runtime
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.toolbox import ServerTool
 from tests.seams.stage import Hooks, Stage
@@ -30,11 +29,6 @@ async def open_stage(store: SqliteStore, tmp_path: Path) -> AsyncIterator[OpenSt
 @pytest.fixture
 async def stage(open_stage: OpenStage) -> Stage:
     return await open_stage()
-
-
-@pytest.fixture
-def runtime(stage: Stage) -> Runtime:
-    return stage.runtime
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from ricordo.memory.recall import FoundMessage
 from ricordo.search.index import MessageFilter, insert_messages
 from ricordo.storage import conversations, deletion, messages
 from ricordo.storage.engine.repository import Page
-from tests.agents.test_deletion import run_jobs
+from tests.agents.test_lifecycle import run_jobs
 from tests.seams.stage import Stage, faults_of, soon
 from tests.seams.stores import killed_after
 

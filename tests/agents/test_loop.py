@@ -23,24 +23,6 @@ from tests.seams.stores import Counted, count_statements
 DATABASES = ("sqlite", "postgresql")
 
 
-async def test_text_ends_the_turn_and_is_saved_with_what_was_said(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Her name is Ada."))
-    stage.lines += ["Good morning, Ada."]
-    answer = await stage.say(agent, "Good morning.")
-    assert text_of(answer) == "Good morning, Ada."
-    assert answer.failure is None
-    assert (answer.run.status, answer.run.stop_reason, answer.run.step_count) == ("completed", "end_turn", 1)
-    assert answer.run.usage.total_tokens > 0
-    history = await stage.history(agent)
-    assert [(message.role, message.text) for message in history[1:]] == [
-        ("user", "Good morning."),
-        ("assistant", "Good morning, Ada."),
-    ]
-    assert history[2].step_id
-    assert history[1].run_id == history[2].run_id == answer.run.id
-    await stage.require_whole_window(agent)
-
-
 async def test_the_model_sees_the_stored_window_in_order(stage: Stage, agent: str) -> None:
     stage.lines += ["One.", call("conversation_search", query="tea"), "Two.", "Three."]
     for text in ("First.", "Second.", "Third."):

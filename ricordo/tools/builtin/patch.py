@@ -21,13 +21,8 @@ _NO_OPERATIONS = "No operations found. Provide at least one of: *** Add Block, *
 _NO_MOVE = "*** Move to: must follow an Add/Update/Delete header"
 
 
-@dataclass(slots=True)
-class _Hunk:
-    """Lines to find and lines to put there. `after` is the line its header names, for one that only adds lines."""
-
-    after: int | None = None
-    old: list[str] = field(default_factory=list)
-    new: list[str] = field(default_factory=list)
+_Hunk = tuple[int | None, list[str], list[str]]
+"""The line that its header names, for a hunk that only adds lines; the lines to find, and those to put there."""
 
 
 @dataclass(slots=True)
@@ -146,10 +141,10 @@ def _patched(value: str, lines: Sequence[str]) -> str:
     """The text with every hunk applied; raises Invalid where one fits nowhere, or in several places."""
     text = value.split("\n") if value else []
     shift = 0
-    for hunk in _hunks(lines):
-        place = _place(text, hunk, shift)
-        text[place : place + len(hunk.old)] = hunk.new
-        shift += len(hunk.new) - len(hunk.old)
+    for after, old, new in _hunks(lines):
+        place = _place(text, old) if old else len(text) if after is None else max(0, min(after + shift, len(text)))
+        text[place : place + len(old)] = new
+        shift += len(new) - len(old)
     return "\n".join(text)
 
 
@@ -161,38 +156,37 @@ def _hunks(lines: Sequence[str]) -> list[_Hunk]:
     starts = [place for place, line in enumerate(rest) if line.startswith("@@")]
     bounds = [*dict.fromkeys([0, *starts]), len(rest)]
     hunks = [_hunk(_trimmed(rest[start:end])) for start, end in pairwise(bounds)]
-    if not (changing := [hunk for hunk in hunks if hunk.old or hunk.new]):
+    if not (changing := [hunk for hunk in hunks if hunk[1] or hunk[2]]):
         raise Invalid(_NO_HUNKS)
     return changing
 
 
 def _hunk(lines: Sequence[str]) -> _Hunk:
-    hunk = _Hunk()
+    after: int | None = None
+    old: list[str] = []
+    new: list[str] = []
     for line in lines:
         if line.startswith("@@"):
             named = _HUNK.match(line)
-            hunk.after = int(named[1]) if named else None
+            after = int(named[1]) if named else None
         elif line[:1] in ("", " ", "-", "+"):
             # An empty line is one that is kept: its blank at the beginning gets lost easily.
             if line[:1] != "+":
-                hunk.old.append(line[1:])
+                old.append(line[1:])
             if line[:1] != "-":
-                hunk.new.append(line[1:])
+                new.append(line[1:])
         elif not line.startswith("\\ No newline"):
             raise Invalid(_NO_HUNKS)
-    return hunk
+    return after, old, new
 
 
-def _place(text: Sequence[str], hunk: _Hunk, shift: int) -> int:
-    """Where in the text the hunk belongs: the index of its first line. `shift`: lines that hunks before it have added."""
-    if not hunk.old:
-        return len(text) if hunk.after is None else max(0, min(hunk.after + shift, len(text)))
-    size = len(hunk.old)
-    places = [start for start in range(len(text) - size + 1) if text[start : start + size] == hunk.old]
+def _place(text: Sequence[str], old: list[str]) -> int:
+    """Where in the text these lines stand: the index of the first one."""
+    places = [start for start in range(len(text) - len(old) + 1) if text[start : start + len(old)] == old]
     if not places:
         raise Invalid(
             "Failed to apply patch: expected hunk context not found in the memory block. Verify the target lines exist and "
-            "try providing more context. Expected start:\n" + "\n".join(hunk.old[:_SHOWN])
+            "try providing more context. Expected start:\n" + "\n".join(old[:_SHOWN])
         )
     if len(places) > 1:
         raise Invalid(

@@ -187,15 +187,6 @@ async def test_no_tool_writes_beyond_the_limit_or_where_it_may_not(human: Desk) 
         assert await human.refused(name, label="human", **with_nul) == told
 
 
-async def test_two_edits_of_one_step_build_on_each_other(store: SqliteStore) -> None:
-    one = await desk(store, ("human", TEXT))
-    await one.said("memory_replace", label="human", old_string="Ada", new_string="Ada L.")
-    value = await one.said("memory_replace", label="human", old_string="Ada L.", new_string="Ada Lovelace")
-    assert value == TEXT.replace("Ada", "Ada Lovelace")
-    await one.save()
-    assert (one.state.blocks[0].value, one.state.blocks[0].version) == (value, 2)
-
-
 def context(value: str) -> ToolContext:
     one = paper_desk(make.block("human", value))
     return ToolContext("call-1", one.state, one.memory, one.store, Scope(), one.recall)
