@@ -1,10 +1,11 @@
 """The remotes of a user's memory over HTTP: git repositories, Dolt databases, what plugins bring."""
 
-from fastapi import Response
+from collections.abc import Sequence
+
 from pydantic import Field, SecretStr
 
-from ricordo.api.call import Here, RequestContext, answer
-from ricordo.api.models.base import NoteResponse, RequestModel, ResponseModel, Timestamp
+from ricordo.api.call import Here, RequestContext, note
+from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.remote import Access, Remote
 from ricordo.errors import Invalid, NotFound
@@ -47,7 +48,7 @@ class RemoteResponse(ResponseModel):
 
 
 @router.put("", response_model=RemoteResponse)
-async def add(here: Here, user_id: str, body: RemoteRequest) -> Response:
+async def add(here: Here, user_id: str, body: RemoteRequest) -> Remote:
     """Add a remote and keep it in sync from now on; the user is made where they are new. What is there is pulled first."""
     kinds = here.runtime.remotes
     if body.kind not in kinds:
@@ -55,38 +56,29 @@ async def add(here: Here, user_id: str, body: RemoteRequest) -> Response:
     password = body.password.get_secret_value() if body.password else None
     options = {**body.options, **({"shows_toml": True} if body.shows_toml else {})}
     asked = Access(body.address, body.username, password, options)
-    made = await service.add(here.store, here.runtime.settings, here.scope, user_id, kinds[body.kind], asked)
-    return answer(RemoteResponse.of(made))
+    return await service.add(here.store, here.runtime.settings, here.scope, user_id, kinds[body.kind], asked)
 
 
 @router.get("", response_model=list[RemoteResponse])
-async def list_remotes(here: Here, user_id: str) -> Response:
+def list_remotes(tx: Transaction, here: Here, user_id: str) -> Sequence[Remote]:
     """The remotes of the user's memory, the oldest first."""
-
-    def read(tx: Transaction) -> list[Remote]:
-        return queries.of_chain(tx, user_memory.open_memory(tx, here.scope, user_id).chain.id)
-
-    return answer([RemoteResponse.of(remote) for remote in await here.store.read(read)])
+    return queries.of_chain(tx, user_memory.open_memory(tx, here.scope, user_id).chain.id)
 
 
 @router.post("/{remote_id}/follow", response_model=NoteResponse)
-async def sync(here: Here, user_id: str, remote_id: str) -> Response:
+def sync(tx: Transaction, here: Here, user_id: str, remote_id: str) -> Json:
     """Sync the remote and the memory now, also where nothing changed in the memory."""
-
-    def work(tx: Transaction) -> None:
-        job = _find(tx, here, user_id, remote_id).job()
-        if jobs.add(tx, job) is None:
-            jobs.make_due(tx, job.kind, job.key or "")
-
-    await here.store.write(work)
-    return answer({"message": "The remote is brought up to date in the background."})
+    job = _find(tx, here, user_id, remote_id).job()
+    if jobs.add(tx, job) is None:
+        jobs.make_due(tx, job.kind, job.key or "")
+    return note("The remote is brought up to date in the background.")
 
 
 @router.delete("/{remote_id}", response_model=NoteResponse)
-async def remove(here: Here, user_id: str, remote_id: str) -> Response:
+def remove(tx: Transaction, here: Here, user_id: str, remote_id: str) -> Json:
     """Remove a remote. What is there stays there."""
-    await here.store.write(lambda tx: queries.remove(tx, _find(tx, here, user_id, remote_id)))
-    return answer({"message": "The memory is followed there no more. What is there stays there."})
+    queries.remove(tx, _find(tx, here, user_id, remote_id))
+    return note("The memory is followed there no more. What is there stays there.")
 
 
 def _find(tx: Transaction, here: RequestContext, user_id: str, remote_id: str) -> Remote:
