@@ -194,7 +194,8 @@ _THINKS = ("<think>", "<thinking>")
 _FENCE = r"```(?:tool_call|tool_code|(?:json)?[ \t]*\n\s*[\[{])"
 _HOLD = re.compile("|".join([*map(re.escape, MARKS), _FENCE]))
 _HALF_FENCE = re.compile(r"(?:`{1,2}|```[a-z_]*[ \t]*(?:\n\s*)?)$")
-_CLOSING = re.compile(r"[ \t]*```")
+# The first line of a fence cannot close it.
+_FENCE_END = re.compile(r"\n[ \t]*```([\s\S]*)")
 _LINE_START = 100
 
 
@@ -213,7 +214,7 @@ class StreamRepair:
         self._openings: tuple[str, ...] = _THINKS
         if tools:
             self._openings += ("{", "[{", *MARKS, *(f"[{tool.name}(" for tool in tools))
-        self._line, self._is_closed = "", False
+        self._from = 0
         self._text: list[str] = []
         self._thought: list[str] = []
         # By index, the name and the arguments that readers have seen.
@@ -260,24 +261,21 @@ class StreamRepair:
             self._open()
         if self._state == "thinking":
             yield from self._think()
-        if self._state == "fenced" and self._is_example(chunk.text):
+        if self._state in ("fenced", "closed") and self._goes_on(chunk.text):
             held, self._held, self._state = self._held, "", "text"
             yield TextChunk(held)
         if self._state == "text":
             yield from self._show()
 
-    def _is_example(self, text: str) -> bool:
-        """Whether the fence has ended and the text goes on behind it. Each line is read once, in however many pieces it comes."""
-        *lines, last = (self._line + text).split("\n")
-        for line in (*lines, last):
-            words = line
-            if not self._is_closed and (closing := _CLOSING.match(line)):
-                self._is_closed, words = True, line[closing.end() :]
-            if self._is_closed and words.strip():
-                return True
-        # Of a long line its beginning is enough to tell whether it closes the fence.
-        self._line = "" if self._is_closed else last[:_LINE_START]
-        return False
+    def _goes_on(self, text: str) -> bool:
+        """Whether the fence has ended and the text goes on behind it. Each part of it is searched once."""
+        if self._state == "fenced":
+            found = _FENCE_END.search(self._held, self._from)
+            if found is None:
+                self._from = max(self._held.rfind("\n", self._from), len(self._held) - _LINE_START, self._from)
+                return False
+            self._state, text = "closed", found[1]
+        return bool(text.strip())
 
     def _note(self, shown: Chunk) -> None:
         match shown:
@@ -327,12 +325,8 @@ class StreamRepair:
         held, end = self._held, len(self._held)
         if self._has_tools:
             if found := _HOLD.search(held):
-                end = found.start()
-                self._state = "held"
-                if held.startswith("```", end):
-                    # The first line of a fence cannot close it.
-                    self._state, self._line, self._is_closed = "fenced", "-", False
-                    self._is_example(held[end + 3 :])
+                end, self._from = found.start(), 0
+                self._state = "fenced" if held.startswith("```", end) else "held"
             elif half := _HALF_FENCE.search(held):
                 end = half.start()
             else:
