@@ -15,7 +15,7 @@ from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.rotation import read_rotation
-from ricordo.memory.working_memory import require_storable
+from ricordo.memory.working_memory import replaced_piece, require_storable
 from ricordo.storage import agents, blocks, history, users, versions
 from ricordo.storage.engine.store import Transaction
 
@@ -276,26 +276,10 @@ def propose_edit(
         )
     if block and metadata.policy_decision(block.rule) == "refuse":
         raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
-    value = _replaced(block.value if block else "", old_string, new_string, label, everywhere=options.replace_all)
+    value = replaced_piece(label, block.value if block else "", old_string, new_string, everywhere=options.replace_all)
     (block or Block("", memory.chain.organization_id, memory.chain.id, label, "")).require_fits(value)
     draft = ProposalDraft(memory.chain.id, label, value, block, confidence=options.confidence)
     return propose(tx, draft, metadata, options.expires_after)
-
-
-def _replaced(text: str, old: str, new: str, label: str, *, everywhere: bool) -> str:
-    if not old and text:
-        raise Invalid("old_string is empty. Give the piece of the text that shall be replaced.")
-    found = text.count(old) if old else 1
-    if not found:
-        raise Invalid(f'old_string does not occur in memory block "{label}". Read the block and give it exactly.')
-    if found > 1 and not everywhere:
-        raise Invalid(
-            f'old_string occurs {found} times in memory block "{label}". Give more of the text around it, or set replace_all.'
-        )
-    value = text.replace(old, new) if old else new
-    if value == text:
-        raise Invalid("The edit changes nothing: old_string and new_string are the same.")
-    return value
 
 
 def _merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:

@@ -3,6 +3,7 @@
 The context of those edits stands beside it.
 """
 
+import re
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -321,3 +322,32 @@ def require_storable(*texts: str | None, what: str = "A memory block") -> None:
         joined.encode()
     except UnicodeEncodeError:
         raise Invalid(f"{what} cannot hold half a character (a lone surrogate). Write whole characters.") from None
+
+
+def replaced_piece(label: str, value: str, old: str, new: str, *, everywhere: bool) -> str:
+    """The block's text with the one piece replaced, or every piece that is like it; raises Invalid."""
+    if old == new:
+        raise Invalid("The edit changes nothing: old_string and new_string are the same.")
+    if not old and value:
+        raise Invalid(
+            f'Memory block "{label}" is not empty. Name in old_string the text to replace; to add a line, name the one before '
+            "it and repeat that in new_string."
+        )
+    count = value.count(old)
+    if not count:
+        raise Invalid(
+            f'old_string does not occur word for word in memory block "{label}". Read the block and copy the text from it. '
+            "Proposed changes are not in it."
+        )
+    if count > 1 and not everywhere:
+        raise Invalid(
+            f'old_string occurs {count} times in memory block "{label}", in lines {lines_with(value, old)}. '
+            "Give more of its surroundings, or set replace_all."
+        )
+    return value.replace(old, new)
+
+
+def lines_with(value: str, piece: str) -> list[int]:
+    """The numbers of the lines on which an occurrence of the piece begins, counted from 1."""
+    starts = [match.start() for match in re.finditer(re.escape(piece), value)]
+    return sorted({value.count("\n", 0, start) + 1 for start in starts})

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ricordo.errors import Invalid, NotFound
-from ricordo.memory.working_memory import EditReason
+from ricordo.memory.working_memory import EditReason, lines_with, replaced_piece
 from ricordo.prompt.memory import LINE_NUMBER_WARNING
 from ricordo.tools.toolbox import ToolContext
 
@@ -203,12 +203,6 @@ def refuse_line_numbers(name: str, text: str) -> None:
         raise Invalid(f"{name} contains a line number prefix, which is not allowed. Do not include line numbers {rest}")
 
 
-def lines_with(value: str, piece: str) -> list[int]:
-    """The numbers of the lines on which an occurrence of the piece begins, counted from 1."""
-    starts = [match.start() for match in re.finditer(re.escape(piece), value)]
-    return sorted({value.count("\n", 0, start) + 1 for start in starts})
-
-
 def _read(context: ToolContext, label: str) -> str:
     values = {block.label: block.value for block in context.memory.blocks()}
     if label not in values:
@@ -221,28 +215,7 @@ def _replaced(context: ToolContext, label: str, old: str, new: str, replace_all:
     refuse_line_numbers("old_string", old)
     refuse_line_numbers("new_string", new)
     _read(context, label)
-    value = context.memory.block(label).value
-    if old == new:
-        raise Invalid("Nothing to do: old_string and new_string are the same.")
-    if not old:
-        if value:
-            raise Invalid(
-                f'Memory block "{label}" is not empty. Name in old_string the text to replace; to add a line, name the one before '
-                "it and repeat that in new_string."
-            )
-        return new
-    count = value.count(old)
-    if not count:
-        raise Invalid(
-            f'old_string does not occur word for word in memory block "{label}". Read the block and copy the text from it. '
-            "Proposed changes are not in it."
-        )
-    if count > 1 and not replace_all:
-        raise Invalid(
-            f'old_string occurs {count} times in memory block "{label}", in lines {lines_with(value, old)}. '
-            "Give more of its surroundings, or set replace_all."
-        )
-    return value.replace(old, new)
+    return replaced_piece(label, context.memory.block(label).value, old, new, everywhere=replace_all)
 
 
 def _reason(reasoning: str) -> str:
