@@ -17,7 +17,7 @@ from ricordo.agents.loop import run_loop
 from ricordo.agents.request import TurnContext, TurnRequest
 from ricordo.agents.run_end import close_run, heal
 from ricordo.agents.tracing import failed_call
-from ricordo.agents.turn_start import LEASE, Repeated, start_turn
+from ricordo.agents.turn_start import LEASE, start_turn
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message
@@ -55,8 +55,8 @@ async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
 async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     """The turn of this request: a new one, or that which took it before."""
     started = await start_turn(runtime, request)
-    if isinstance(started, Repeated):
-        return runtime.live.get(started.run_id) or PastTurn(runtime, request.scope, started.run_id)
+    if isinstance(started, str):
+        return runtime.live.get(started) or PastTurn(runtime, request.scope, started)
     return Turn(started)
 
 

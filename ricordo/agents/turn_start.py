@@ -6,7 +6,7 @@ the database refuses a second open run in a conversation, and a second message w
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.conversations import effective, system_message, with_model
@@ -37,15 +37,8 @@ STILL_WAITING = (
 EXPIRED = "The request for approval was not answered in time, so the tool call was denied."
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """The request was accepted before, by this run."""
-
-    run_id: str
-
-
-async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | Repeated:
-    """Start the turn, or name the run that took this request before. Raises NotFound, Busy, Conflict, Invalid."""
+async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | str:
+    """Start the turn, or return the id of the run that took this request before. Raises NotFound, Busy, Conflict, Invalid."""
     otids = _otids(request)
     if twice := next((otid for otid in otids if otids.count(otid) > 1), None):
         raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
@@ -77,7 +70,8 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContex
     if has_budget(runtime.settings, state.agent):
         require_budget(tx, runtime.settings, state.agent, request.purpose)
     window, prompt_key = _window(tx, runtime, state)
-    if state.agent.clears_buffer and state.conversation.last_run_ended_at and not continues_turn(request, window):
+    is_continued = bool(request.approval or request.compaction or waiting_in(window))
+    if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
         window = window[:1]  # a turn that failed left what was said in it
     model, rules = models.get(state.agent.model), rulebook(state, request.client_tools)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
@@ -86,10 +80,6 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContex
     turn = TurnContext(runtime, request, run, state, model, window, prompt_key, rules, limit)
     save_input(tx, turn, runtime.settings.approval_expiry)
     return turn
-
-
-def continues_turn(request: TurnRequest, window: Sequence[Message]) -> bool:
-    return bool(request.approval or request.compaction or waiting_in(window))
 
 
 def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
@@ -151,13 +141,13 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
     """The calls that were finished since somebody last said something: a turn that waited goes on with its rules."""
     results: list[ToolReturnPart] = []
     for message in reversed(window):
-        if message.role == "user" and not message.is_event:
+        if message.is_said:
             break
         results = [*message.tool_returns, *results] if message.role == "tool" else results
     return finished_calls(results)
 
 
-def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Repeated | None:
+def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> str | None:
     """Find out why the database refused the turn: raises what the caller has to know, or closes a dead run."""
     conversation = conversations.get(tx, _conversation_id(request))
     agents.require(tx, request.scope, request.agent_id)
@@ -191,26 +181,24 @@ def _otids(request: TurnRequest) -> list[str]:
     return [otid for otid in otids if otid]
 
 
-def _same_otids(tx: Transaction, request: TurnRequest) -> Repeated | None:
+def _same_otids(tx: Transaction, request: TurnRequest) -> str | None:
     otids = _otids(request)
     known = messages.by_otids(tx, _conversation_id(request), otids) if otids else []
     if not known:
         return None
-    run_ids = {message.run_id for message in known}
-    run_id = known[0].run_id
-    sent = len(request.messages) + bool(request.approval)
-    if len(known) == len(otids) == sent and len(run_ids) == 1 and run_id:
-        return Repeated(run_id)
+    run_id, sent = known[0].run_id, len(request.messages) + bool(request.approval)
+    if run_id and len(known) == len(otids) == sent and all(message.run_id == run_id for message in known):
+        return run_id
     used = ", ".join(str(message.otid) for message in known)
     raise Conflict(f"The otid {used} was used before, by another request. Give every new message an otid of its own.")
 
 
-def _same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Repeated | None:
+def _same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> str | None:
     if not (request.is_retry and request.body_hash):
         return None
     since = tx.clock.now() - REPEAT_WINDOW
     run = runs.with_same_body(tx, _conversation_id(request), request.body_hash, since, other_than=other_than)
-    return Repeated(run.id) if run and run.organization_id == request.scope.organization_id else None
+    return run.id if run and run.organization_id == request.scope.organization_id else None
 
 
 def _conversation_id(request: TurnRequest) -> str:

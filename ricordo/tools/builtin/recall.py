@@ -61,7 +61,7 @@ async def conversation_search(
         return "No results found."
     for hit in found:
         said = hit.message
-        is_hers = said.role == "user" and said.user_id == context.state.conversation.user_id and not said.is_event
+        is_hers = said.is_said and said.user_id == context.state.conversation.user_id
         context.quoted.add(said.id, is_untrusted=said.is_untrusted, is_said=is_hers)
     now = context.store.clock.now()
     results = [
