@@ -10,9 +10,7 @@ if TYPE_CHECKING:
 class VectorServicesPlugin:
     def vector_indexes(self, settings: "VectorSettings") -> "list[VectorIndex]":
         """An index for each configured service; none is called before an archive that chose it is written or searched."""
-        from ricordo.features.vector_services.pinecone import PineconeIndex
-        from ricordo.features.vector_services.qdrant import QdrantIndex
-        from ricordo.features.vector_services.turbopuffer import TurbopufferIndex
+        from ricordo.features.vector_services.adapters import PineconeIndex, QdrantIndex, TurbopufferIndex
 
         indexes: list[VectorIndex] = []
         prefix = settings.namespace_prefix

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from ricordo.domain.clock import SystemClock
-from ricordo.features.vector_services.pinecone import PineconeIndex
-from ricordo.features.vector_services.qdrant import QdrantIndex
+from ricordo.features.vector_services.adapters import PineconeIndex, QdrantIndex, TurbopufferIndex
 from ricordo.features.vector_services.service import ServiceTimeouts
-from ricordo.features.vector_services.turbopuffer import TurbopufferIndex
 from ricordo.search.pgvector import PgVectorIndex
 from ricordo.search.vector_index import VectorIndex
 from ricordo.storage.engine.postgres import PostgresStore

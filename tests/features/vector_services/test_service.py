@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ricordo.errors import Unavailable
-from ricordo.features.vector_services.qdrant import QdrantIndex
+from ricordo.features.vector_services.adapters import QdrantIndex
 from ricordo.features.vector_services.service import by_size
 
 

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Unavailable
-from ricordo.features.vector_services.pinecone import PineconeIndex
-from ricordo.features.vector_services.qdrant import QdrantIndex
+from ricordo.features.vector_services.adapters import PineconeIndex, QdrantIndex, TurbopufferIndex
 from ricordo.features.vector_services.service import ServiceTimeouts
-from ricordo.features.vector_services.turbopuffer import TurbopufferIndex
 from ricordo.search.vector_index import VectorFilter
 from tests.features.vector_services.test_vector_indexes import record, unit
 from tests.support.json_server import KEY

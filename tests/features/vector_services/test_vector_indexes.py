@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.features.vector_services.qdrant import QdrantIndex
+from ricordo.features.vector_services.adapters import QdrantIndex
 from ricordo.features.vector_services.service import namespace_of
 from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord
 from tests.features.vector_services.conftest import TIMEOUTS, Kind
