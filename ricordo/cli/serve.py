@@ -110,7 +110,6 @@ class Server(uvicorn.Server):
         )
         self._app = app
         self._announce = announce
-        self._announcing: asyncio.Task[None] | None = None
 
     async def live(self, sockets: Sequence[socket.socket]) -> None:
         async with self._app.router.lifespan_context(self._app):
@@ -119,12 +118,12 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self._announce:
-            self._announcing = asyncio.create_task(self._say_where(self._announce))
+            # The line names the model, and the app is still looking for model servers.
+            await asyncio.wait({self._app.state.looking}, timeout=PROBE_SECONDS * 2)
+            self._announce(self._app.state.runtime)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse new turns, let running ones finish within the grace, then close every connection."""
-        if self._announcing:
-            self._announcing.cancel()
         # The app does this too, but only after the streams are closed, which wait for the turns.
         await finish_turns(self._app.state.runtime, must_hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
@@ -141,11 +140,6 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    async def _say_where(self, announce: Callable[[Runtime], None]) -> None:
-        # The line names the model, and the app is still looking for model servers.
-        await asyncio.wait({self._app.state.looking}, timeout=PROBE_SECONDS * 2)
-        announce(self._app.state.runtime)
 
 
 class RequestLog:

@@ -25,12 +25,9 @@ from ricordo.storage.schema.memory_tables import commits, is_in_chain
 from tests.features.git.test_packs import entry, pack
 from tests.seams import make
 from tests.support.git import fsck, git, ids
+from tests.support.synced import Killed
 
 LABELS = ("human", "persona", "courses", "courses/maths", "courses/week 1/notes", "Übung", "courses-old")
-
-
-class Killed(BaseException):
-    """The process is gone at this point."""
 
 
 def chance_of(seed: int) -> random.Random:
@@ -287,7 +284,7 @@ async def test_a_push_that_counts_on_what_the_repository_lost_heals_it(world: Wo
     commit = git_object("commit", b"tree %s\nparent %s\nauthor %s\ncommitter %s\n\nMore\n" % ids)
     sent = pack(entry(1, commit.body), entry(2, tree.body), entry(7, delta, base=bytes.fromhex(first)))
     command = PushCommand(old, commit.id, BRANCH)
-    pusher = Pusher(Scope(), make.change_metadata().author)
+    pusher = Pusher(Scope(), Scope().actor)
     (outcome,) = await receive(world.store, world.folder, world.chain, pusher, [command], sent)
     assert outcome.refusal is None
     (found,) = await world.store.read(lambda tx: blocks.of_user(tx, Scope(), world.chain.owner_id))
