@@ -62,22 +62,16 @@ def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
 
 
 def following(
-    tx: Transaction,
-    chain_id: str,
-    before: HistoryPortion,
-    known: AbstractSet[bytes] = frozenset(),
-    *,
-    most_rows: int = MOST_ROWS,
-    most_bytes: int = MOST_BYTES,
+    tx: Transaction, chain_id: str, before: HistoryPortion, known: AbstractSet[bytes] = frozenset()
 ) -> HistoryPortion:
     """The portion after this one, without objects that are `known`. Raises NotFound where the memory was erased meanwhile."""
     chain = queries.chain_of(tx, chain_id)
-    rows = queries.versions_after(tx, chain_id, before.number, most_rows)
+    rows = queries.versions_after(tx, chain_id, before.number, MOST_ROWS)
     maker = _ObjectMaker(tx, chain_id, before, known, rows)
     number, head = before.number, before.head
     # One commit may have changed many blocks, and is never divided.
     for _, group in groupby(rows, key=lambda row: row.id):
-        if maker.size > most_bytes:
+        if maker.size > MOST_BYTES:
             break
         versions = list(group)
         maker.add_commit(versions)

@@ -105,18 +105,12 @@ class Lacking(Invalid):
     """A push refers to something that is not here."""
 
 
-class Bounds(NamedTuple):
-    """What a pack may hold: so many objects, of so many bytes together once they are unpacked."""
-
-    objects: int = 20_000
-    bytes: int = 64 * 1024 * 1024
-
-
-BOUNDS = Bounds()
+MOST_OBJECTS = 20_000  # in a pack
+MOST_BYTES = 64 * 1024 * 1024  # of them together, once they are unpacked
 Find = Callable[[bytes], GitObject | None]
 
 
-def read_pack(pack: bytes, find: Find, bounds: Bounds = BOUNDS) -> dict[bytes, GitObject]:
+def read_pack(pack: bytes, find: Find) -> dict[bytes, GitObject]:
     """The objects of a pack by id; `find` gives those that it refers to without sending them.
 
     Raises Invalid where it is damaged, Lacking where it refers to something unknown, TooLong where it exceeds the bounds.
@@ -128,20 +122,20 @@ def read_pack(pack: bytes, find: Find, bounds: Bounds = BOUNDS) -> dict[bytes, G
     is_pack = trailer >= _HEADER and pack[:8] in (b"PACK\0\0\0\2", b"PACK\0\0\0\3")
     if not is_pack or _sha1(pack[:trailer]).digest() != pack[trailer:]:
         raise Invalid(_BROKEN)
-    if count > bounds.objects:
+    if count > MOST_OBJECTS:
         raise TooLong(
-            f"This push holds {count} objects, of which {bounds.objects} are allowed at once. Push older commits first, as in "
+            f"This push holds {count} objects, of which {MOST_OBJECTS} are allowed at once. Push older commits first, as in "
             "`git push origin HEAD~100:main`."
         )
-    return _resolve(_unpack(pack, count, bounds), find, bounds)
+    return _resolve(_unpack(pack, count), find)
 
 
-def _unpack(pack: bytes, count: int, bounds: Bounds) -> "list[UnpackedObject]":
+def _unpack(pack: bytes, count: int) -> "list[UnpackedObject]":
     from dulwich.errors import ApplyDeltaError  # slow to import, and few servers are pushed to
     from dulwich.pack import unpack_object_at
 
     found = []
-    place, left = _HEADER, bounds.bytes
+    place, left = _HEADER, MOST_BYTES
     for _ in range(count):
         digits, end = _number(pack, place)
         kind, size = digits[0] >> 4 & 7, digits[0] & 15 | _value(digits[1:]) << 4
@@ -152,7 +146,7 @@ def _unpack(pack: bytes, count: int, bounds: Bounds) -> "list[UnpackedObject]":
         if kind == _BY_OFFSET:
             _number(pack, end)
         if size > left:
-            raise TooLong(f"This push unpacks to more than {bounds.bytes} bytes. Push fewer commits at once.")
+            raise TooLong(f"This push unpacks to more than {MOST_BYTES} bytes. Push fewer commits at once.")
         left -= size
         try:
             one, place = unpack_object_at(pack, place, _sha1)
@@ -164,11 +158,11 @@ def _unpack(pack: bytes, count: int, bounds: Bounds) -> "list[UnpackedObject]":
     return found
 
 
-def _resolve(unpacked: "list[UnpackedObject]", find: Find, bounds: Bounds) -> dict[bytes, GitObject]:
+def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObject]:
     found: dict[bytes, GitObject] = {}
     at: dict[int, GitObject] = {}
     pending: dict[int | bytes, list[UnpackedObject]] = {}
-    left = bounds.bytes
+    left = MOST_BYTES
     waiting = unpacked[::-1]
     while waiting:
         one = waiting.pop()

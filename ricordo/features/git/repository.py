@@ -147,39 +147,33 @@ def copy_whole(path: Path, write: Callable[[bytes], object]) -> None:
 
     Raises OSError where it was rebuilt meanwhile, dulwich's ChecksumMismatch where it is damaged.
     """
-    count, ranges = _ranges(path)
-    head = b"PACK\0\0\0\2" + count.to_bytes(4, "big")
+    seen: set[bytes] = set()
+    ranges: list[tuple[Path, int, int]] = []
+    with closing(open_repository(path)) as repository:
+        for pack in repository.object_store.packs:
+            pack.data.check()
+            source = Path(pack.data.path)
+            offsets = sorted((offset, bytes(id)) for id, offset, _ in pack.index.iterentries())
+            ends = [offset for offset, _ in offsets[1:]] + [source.stat().st_size - _TRAILER]
+            for (start, id), end in zip(offsets, ends, strict=True):
+                if id in seen:
+                    continue  # an earlier pack has it
+                seen.add(id)
+                if ranges and ranges[-1][0] == source and ranges[-1][2] == start:
+                    ranges[-1] = (source, ranges[-1][1], end)
+                else:
+                    ranges.append((source, start, end))
+    head = b"PACK\0\0\0\2" + len(seen).to_bytes(4, "big")
     write(head)
     checksum = hashlib.sha1(head, usedforsecurity=False)
-    for pack, start, end in ranges:
-        with pack.open("rb") as file:
+    for source, start, end in ranges:
+        with source.open("rb") as file:
             file.seek(start)
             for place in range(start, end, _PIECE):
                 piece = file.read(min(_PIECE, end - place))
                 checksum.update(piece)
                 write(piece)
     write(checksum.digest())
-
-
-def _ranges(path: Path) -> tuple[int, list[tuple[Path, int, int]]]:
-    """How many objects there are, and from where to where they lie in which pack; one that an earlier pack has is left out."""
-    seen: set[bytes] = set()
-    ranges: list[tuple[Path, int, int]] = []
-    with closing(open_repository(path)) as repository:
-        for pack in repository.object_store.packs:
-            pack.data.check()
-            file = Path(pack.data.path)
-            offsets = sorted((offset, bytes(id)) for id, offset, _ in pack.index.iterentries())
-            ends = [offset for offset, _ in offsets[1:]] + [file.stat().st_size - _TRAILER]
-            for (start, id), end in zip(offsets, ends, strict=True):
-                if id in seen:
-                    continue
-                seen.add(id)
-                if ranges and ranges[-1][0] == file and ranges[-1][2] == start:
-                    ranges[-1] = (file, ranges[-1][1], end)
-                else:
-                    ranges.append((file, start, end))
-    return len(seen), ranges
 
 
 async def _catch_up(store: Store, path: Path, chain_id: str, known: bytes | None) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ricordo.errors import Forbidden, Invalid, TooLong, Unavailable
-from ricordo.features.git.objects import BOUNDS, GitObject
+from ricordo.features.git.objects import MOST_BYTES, GitObject
 from ricordo.features.git.repository import make_repository, open_repository, packed
 from ricordo.features.remotes.service import PRIVATE, RemoteMoved, require_folder
 from ricordo.llm.addresses import connect, require_callable
@@ -82,9 +82,9 @@ def fetch(address: GitAddress, wanted: bytes, repository: Path) -> bytes:
 
     def take(data: bytes) -> int:
         pack.extend(data)
-        if len(pack) > BOUNDS.bytes:
+        if len(pack) > MOST_BYTES:
             raise TooLong(
-                f"The remote sent more than {BOUNDS.bytes} bytes. Push what is there to the memory in portions."
+                f"The remote sent more than {MOST_BYTES} bytes. Push what is there to the memory in portions."
             )
         return len(data)
 

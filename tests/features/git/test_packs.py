@@ -14,8 +14,9 @@ from dulwich.protocol import pkt_line as line
 
 from ricordo.domain.git_objects import object_id
 from ricordo.errors import Invalid, RicordoError, TooLong
+from ricordo.features.git import objects
 from ricordo.features.git import push as pushing
-from ricordo.features.git.objects import Bounds, GitObject, Lacking, git_object, read_commit, read_pack, read_tree
+from ricordo.features.git.objects import GitObject, Lacking, git_object, read_commit, read_pack, read_tree
 from ricordo.features.git.push import Push, Refused
 from ricordo.features.git.receiver import PushCommand, PushOutcome, push_advertisement, push_report, read_push
 from tests.support.git import WHO, commit_of, git
@@ -193,16 +194,17 @@ def test_a_size_of_hundreds_of_bits_is_read_no_further() -> None:
             read_pack(bad, nothing)
 
 
-def test_a_small_pack_that_asks_for_one_large_piece_again_and_again_takes_no_memory_for_it() -> None:
+def test_a_small_pack_that_asks_for_one_large_piece_again_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two kilobytes that would have unpacked to two hundred megabytes, whatever size they said they had."""
     large = git_object("blob", bytes(60_000))
     said = b"\xe0\xd4\3"  # 60,000, for what it is made from and for what it claims to become
     delta = said * 2 + b"\xb0\x60\xea" * 4000
     bomb = pack(entry(3, large.body), entry(7, delta, base=large.id))
     assert len(bomb) < 2_000
+    monkeypatch.setattr(objects, "MOST_BYTES", 200_000)
     tracemalloc.start()
     with pytest.raises(Invalid, match="damaged"):
-        read_pack(bomb, nothing, Bounds(objects=10, bytes=200_000))
+        read_pack(bomb, nothing)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 2_000_000
@@ -223,7 +225,9 @@ def test_a_cut_or_changed_pack_is_refused(repository: Path) -> None:
             read_pack(body + _sum(body), nothing)
 
 
-def test_what_would_burst_the_bounds_is_refused_and_so_is_what_is_no_pack() -> None:
+def test_what_would_burst_the_bounds_or_is_no_pack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "MOST_OBJECTS", 10)
+    monkeypatch.setattr(objects, "MOST_BYTES", 4096)
     for bad in (
         pack(entry(3, b"x" * 5000)),
         pack(*[entry(3, b"%d" % number) for number in range(11)]),
@@ -231,7 +235,7 @@ def test_what_would_burst_the_bounds_is_refused_and_so_is_what_is_no_pack() -> N
         pack(entry(3, b"ab"), entry(7, bytes([2]) + b"\xff\xff\xff\x7f" + bytes([2]) + b"xy", base=AB)),
     ):
         with pytest.raises(TooLong):
-            read_pack(bad, nothing, Bounds(objects=10, bytes=4096))
+            read_pack(bad, nothing)
     for bad in (
         pack(entry(3, b"x" * 4000, size=10)),  # unpacks to more than it says
         *(pack(entry(3, b"x", size=10)), pack(entry(5, b"x")), pack(entry(4, b"x")), pack(b"\xff" * 40)),

@@ -95,14 +95,16 @@ async def test_a_repository_has_the_ids_of_the_database_and_git_finds_no_fault(
         assert git(path, "rev-parse", f"main:{block.label}.md") == blob_id(block.value).hex()
 
 
-async def test_portions_of_any_size_give_the_same_objects(store: SqliteStore) -> None:
+async def test_portions_of_any_size_give_the_same_objects(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = await a_chain(store)
     await edited(store, chain, 50, chance_of(6))
 
     def in_portions(tx: Transaction, rows: int, size: int) -> tuple[list[bytes], int]:
         portion, found, portions = history.begin(tx, chain.id, 0), list[bytes](), 0
         while not portion.is_last:
-            portion = history.following(tx, chain.id, portion, set(found), most_rows=rows, most_bytes=size)
+            monkeypatch.setattr(history, "MOST_ROWS", rows)
+            monkeypatch.setattr(history, "MOST_BYTES", size)
+            portion = history.following(tx, chain.id, portion, set(found))
             assert len(portion.objects) < 400
             found += [made.id for made in portion.objects]
             portions += 1

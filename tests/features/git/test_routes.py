@@ -6,7 +6,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -15,8 +14,7 @@ import pytest
 
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal
-from ricordo.features.git import receiver
-from ricordo.features.git.objects import Bounds, read_pack
+from ricordo.features.git import objects
 from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memory, put, rename
 from ricordo.storage import blocks, history, proposals, users
 from tests.seams.server import ServerInThread, serving
@@ -318,11 +316,11 @@ def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Pa
 def test_a_push_that_unpacks_to_too_much_says_so(memory: Memory, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(clone, "Zeros", zeros="0" * 1_000_000)
     before, rows = memory.versions(), memory.server.rows()
-    for bounds, words in (
-        (Bounds(bytes=200_000), "remote: This push unpacks to more than 200000 bytes."),
-        (Bounds(objects=2), "remote: This push holds 3 objects, of which 2 are allowed at once."),
+    for name, most, words in (
+        ("MOST_BYTES", 200_000, "remote: This push unpacks to more than 200000 bytes."),
+        ("MOST_OBJECTS", 2, "remote: This push holds 3 objects, of which 2 are allowed at once."),
     ):
-        monkeypatch.setattr(receiver, "read_pack", partial(read_pack, bounds=bounds))
+        monkeypatch.setattr(objects, name, most)
         assert words in refused(clone)
     assert (memory.versions(), memory.server.rows()) == (before, rows)
 
