@@ -17,16 +17,10 @@ Base = tuple[bytes, int, str]
 
 _INSERT = Missing(blobs).values(chain=number_of_chain())
 _DEPTH = select(blobs.c.depth).where(is_in_chain(blobs), blobs.c.id == bindparam("blob"))
-
-
-def _lineage() -> Any:
-    texts = select(blobs.c.chain, blobs.c.id, blobs.c.base, blobs.c.data)
-    line = texts.where(is_in_chain(blobs), blobs.c.id == bindparam("blob")).cte("line", recursive=True)
-    line = line.union_all(texts.where(blobs.c.chain == line.c.chain, blobs.c.id == line.c.base))
-    return select(line.c.id, line.c.base, line.c.data)
-
-
-_LINEAGE = _lineage()
+_TEXTS = select(blobs.c.chain, blobs.c.id, blobs.c.base, blobs.c.data)
+_LINE = _TEXTS.where(is_in_chain(blobs), blobs.c.id == bindparam("blob")).cte("line", recursive=True)
+_LINE = _LINE.union_all(_TEXTS.where(blobs.c.chain == _LINE.c.chain, blobs.c.id == _LINE.c.base))
+_LINEAGE = select(_LINE.c.id, _LINE.c.base, _LINE.c.data)
 
 
 def put(tx: Transaction, chain_id: str, text: str, base: Base | None) -> tuple[bytes, int]:

@@ -50,15 +50,10 @@ _FORKS = select(conversations.c.id, conversations.c.forked_seq).where(equal(conv
 _NEWEST = select(func.max(messages_table.c.seq).label("seq")).where(equal(messages_table, "conversation_id"))
 
 
-def _lineage() -> Any:
-    columns = [conversations.c.id, conversations.c.window, conversations.c.forked_from, conversations.c.forked_seq]
-    own = select(*columns, literal(0).label("depth")).where(equal(conversations, "id"))
-    known = own.cte("lineage", recursive=True)
-    whole = known.union_all(select(*columns, known.c.depth + 1).join(known, known.c.forked_from == conversations.c.id))
-    return select(whole).order_by(whole.c.depth)
-
-
-_LINEAGE = _lineage()
+_LINE = [conversations.c.id, conversations.c.window, conversations.c.forked_from, conversations.c.forked_seq]
+_KNOWN = select(*_LINE, literal(0).label("depth")).where(equal(conversations, "id")).cte("lineage", recursive=True)
+_WHOLE = _KNOWN.union_all(select(*_LINE, _KNOWN.c.depth + 1).join(_KNOWN, _KNOWN.c.forked_from == conversations.c.id))
+_LINEAGE = select(_WHOLE).order_by(_WHOLE.c.depth)
 OrderBy = Literal["created_at", "last_message_at", "last_run_completion"]
 # One without messages is ordered by its creation; one that never ran comes after all that did.
 _PLACES: dict[OrderBy, ColumnElement[Any]] = {

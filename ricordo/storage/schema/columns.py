@@ -131,11 +131,11 @@ def flag(name: str) -> Column[bool]:
 
 
 def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[Column[str]]:
-    return [Column(name, Text, nullable=null, info=_info(erasure)) for name in names]
+    return [Column(name, Text, nullable=null, info={"erasure": erasure}) for name in names]
 
 
 def json_value(name: str, default: str = "'{}'", *, erasure: Erasure | None = None) -> Column[object]:
-    return Column(name, _Json, nullable=False, server_default=text(default), info=_info(erasure))
+    return Column(name, _Json, nullable=False, server_default=text(default), info={"erasure": erasure})
 
 
 def error() -> Column[object]:
@@ -152,9 +152,5 @@ def partial_index(name: str, *columns: str, where: str, unique: bool = False) ->
 
 def erasure_of(column: Column[Any]) -> Erasure | None:
     """Return what erasure does with the column's values: as the column says, else its table; None where neither does."""
-    found: Erasure | None = column.info.get("erasure", column.table.info.get("erasure"))
+    found: Erasure | None = column.info.get("erasure") or column.table.info.get("erasure")
     return found
-
-
-def _info(erasure: Erasure | None) -> dict[str, Any]:
-    return {"erasure": erasure} if erasure else {}
