@@ -26,7 +26,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
 from ricordo.memory.lineage import blame
 from ricordo.memory.user_memory import PutOptions, UserMemory
-from ricordo.storage import blobs, blocks, history
+from ricordo.storage import blocks, history, versions
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import Transaction
 
@@ -117,7 +117,9 @@ def _read(tx: Transaction, owned: UserMemory) -> list[Figure]:
             "ms",
             1,
         ),
-        Figure("an old text", _median(*(lambda one=one: blobs.read(tx, chain_id, one.blob) for one in old)), "ms"),
+        Figure(
+            "an old text", _median(*(lambda one=one: versions.read_text(tx, chain_id, one.blob) for one in old)), "ms"
+        ),
         Figure("blame of all lines", _median(lambda: blame(tx, chain_id, LABEL), rounds=3), "ms"),
         Figure(
             "blame of a block that was never edited", _median(lambda: blame(tx, chain_id, OTHERS[0]), rounds=9), "ms"

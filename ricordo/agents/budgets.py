@@ -16,7 +16,7 @@ from ricordo.domain.usage import Budget
 from ricordo.errors import Invalid, ModelError
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
-from ricordo.storage import agents, jobs, usage
+from ricordo.storage import agents, jobs, runs
 from ricordo.storage.engine.store import Transaction
 
 DAILY_TOKENS = "daily_tokens"  # among an agent's settings
@@ -79,7 +79,7 @@ def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
     if limit is None:
         return None
     today = day_of(tx.clock.now())
-    return Budget(limit, usage.used_since(tx, agent.organization_id, today, agent.id), today + DAY)
+    return Budget(limit, runs.used_since(tx, agent.organization_id, today, agent.id), today + DAY)
 
 
 def set_budget(tx: Transaction, scope: Scope, agent_id: str, limit: int | None) -> Agent:
@@ -113,7 +113,7 @@ def _used(tx: Transaction, organization_id: str, today: int, now: int, limit: in
         day, at, used = known
         if day == today and now - at < _FRESH and used * 100 < limit * BACKGROUND_PERCENT:
             return int(used)
-    used = usage.used_since(tx, organization_id, today)
+    used = runs.used_since(tx, organization_id, today)
     # This transaction has added nothing to it, so it may be remembered even if that is rolled back.
     tx.cache[_MEMORY, organization_id] = (today, now, used)
     return used

@@ -14,7 +14,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError
 from ricordo.runtime import Runtime
 from ricordo.search import index, partitions
-from ricordo.storage import conversations, deletion, runs, usage
+from ricordo.storage import conversations, deletion, runs
 from ricordo.storage.deletion import Kind
 from ricordo.storage.engine.store import Transaction
 
@@ -106,7 +106,7 @@ def before_purge(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
 
 def _keep_spent(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
     if table == "steps":
-        usage.keep_spent(tx, [row.id for row in rows])
+        runs.keep_spent(tx, [row.id for row in rows])
 
 
 async def drop_outside(runtime: Runtime, owner_id: str) -> None:

@@ -32,7 +32,7 @@ from ricordo.memory.summary import Summary
 from ricordo.memory.working_memory import EditContext
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.search.index import insert_messages
-from ricordo.storage import conversations, messages, runs, usage
+from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import failed_result
 
@@ -130,7 +130,7 @@ async def save_compaction(
         insert_messages(tx, [message])
         _save_window(tx, turn, [one for one in window if one.id not in untold], run, added=1)
         if summary.usage.total_tokens:
-            usage.add_expense(
+            runs.add_expense(
                 tx, Expense(run.organization_id, "compaction", summary.model, summary.usage, run.agent_id, run.user_id)
             )
         for trace in kept:

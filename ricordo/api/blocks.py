@@ -32,7 +32,7 @@ from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory.lineage import BlamedLine, blame
 from ricordo.memory.rotation import read_rotation
-from ricordo.storage import agents, blobs, blocks, history, versions
+from ricordo.storage import agents, blocks, history, versions
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["blocks"])
@@ -290,4 +290,4 @@ def _absent_at(label: str, sha: str) -> NotFound:
 
 
 def _text_of(tx: Transaction, version: BlockVersion) -> str | None:
-    return None if version.blob is None else blobs.read(tx, version.chain_id, version.blob)
+    return None if version.blob is None else versions.read_text(tx, version.chain_id, version.blob)

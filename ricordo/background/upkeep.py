@@ -19,7 +19,7 @@ from ricordo.search.indexer import Indexer
 from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX, reembed, reindex
 from ricordo.search.write_buffer import FLUSH
-from ricordo.storage import runs, usage
+from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
 
 SWEPT_EVERY = 600.0
@@ -50,7 +50,7 @@ async def expenses_noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
 
             def note(tx: Transaction) -> None:
                 for expense in spent:
-                    usage.add_expense(tx, expense)
+                    runs.add_expense(tx, expense)
 
             if spent:
                 await runtime.store.write(note)

@@ -17,7 +17,7 @@ from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal, Propo
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import make, require_free, revive
-from ricordo.storage import blobs, blocks, history, proposals, runs, versions
+from ricordo.storage import blocks, history, proposals, runs, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Overtaken, Store, Transaction
 
@@ -274,7 +274,9 @@ def _undo_block(
 def _without(tx: Transaction, version: BlockVersion, text: str | None) -> str | None:
     """The text without what the version changed. Raises Conflict."""
     earlier = history.before(tx, version)
-    old, new = (blobs.read(tx, version.chain_id, one.blob) if one and one.blob else None for one in (earlier, version))
+    old, new = (
+        versions.read_text(tx, version.chain_id, one.blob) if one and one.blob else None for one in (earlier, version)
+    )
     if text in (old, new):
         return old
     merged = None if text is None or old is None or new is None else merge_lines(new, old, text)

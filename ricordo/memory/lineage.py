@@ -8,7 +8,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import NotFound
 from ricordo.memory.merge import kept_lines
-from ricordo.storage import archives, blobs, history, messages, proposals, runs
+from ricordo.storage import archives, history, messages, proposals, runs, versions
 from ricordo.storage.engine.store import Transaction
 
 
@@ -124,7 +124,7 @@ def _backwards(tx: Transaction, chain_id: str, label: str, at: str | None) -> It
         before = there.number + 1
         label = there.label if not history.page(tx, chain_id, label=label, limit=1, before=before) else label
     while found := history.page(tx, chain_id, label=label, limit=_PAGE, before=before):
-        texts = blobs.read_all(tx, chain_id, [version.blob for version in found if version.blob])
+        texts = versions.read_texts(tx, chain_id, [version.blob for version in found if version.blob])
         for version in found:
             yield version, texts[version.blob] if version.blob else None
         before = found[-1].number

@@ -13,7 +13,7 @@ from sqlalchemy import Row, bindparam, func, select
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
-from ricordo.storage import blobs
+from ricordo.storage import versions
 from ricordo.storage.blocks import SETTINGS
 from ricordo.storage.engine.repository import Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
@@ -118,7 +118,7 @@ def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -
     Where the block that has it now was made later, the text of the one that had it then.
     """
     there = block_at(tx, chain_id, label, version)
-    return None if there is None or there.blob is None else blobs.read(tx, chain_id, there.blob)
+    return None if there is None or there.blob is None else versions.read_text(tx, chain_id, there.blob)
 
 
 def block_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> BlockVersion | None:

@@ -9,7 +9,7 @@ from ricordo.domain.git_objects import blob_id
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
-from ricordo.storage import blobs
+from ricordo.storage import versions
 from ricordo.storage.engine.repository import Page, Repository, equal, found, read_page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.memory_tables import proposals
@@ -53,7 +53,7 @@ class ProposalFilter:
     waits: bool = False
 
 
-def insert_one(tx: Transaction, proposal: Proposal, base: blobs.Base | None) -> None:
+def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> None:
     """Store a proposal, without secrets; `base` is the text its own is a difference from, where the block is there."""
     proposal = replace(
         proposal,
@@ -61,7 +61,7 @@ def insert_one(tx: Transaction, proposal: Proposal, base: blobs.Base | None) -> 
         reasoning=redact(proposal.reasoning).text,
         description=proposal.description and redact(proposal.description).text,
     )
-    blob = None if proposal.value is None else blobs.put(tx, proposal.chain_id, proposal.value, base)[0]
+    blob = None if proposal.value is None else versions.put_text(tx, proposal.chain_id, proposal.value, base)[0]
     base_blob = None if proposal.base_value is None else blob_id(proposal.base_value)
     tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
 
@@ -126,5 +126,5 @@ def expire(tx: Transaction) -> int:
 
 
 def _proposal(tx: Transaction, row: Row[Any]) -> Proposal:
-    base, text = (None if id is None else blobs.read(tx, row.chain_id, id) for id in (row.base_blob, row.blob))
+    base, text = (None if id is None else versions.read_text(tx, row.chain_id, id) for id in (row.base_blob, row.blob))
     return replace(_ROWS.of(row[:-2]), base_value=base, value=text)

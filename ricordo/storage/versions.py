@@ -1,4 +1,4 @@
-"""Chains of versions: one owner's history, written in the transaction that changes the blocks it is about.
+"""Chains of versions: one owner's history, written in the transaction that changes the blocks it is about, and its texts.
 
 Every write of a block's text goes through `store`, which the repository of blocks alone calls. The chain's row is locked
 first, so writers of one chain follow each other, and its `files` are the tree that the next id is made of.
@@ -10,16 +10,17 @@ from typing import Any
 
 from sqlalchemy import bindparam, exists, func, insert, select
 
+from ricordo.domain import deltas
 from ricordo.domain.block import Chain
 from ricordo.domain.git_objects import blob_id, commit_body, object_id, signature, tree_of
 from ricordo.domain.remote import SETTLES, sync_job
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Invalid
-from ricordo.storage import blobs, jobs
-from ricordo.storage.engine.repository import Repository, equal
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.storage import jobs
+from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.memory_tables import chains, commits, memory_remotes, number_of_chain
+from ricordo.storage.schema.memory_tables import blobs, chains, commits, is_in_chain, memory_remotes, number_of_chain
 
 _CHAINS = Repository(
     Chain,
@@ -64,6 +65,15 @@ _INSERT_COMMIT = insert(commits).values(
     ),
 )
 advance = _CHAINS.updates("head", "versions", "files")
+# A text, its depth and itself: what a new one may be stored as a difference from.
+TextBase = tuple[bytes, int, str]
+
+_INSERT_TEXT = Missing(blobs).values(chain=number_of_chain())
+_DEPTH = select(blobs.c.depth).where(is_in_chain(blobs), blobs.c.id == bindparam("blob"))
+_TEXTS = select(blobs.c.chain, blobs.c.id, blobs.c.base, blobs.c.data)
+_LINE = _TEXTS.where(is_in_chain(blobs), blobs.c.id == bindparam("blob")).cte("line", recursive=True)
+_LINE = _LINE.union_all(_TEXTS.where(blobs.c.chain == _LINE.c.chain, blobs.c.id == _LINE.c.base))
+_LINEAGE = select(_LINE.c.id, _LINE.c.base, _LINE.c.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,7 @@ def store(
         before = files.pop(change.old_label or change.label, None)
         if change.value is not None:
             base = (*before, change.before) if before and change.before is not None else None
-            files[change.label] = blobs.put(tx, chain.id, change.value, base)
+            files[change.label] = put_text(tx, chain.id, change.value, base)
         blob = files[change.label][0] if change.value is not None else None
         rows.append(row_of(chain, change, metadata, id, blob, planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1, files=files)
@@ -173,7 +183,7 @@ def begin(
     planned = plan(chain, changes, metadata, tx.clock.now())
     files = {label: (blob, 0) for label, (blob, _) in planned.chain.files.items()}
     insert_chain(tx, replace(planned.chain, files=files))
-    blobs.put_first(tx, chain.id, [change.value or "" for change in changes])
+    _put_first_texts(tx, chain.id, [change.value or "" for change in changes])
     rows = []
     for change, id in zip(changes, planned.ids, strict=True):
         rows.append(row_of(chain, change, metadata, id or b"", files[change.label][0], planned.at))
@@ -212,3 +222,52 @@ def row_of(
 def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store versions that `row_of` made, in their order; the caller stores the chain's tip."""
     tx.run(_INSERT_COMMIT, rows)
+
+
+def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -> tuple[bytes, int]:
+    """Store a text unless the chain has it; returns its id and how many steps it is from one that is stored whole."""
+    id = blob_id(text)
+    depth = base[1] + 1 if base else 0
+    if base is None or depth >= deltas.DEEPEST:
+        base, depth = None, 0
+    data = deltas.pack(text.encode(), base[2].encode() if base else None)
+    row = {"chain_id": chain_id, "id": id, "base": base[0] if base else None, "depth": depth, "data": data}
+    if not tx.run(_INSERT_TEXT, row):
+        depth = tx.first(_DEPTH, {"chain_id": chain_id, "blob": id}).depth
+    return id, depth
+
+
+def _put_first_texts(tx: Transaction, chain_id: str, texts: Iterable[str]) -> None:
+    """Store the first texts of a chain, each whole, at once."""
+    rows = [
+        {"chain_id": chain_id, "id": blob_id(text), "base": None, "depth": 0, "data": deltas.pack(text.encode(), None)}
+        for text in dict.fromkeys(texts)
+    ]
+    tx.run(_INSERT_TEXT, rows)
+
+
+def read_texts(tx: Transaction, chain_id: str, ids: Iterable[bytes]) -> dict[bytes, str]:
+    """Return texts of the chain by their ids, in fewer statements than one by one. Raises as `read_text` does."""
+    wanted = dict.fromkeys(ids)
+    rows: dict[bytes, Any] = {}
+    texts: dict[bytes, bytes] = {}
+    for id in wanted:
+        if id not in rows:
+            rows |= {row.id: row for row in tx.all(_LINEAGE, {"chain_id": chain_id, "blob": id})}
+        line = [id]
+        while line[-1] in rows and line[-1] not in texts and rows[line[-1]].base is not None:
+            line.append(rows[line[-1]].base)
+        if line[-1] not in rows:
+            raise NotFound(f"There is no text {id.hex()} in this memory.")
+        for one in reversed(line):
+            if one not in texts:
+                row = rows[one]
+                texts[one] = deltas.unpack(row.data, texts.get(row.base))
+    if damaged := next((id for id in wanted if blob_id(texts[id].decode()) != id), None):
+        raise Conflict(f"The stored text {damaged.hex()} is damaged. Restore a backup.")
+    return {id: texts[id].decode() for id in wanted}
+
+
+def read_text(tx: Transaction, chain_id: str, id: bytes) -> str:
+    """Return a text of the chain. Raises NotFound, Conflict where the stored text is damaged."""
+    return read_texts(tx, chain_id, [id])[id]

@@ -12,7 +12,7 @@ from ricordo.domain.model import ModelReply
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
 from ricordo.llm.scripted import call
-from ricordo.storage import jobs, usage
+from ricordo.storage import jobs, runs
 from ricordo.storage.engine.repository import Page
 from tests.seams.stage import Stage, text_of
 from tests.seams.stores import START, ManualClock, count_statements
@@ -93,7 +93,7 @@ async def test_the_common_budget_counts_all_agents_and_all_work(stage: Stage, cl
     await stage.say(one)
     clock.advance(6)
     await stage.store.write(
-        lambda tx: usage.add_expense(tx, Expense(LOCAL_ORGANIZATION, "embedding", "a/b", Usage(30), created_at=START))
+        lambda tx: runs.add_expense(tx, Expense(LOCAL_ORGANIZATION, "embedding", "a/b", Usage(30), created_at=START))
     )
     await stage.say(two)
     clock.advance(6)

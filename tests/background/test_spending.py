@@ -14,7 +14,7 @@ from ricordo.domain.usage import Expense, Usage
 from ricordo.features.ledger.queries import LedgerQuery, entries
 from ricordo.llm.embedding.remote import RemoteEmbedder, count
 from ricordo.llm.policy import CallPolicy
-from ricordo.storage import jobs, usage
+from ricordo.storage import jobs, runs
 from ricordo.storage.engine.repository import Page
 from tests.agents.conftest import *  # noqa: F403 - its stage
 from tests.seams.stage import Stage
@@ -58,7 +58,7 @@ async def test_only_a_providers_model_waits_for_the_next_day(stage: Stage, monke
     runtime = stage.runtime
     runtime.settings = runtime.settings.model_copy(update={"daily_tokens": 100})
     spending = Expense(LOCAL_ORGANIZATION, "other", "a/b", Usage(90), created_at=START)
-    await stage.store.write(lambda tx: usage.add_expense(tx, spending))
+    await stage.store.write(lambda tx: runs.add_expense(tx, spending))
     stage.store.cache.clear()
     assert not await postponed(runtime, job_of(agent))  # no model, or the built-in one
     info = EmbeddingInfo("far/embed", "far", "embed", "openai", endpoint="http://far")

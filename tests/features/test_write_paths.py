@@ -33,7 +33,7 @@ from tests.seams.server import MODEL, ServerInThread
 from tests.support.reaching import Graph, package, sources
 
 # Who may write the tables of core memory, and no other module: the door, what stands behind it, and erasure, which leaves less.
-DOOR = {"storage/blocks.py", "storage/versions.py", "storage/blobs.py", "storage/proposals.py"}
+DOOR = {"storage/blocks.py", "storage/versions.py", "storage/proposals.py"}
 BESIDE = {
     "features/git/queries.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
     "features/erasure/queries.py",

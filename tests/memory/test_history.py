@@ -22,7 +22,7 @@ from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.lineage import blame
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import PutOptions, UserMemory
-from ricordo.storage import blobs, history, proposals
+from ricordo.storage import history, proposals
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.memory.steps import ADA
@@ -181,15 +181,15 @@ class Both:
         tx, chain_id, model = self.tx, self.owned.chain.id, self.model
         listed = user_memory.listed(tx, self.owned)
         assert {block.label: block.value for block in listed} == model.tree
-        versions = self.versions()
-        assert [version.author for version in versions] == model.authors
-        assert [version.number for version in versions] == list(range(1, len(versions) + 1))
+        found = self.versions()
+        assert [version.author for version in found] == model.authors
+        assert [version.number for version in found] == list(range(1, len(found) + 1))
         tree: dict[str, str] = {}
-        for version, expected in zip(versions, model.trees, strict=True):
+        for version, expected in zip(found, model.trees, strict=True):
             # As a reader of rows alone would rebuild it.
             tree.pop(version.old_label or version.label, None)
             if version.blob is not None:
-                tree[version.label] = blobs.read(tx, chain_id, version.blob)
+                tree[version.label] = versions.read_text(tx, chain_id, version.blob)
             assert tree == expected
         waiting = [(one.id, one.label, one.base_value, one.value) for one in proposals.waiting(tx, chain_id)]
         assert sorted(waiting) == sorted((one.id, one.label, one.base, one.text) for one in model.waiting)

@@ -16,7 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import Conflict, NotFound
 from ricordo.search.index import insert_passages
-from ricordo.storage import agents, archives, conversations, deletion, messages, runs, usage
+from ricordo.storage import agents, archives, conversations, deletion, messages, runs
 from ricordo.storage.deletion import PORTION, Kind
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -141,7 +141,7 @@ async def test_what_an_agent_spent_is_kept_once_where_servers_purge_it_at_the_sa
             pass
 
     await asyncio.gather(*(purge() for _ in range(4)))
-    assert await store.read(lambda tx: usage.used_since(tx, scope.organization_id, 0)) == 400
+    assert await store.read(lambda tx: runs.used_since(tx, scope.organization_id, 0)) == 400
 
 
 async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_the_while(

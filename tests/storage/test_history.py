@@ -9,7 +9,7 @@ from ricordo.domain.block import Block, Chain
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, Invalid, NotFound
-from ricordo.storage import blobs, blocks, history
+from ricordo.storage import blocks, history, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import commits
@@ -60,19 +60,19 @@ async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
     assert await numbers(store, chain, label="a") == [5, 2, 1]
     assert await numbers(store, chain, label="a", limit=1, before=5) == [2]
     assert await numbers(store, chain, label="b") == [6, 4, 3]
-    versions = {one.number: one for one in await store.read(lambda tx: history.page(tx, chain.id))}
+    made = {one.number: one for one in await store.read(lambda tx: history.page(tx, chain.id))}
 
     async def text(label: str, number: int) -> str | None:
-        return await store.read(lambda tx: history.text_at(tx, chain.id, label, versions[number]))
+        return await store.read(lambda tx: history.text_at(tx, chain.id, label, made[number]))
 
     assert [await text("a", number) for number in range(1, 7)] == ["a 1"] * 6
     assert [await text("b", number) for number in range(3, 7)] == ["other"] * 4
     # Before it was made: what had the label then.
     assert [await text("b", number) for number in (1, 2)] == [None, "a 1"]
     assert [await text("aside", number) for number in (3, 4, 5, 6)] == [None, "other", "other", None]
-    before = await store.read(lambda tx: [history.before(tx, versions[number]) for number in (6, 5, 3, 1)])
+    before = await store.read(lambda tx: [history.before(tx, made[number]) for number in (6, 5, 3, 1)])
     assert [one and one.number for one in before] == [4, 2, None, None]
-    now = await store.read(lambda tx: [history.label_now(tx, versions[number]) for number in range(1, 7)])
+    now = await store.read(lambda tx: [history.label_now(tx, made[number]) for number in range(1, 7)])
     assert now == ["a", "a", "b", "b", "a", "b"]
 
 
@@ -149,18 +149,18 @@ async def test_texts_are_read_together_as_they_are_one_by_one(store: SqliteStore
     chain, (human,) = await stored(store, "human")
     for number in range(80):
         human = await write(store, human, value=f"line\n{number}\nübrig 🍵")
-    versions = await store.read(lambda tx: history.page(tx, chain.id, limit=100))
-    ids = [version.blob for version in versions if version.blob]
+    found = await store.read(lambda tx: history.page(tx, chain.id, limit=100))
+    ids = [version.blob for version in found if version.blob]
 
     def work(tx: Transaction) -> None:
-        assert blobs.read_all(tx, chain.id, ids) == {id: blobs.read(tx, chain.id, id) for id in ids}
-        assert blobs.read_all(tx, chain.id, []) == {}
+        assert versions.read_texts(tx, chain.id, ids) == {id: versions.read_text(tx, chain.id, id) for id in ids}
+        assert versions.read_texts(tx, chain.id, []) == {}
         with pytest.raises(NotFound):
-            blobs.read_all(tx, chain.id, [b"\0" * 20])
+            versions.read_texts(tx, chain.id, [b"\0" * 20])
 
     await store.read(work)
     with count_statements(store) as counted:
-        await store.read(lambda tx: blobs.read_all(tx, chain.id, ids))
+        await store.read(lambda tx: versions.read_texts(tx, chain.id, ids))
     assert len(counted.statements) <= 4
 
 

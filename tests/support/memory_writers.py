@@ -28,7 +28,7 @@ from ricordo.memory.approval import Approved
 from ricordo.memory.step_commit import commit
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.memory.working_memory import NO_REASON, EditContext, WorkingMemory
-from ricordo.storage import agents, blobs, history
+from ricordo.storage import agents, history, versions
 from ricordo.storage.engine.postgres import open_postgres
 from ricordo.storage.engine.store import Store, Transaction
 from tests.seams import make
@@ -122,7 +122,7 @@ def _oldest_first(tx: Transaction, owned: UserMemory, label: str) -> list[tuple[
         tx, owned.chain.id, label=label, limit=1000, before=pages[-1].number if pages else None
     ):
         pages += found
-    texts = blobs.read_all(tx, owned.chain.id, [one.blob for one in pages if one.blob])
+    texts = versions.read_texts(tx, owned.chain.id, [one.blob for one in pages if one.blob])
     return [(one, texts[one.blob or b""]) for one in reversed(pages)]
 
 

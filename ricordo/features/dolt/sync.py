@@ -29,7 +29,7 @@ from ricordo.features.dolt.engines import DoltAddress, Engine, open_engine, read
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import owner_of, require_lease, until_settled
 from ricordo.settings import Settings
-from ricordo.storage import blobs, blocks, history, proposals
+from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
 
 _PORTION = 50  # versions that are read, and then noted, at once
@@ -200,21 +200,22 @@ class _DoltSync:
         groups = [list(group) for _, group in groupby(found, key=lambda version: version.id)]
         return [(self._edit(tx, group, now), group[-1]) for group in groups]
 
-    def _edit(self, tx: Transaction, versions: list[BlockVersion], now: Mapping[str, DoltRow]) -> DoltEdit:
+    def _edit(self, tx: Transaction, group: list[BlockVersion], now: Mapping[str, DoltRow]) -> DoltEdit:
         changes: dict[str, DoltRow | None] = {}
         before: dict[str, str] = {}
-        for version in versions:
+        for version in group:
             if version.old_label:
                 changes[version.old_label] = None
             elif (earlier := history.before(tx, version)) and earlier.blob and version.blob:
-                before[version.label] = blobs.read(tx, version.chain_id, earlier.blob)
+                before[version.label] = versions.read_text(tx, version.chain_id, earlier.blob)
             row = None
             if version.blob is not None:
                 row = replace(
-                    now.get(version.label, DoltRow(None, "", None)), body=blobs.read(tx, version.chain_id, version.blob)
+                    now.get(version.label, DoltRow(None, "", None)),
+                    body=versions.read_text(tx, version.chain_id, version.blob),
                 )
             changes[version.label] = row
-        last = versions[-1]
+        last = group[-1]
         latest = {label: row.body for label, row in now.items()}
         return DoltEdit(
             changes, signature(last.author), date_of(last.created_at), version_message(last), before, latest

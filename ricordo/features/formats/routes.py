@@ -22,7 +22,7 @@ from ricordo.api.routing import Routes
 from ricordo.domain.block import Chain
 from ricordo.domain.clock import to_datetime
 from ricordo.memory import user_memory
-from ricordo.storage import blobs, history, proposals
+from ricordo.storage import history, proposals, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
@@ -74,7 +74,7 @@ async def _archive(here: RequestContext, user_id: str, chain: Chain) -> AsyncIte
 
     with zipfile.ZipFile(cast(IO[bytes], sink), "w") as archive:
         for label, (blob, _) in sorted(chain.files.items()):
-            text = await here.store.read(lambda tx, blob=blob: blobs.read(tx, chain.id, blob))  # type: ignore[misc]
+            text = await here.store.read(lambda tx, blob=blob: versions.read_text(tx, chain.id, blob))  # type: ignore[misc]
             with begin(f"blocks/{label.translate(_ODD)}.md") as file:
                 await asyncio.to_thread(file.write, text.encode())
             yield sink.take()
@@ -112,7 +112,7 @@ async def _history(here: RequestContext, chain: Chain) -> AsyncIterator[list[dic
 
 def _versions(tx: Transaction, chain: Chain, before: int) -> tuple[list[dict[str, Any]], int]:
     found = history.page(tx, chain.id, limit=_PORTION, before=before)
-    texts = blobs.read_all(tx, chain.id, [one.blob for one in found if one.blob])
+    texts = versions.read_texts(tx, chain.id, [one.blob for one in found if one.blob])
     portion = [{**VersionResponse.of(one), "body": texts[one.blob] if one.blob else None} for one in found]
     return portion, found[-1].number if found else 0
 

@@ -14,7 +14,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Stale
 from ricordo.features.git import queries
 from ricordo.features.git.objects import Commit, GitObject
-from ricordo.storage import blobs, blocks, history, versions
+from ricordo.storage import blocks, history, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.versions import Change
 
@@ -61,7 +61,7 @@ def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, meta
     commits = [GitObject("commit", one.commit.id, one.commit.body) for one in adoption.main]
     queries.insert_pushed(tx, chain_id, [*commits, *adoption.merged])
     for text in adoption.texts:
-        blobs.put(tx, chain_id, text, None)
+        versions.put_text(tx, chain_id, text, None)
     versions.advance(tx, chain)
     _store_blocks(tx, {block.id: block for block in now.values()}, after, metadata)
     return chain
@@ -114,7 +114,7 @@ def _versions(
         blob = None
         if change.value is not None:
             base = (*stored, change.before) if stored and change.before is not None else None
-            files[change.label] = blobs.put(tx, chain.id, change.value, base)
+            files[change.label] = versions.put_text(tx, chain.id, change.value, base)
             blob = files[change.label][0]
         row = versions.row_of(replace(chain, versions=before), change, metadata, commit.id, blob, now)
         rows.append({**row, "other_parent": other})

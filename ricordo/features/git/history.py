@@ -15,7 +15,7 @@ from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.git import queries
 from ricordo.features.git.objects import FOLDER, GitObject, git_object, read_commit, read_tree
-from ricordo.storage import blobs
+from ricordo.storage import versions
 from ricordo.storage.engine.store import Store, Transaction
 
 MOST_ROWS = 500
@@ -190,7 +190,7 @@ class _ObjectMaker:
             return
         row = self._stored.get(blob)
         if row is None or (row.base is not None and row.base not in self.objects):
-            text = blobs.read(self._tx, self._chain_id, blob).encode()
+            text = versions.read_text(self._tx, self._chain_id, blob).encode()
         else:
             text = deltas.unpack(row.data, self.objects[row.base].body if row.base is not None else None)
         made = git_object("blob", text)

@@ -11,8 +11,8 @@ from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.runs import PURPOSE, TOKENS
 from ricordo.storage.schema.core_tables import expenses, runs, steps
-from ricordo.storage.usage import PURPOSE, TOKENS
 
 Grouping = Literal["day", "agent", "user", "model", "purpose"]
 # The tables with what was spent, where their rows have what is filtered and grouped by, and their tokens.

@@ -27,7 +27,7 @@ from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.search.vectors import add_vectors, next_batch
 from ricordo.storage import archives, blocks, conversations, history, jobs, runs, users, versions
-from ricordo.storage import blobs as blob_rows
+from ricordo.storage import versions as version_rows
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.migrations import create_missing
@@ -328,7 +328,7 @@ async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(stage: St
         for label, words in (("human", theirs), ("other", alone)):
             block = blocks.labelled(tx, chain.id, label)
             propose(tx, ProposalDraft(chain.id, label, words, block), metadata)
-            made.append(blob_rows.put(tx, chain.id, words, None)[0])
+            made.append(version_rows.put_text(tx, chain.id, words, None)[0])
         return made
 
     kept, gone = await store.write(offer)
@@ -343,9 +343,9 @@ async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(stage: St
     found, _ = await store.read(lambda tx: queries.find_portion(tx, queries.proposals_of(bob.id)))
     await store.write(lambda tx: queries.purge_proposals(tx, done, found))
     assert done.removed == {"proposals": 2, "blobs": 1}
-    assert await store.read(lambda tx: blob_rows.read(tx, chain.id, kept)) == theirs
+    assert await store.read(lambda tx: version_rows.read_text(tx, chain.id, kept)) == theirs
     with pytest.raises(NotFound):
-        await store.read(lambda tx: blob_rows.read(tx, chain.id, gone))
+        await store.read(lambda tx: version_rows.read_text(tx, chain.id, gone))
     assert fsck(await refreshed(store, tmp_path, chain.id)) == ""
 
 

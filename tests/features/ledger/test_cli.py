@@ -9,7 +9,7 @@ from ricordo.domain.usage import Expense, Usage
 from ricordo.features.ledger.cli import table
 from ricordo.features.ledger.service import FILE
 from ricordo.settings import Settings
-from ricordo.storage import usage
+from ricordo.storage import runs
 from ricordo.storage.engine.database import open_store
 from tests.cli.conftest import Shell
 
@@ -24,7 +24,7 @@ def fill(shell: Shell) -> None:
         store = open_store(Settings(data_dir=shell.data))
         for model in ("a/model", "b/model"):
             spent = Expense(LOCAL_ORGANIZATION, "compaction", model, Usage(100_000, 2_000), "agent-1")
-            await store.write(lambda tx, spent=spent: usage.add_expense(tx, spent))  # type: ignore[misc]
+            await store.write(lambda tx, spent=spent: runs.add_expense(tx, spent))  # type: ignore[misc]
         await store.close()
 
     asyncio.run(work())

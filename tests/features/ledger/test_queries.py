@@ -12,7 +12,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Conflict
 from ricordo.features.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
-from ricordo.storage import conversations, deletion, runs, usage
+from ricordo.storage import conversations, deletion, runs
 from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams import make
 from tests.seams.stores import START, count_statements
@@ -44,14 +44,14 @@ def expense(purpose: Any, tokens: int, **fields: Any) -> Expense:
 
 
 async def used(store: SqliteStore, agent_id: str | None = None, since: int = START) -> int:
-    return await store.read(lambda tx: usage.used_since(tx, LOCAL_ORGANIZATION, since, agent_id))
+    return await store.read(lambda tx: runs.used_since(tx, LOCAL_ORGANIZATION, since, agent_id))
 
 
 async def test_turns_and_all_else_are_summed_up_by_every_group(store: SqliteStore) -> None:
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
     await turn(store, one, Usage(10, 1), Usage(20, 2), user_id="user-a")
     await turn(store, two, Usage(100, 5), purpose="sleeptime", model="b/model", created_at=START + DAY)
-    await store.write(lambda tx: usage.add_expense(tx, expense("embedding", 7, created_at=START + DAY)))
+    await store.write(lambda tx: runs.add_expense(tx, expense("embedding", 7, created_at=START + DAY)))
 
     assert short(await spent(store)) == [
         ("2026-01-01", "scripted/model", 33),
@@ -84,7 +84,7 @@ async def test_filters_and_times_narrow_what_is_summed_up(store: SqliteStore) ->
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
     await turn(store, one, Usage(10), user_id="user-a")
     await turn(store, two, Usage(100), purpose="sleeptime", model="b/model", created_at=START + DAY)
-    await store.write(lambda tx: usage.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
+    await store.write(lambda tx: runs.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
 
     async def tokens(**which: Any) -> int:
         return sum(entry.usage.total_tokens for entry in await spent(store, **which))
@@ -129,7 +129,7 @@ async def test_what_was_used_counts_turns_and_all_else_from_a_moment_on(store: S
     await turn(store, one, Usage(10, 5), created_at=START)
     await turn(store, one, Usage(1000), created_at=START - 1)
     await turn(store, two, Usage(100), created_at=START)
-    await store.write(lambda tx: usage.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
+    await store.write(lambda tx: runs.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
     assert await used(store) == 122
     assert await used(store, one.id) == 22
     assert await used(store, two.id) == 100
