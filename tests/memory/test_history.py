@@ -22,7 +22,7 @@ from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.lineage import blame
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import PutOptions, UserMemory
-from ricordo.storage import history, proposals
+from ricordo.storage import history, proposals, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.memory.steps import ADA
