@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from ricordo.domain.block import Block
 from ricordo.domain.message import EventPart, ImagePart, Message, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, TextChunk, ToolChoice, ToolSchema
 from ricordo.features.librarian.model import Librarian
 from ricordo.llm.chat import chunks_of, whole_reply
+from ricordo.prompt.memory import MemorySection, render_memory
+from ricordo.prompt.transcript import package_result
 from ricordo.search.words import query_terms, terms
 
 DAY = 86_400_000_000
@@ -115,18 +118,14 @@ class Talk:
         self.window.append(message)
 
     def _system(self) -> str:
-        shown = "\n\n".join(
-            f"<{label}>\n<description>\nWhat {label} is for.\n</description>\n<metadata>\n"
-            + ("- read_only=true\n" if label in self.read_only else "")
-            + f"- chars_current={len(value)}\n- chars_limit={self.limits.get(label, 20_000)}\n</metadata>\n"
-            f"<value>\n{value}\n</value>\n</{label}>"
-            for label, value in self.blocks.items()
+        blocks = tuple(
+            Block(
+                f"block-{n}", "org", "chain", label, value, "", self.limits.get(label, 20_000), label in self.read_only
+            )
+            for n, (label, value) in enumerate(self.blocks.items())
         )
-        wrapped = (
-            "<memory_blocks>\nThe following memory blocks are currently engaged in your core memory unit:\n\n"
-            f"{shown}\n\n</memory_blocks>\n\n"
-        )
-        return f"You keep a memory.\n\n{wrapped if shown else ''}<memory_metadata>\n- AGENT_ID: agent-1\n</memory_metadata>"
+        memory = render_memory(MemorySection("letta_v1_agent", "ricordo", blocks))
+        return f"You keep a memory.\n\n{memory}\n\n<memory_metadata>\n- AGENT_ID: agent-1\n</memory_metadata>"
 
     def _run(self, call: ToolCallPart) -> ToolReturnPart:
         arguments = json.loads(call.arguments)
@@ -140,9 +139,8 @@ class Talk:
             return self._result(call, "Failed", str(error))
 
     def _result(self, call: ToolCallPart, status: str, message: object) -> ToolReturnPart:
-        packed = {"status": status, "message": message, "time": "2026-11-21 12:00:00 PM UTC+0000"}
-        is_fine = status == "OK"
-        return ToolReturnPart(call.call_id, call.name, "success" if is_fine else "error", json.dumps(packed, indent=2))
+        packed = package_result(message, is_success=status == "OK", time="2026-11-21 12:00:00 PM UTC+0000")
+        return ToolReturnPart(call.call_id, call.name, "success" if status == "OK" else "error", packed)
 
     def _memory_insert(self, label: str, new_string: str, insert_line: int = -1) -> str:
         assert insert_line == -1
