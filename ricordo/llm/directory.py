@@ -16,7 +16,7 @@ from ricordo.errors import ModelError, NotFound, RicordoError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.model_lists import ModelList, list_models, probe
-from ricordo.llm.provider_table import LocalServer, Provider, local_provider
+from ricordo.llm.provider_table import Provider
 
 KEPT_SECONDS = 300.0
 # A provider that did not answer is asked again sooner, but not by every request.
@@ -60,7 +60,7 @@ class ModelDirectory:
         providers: Sequence[Provider],
         connections: Connections,
         *,
-        local_servers: Sequence[LocalServer] = (),
+        local_servers: Sequence[Provider] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.on_listed: list[Callable[[ModelList], None]] = []
@@ -77,9 +77,7 @@ class ModelDirectory:
         With `may_be_down` a server of this machine that was not found yet counts too.
         """
         name, _, model = handle.partition("/")
-        provider = self._providers.get(name)
-        if provider is None and may_be_down and name in self._local_servers:
-            provider = local_provider(self._local_servers[name])
+        provider = self._providers.get(name) or (self._local_servers.get(name) if may_be_down else None)
         return (provider, model) if provider and model else None
 
     def listed(self, provider: Provider) -> ModelList:
@@ -114,17 +112,16 @@ class ModelDirectory:
             listener(listed)
         return listed
 
-    async def _probe(self, server: LocalServer) -> None:
-        provider = local_provider(server)
-        listed = await probe(self._connections.client(), server, provider)
+    async def _probe(self, server: Provider) -> None:
+        listed = await probe(self._connections.client(), server)
         if listed and (listed.chat or listed.embedding) and server.name not in self._providers:
-            self._providers[server.name] = provider
+            self._providers[server.name] = server
             self._lists[server.name].keep(listed)
             for listener in self.on_listed:
                 listener(listed)
             self.found += listed.chat
             count = len(listed.chat) + len(listed.embedding)
-            _log.info("Found %s on port %d with %d models.", server.name, server.port, count)
+            _log.info("Found %s at %s with %d models.", server.name, server.base_url, count)
 
 
 class Registry(Generic[Model]):

@@ -11,7 +11,7 @@ import httpx2
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, EmbeddingInfo, ModelInfo
 from ricordo.errors import ModelError
 from ricordo.llm.policy import error_from_status, error_from_transport
-from ricordo.llm.provider_table import LocalServer, Provider
+from ricordo.llm.provider_table import Provider
 from ricordo.llm.written_calls import read_json
 
 LISTING_SECONDS = 5.0
@@ -90,11 +90,11 @@ async def list_models(client: httpx2.AsyncClient, provider: Provider, *, checks_
     return await _with_real_windows(client, provider, listed)
 
 
-async def probe(client: httpx2.AsyncClient, server: LocalServer, provider: Provider) -> ModelList | None:
+async def probe(client: httpx2.AsyncClient, provider: Provider) -> ModelList | None:
     """Return the models of a server on this machine; None where it is not there, or is something else."""
-    url = f"http://127.0.0.1:{server.port}{server.list_path}"
+    url = provider.base_url.removesuffix("/v1") + provider.list_path
     try:
-        listed = models_in(await _get(client, url, provider, timeout=PROBE_SECONDS), provider, owner=server.owner)
+        listed = models_in(await _get(client, url, provider, timeout=PROBE_SECONDS), provider)
     except ModelError:
         return None
     return await _with_real_windows(client, provider, listed)
@@ -119,15 +119,15 @@ async def _get(
     return response.content
 
 
-def models_in(content: bytes, provider: Provider, owner: str | None = None) -> ModelList:
-    """Return the models in a provider's answer. With `owner`, all rows must name it. Raises ModelError on anything else."""
+def models_in(content: bytes, provider: Provider) -> ModelList:
+    """Return the models in a provider's answer. All rows must name its owner. Raises ModelError on anything else."""
     payload = read_json(content)
     rows = payload if isinstance(payload, list) else None
     if isinstance(payload, dict):
         rows = payload.get("data") if isinstance(payload.get("data"), list) else payload.get("models")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ModelError("llm_bad_request", f"{provider.name} at {provider.base_url} gave no list of models.")
-    if owner is not None and not all(row.get("owned_by") == owner for row in rows):
+    if provider.owner is not None and not all(row.get("owned_by") == provider.owner for row in rows):
         raise ModelError("llm_bad_request", f"{provider.base_url} is not {provider.name}.")
     chat, embedding = [], []
     for row in rows:

@@ -48,6 +48,7 @@ class Provider:
 
     `api_version` is Azure's; `window` is what an Ollama server was started with, in tokens, where that is known;
     `location` is Vertex AI's, whose `api_key` is a project. Bedrock's key is a region, an access key and its secret, in lines.
+    A server of this machine is looked for at `list_path`, where its list names the `owner`, if it has one.
     """
 
     name: str
@@ -59,6 +60,8 @@ class Provider:
     api_version: str | None = None
     window: int | None = None
     location: str | None = None
+    list_path: str = ""
+    owner: str | None = None
 
     def uses_responses(self, model: str) -> bool:
         if self.api == "auto":
@@ -66,17 +69,9 @@ class Provider:
         return self.api == "responses"
 
 
-@dataclass(frozen=True, slots=True)
-class LocalServer:
-    """A model server that may run on this machine. `owner` is how it names itself in its list, where it does; `window`
-    is what it was started with, where that is known.
-    """
-
-    name: str
-    port: int
-    list_path: str = "/v1/models"
-    owner: str | None = None
-    window: int | None = None
+def local_server(name: str, port: int, list_path: str = "/v1/models", owner: str | None = None) -> Provider:
+    """Return a model server that may run on this machine."""
+    return Provider(name, f"http://127.0.0.1:{port}/v1", name, list_path=list_path, owner=owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,7 @@ class ProviderRow:
     key: str | None = None
     url: str | None = None
     adapter: AdapterName = "openai"
-    local: LocalServer | None = None
+    local: Provider | None = None
     is_server: bool = False
     brought_as: str | None = ""
 
@@ -120,11 +115,13 @@ ROWS = (
     ProviderRow("together", "https://api.together.xyz/v1", "together_api_key"),
     ProviderRow("openrouter", "https://openrouter.ai/api/v1", "openrouter_api_key"),
     # Ports 8000 and 8080 are anybody's (a Ricordo may listen there itself), so those servers must say who they are.
-    ProviderRow("ollama", url="ollama_base_url", local=LocalServer("ollama", 11434, "/api/tags")),
-    ProviderRow("lmstudio", url="lmstudio_base_url", local=LocalServer("lmstudio", 1234), brought_as="lmstudio_openai"),
-    ProviderRow("vllm", url="vllm_api_base", local=LocalServer("vllm", 8000, owner="vllm")),
+    ProviderRow("ollama", url="ollama_base_url", local=local_server("ollama", 11434, "/api/tags")),
     ProviderRow(
-        "llamacpp", url="llamacpp_base_url", local=LocalServer("llamacpp", 8080, owner="llamacpp"), brought_as=None
+        "lmstudio", url="lmstudio_base_url", local=local_server("lmstudio", 1234), brought_as="lmstudio_openai"
+    ),
+    ProviderRow("vllm", url="vllm_api_base", local=local_server("vllm", 8000, owner="vllm")),
+    ProviderRow(
+        "llamacpp", url="llamacpp_base_url", local=local_server("llamacpp", 8080, owner="llamacpp"), brought_as=None
     ),
     # Only organizations bring these; where no address is here, they give one.
     ProviderRow("sglang", is_server=True),
@@ -178,11 +175,7 @@ def _value(settings: ProviderSettings, name: str | None) -> str | None:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def local_provider(server: LocalServer) -> Provider:
-    return Provider(server.name, f"http://127.0.0.1:{server.port}/v1", server.name, window=server.window)
-
-
-def local_servers(servers: Sequence[LocalServer], settings: ProviderSettings) -> tuple[LocalServer, ...]:
+def local_servers(servers: Sequence[Provider], settings: ProviderSettings) -> tuple[Provider, ...]:
     window = settings.ollama_context_length
     return tuple(replace(server, window=window) if server.name == "ollama" else server for server in servers)
 

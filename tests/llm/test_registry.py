@@ -16,7 +16,7 @@ from ricordo.llm.embedding.embedded import HANDLE
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_sdks import ProviderModel
-from ricordo.llm.provider_table import LocalServer, Provider
+from ricordo.llm.provider_table import Provider, local_server
 from ricordo.llm.registry.models import LIBRARIAN, Embedders, Models
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import ProviderSettings, Settings
@@ -171,7 +171,7 @@ def tags(*names: str) -> Answer:
 
 async def test_a_server_on_this_machine_is_found_and_becomes_the_default(server: ModelServer) -> None:
     server.push(tags("nomic-embed-text:latest", "qwen3:8b", "gemma3:1b"))
-    known = models(local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),))
     assert known.default_handle() == LIBRARIAN
     found = await known.find_local()
     assert [info.handle for info in found] == ["ollama/qwen3:8b", "ollama/gemma3:1b"]
@@ -192,7 +192,7 @@ async def test_without_the_librarian_it_is_said_that_no_model_is_configured() ->
 async def test_the_setting_comes_before_what_is_found(server: ModelServer) -> None:
     server.push(tags("qwen3:8b"))
     settings = Settings(_env_file=None, model="openai/gpt-4.1")
-    known = models(settings, local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    known = models(settings, local_servers=(local_server("ollama", server.port, "/api/tags"),))
     await known.find_local()
     assert known.default_handle() == "openai/gpt-4.1"
 
@@ -201,7 +201,7 @@ async def test_something_else_on_a_known_port_is_not_taken_for_a_model_server(se
     ours = {"object": "list", "data": [{"id": "agent-1", "owned_by": "ricordo"}]}
     server.push(Answer(ours), Answer(b"<html>", headers={"content-type": "text/html"}), Answer({}, 404))
     for name in ("vllm", "lmstudio", "llamacpp"):
-        known = models(local_servers=(LocalServer(name, server.port, owner="vllm" if name == "vllm" else None),))
+        known = models(local_servers=(local_server(name, server.port, owner="vllm" if name == "vllm" else None),))
         assert await known.find_local() == ()
         assert known.default_handle() == LIBRARIAN
         await known.close()
@@ -213,14 +213,14 @@ async def test_a_server_that_is_slow_or_not_there_is_passed_over() -> None:
         port = gone.port
         await gone.stop()
         await gone.start()
-        known = models(local_servers=(LocalServer("ollama", slow.port), LocalServer("lmstudio", port)))
+        known = models(local_servers=(local_server("ollama", slow.port), local_server("lmstudio", port)))
         async with asyncio.timeout(2):
             assert await known.find_local() == ()
         await known.close()
 
 
 async def test_a_configured_provider_is_not_looked_for(server: ModelServer) -> None:
-    known = models(ollama_base_url=server.root, local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    known = models(ollama_base_url=server.root, local_servers=(local_server("ollama", server.port, "/api/tags"),))
     assert await known.find_local() == ()
     assert server.requests == []
 
@@ -229,7 +229,7 @@ async def test_a_server_that_was_down_at_the_start_is_used_once_it_is_up() -> No
     async with ModelServer() as server:
         port = server.port
         await server.stop()
-        known = models(local_servers=(LocalServer("ollama", port, "/api/tags"),))
+        known = models(local_servers=(local_server("ollama", port, "/api/tags"),))
         assert await known.find_local() == ()
         model = known.get("ollama/m")
         with pytest.raises(ModelError, match="ollama cannot be reached"):
@@ -244,7 +244,7 @@ async def test_a_server_that_was_down_at_the_start_is_used_once_it_is_up() -> No
 
 async def test_servers_of_this_machine_are_left_alone_where_the_settings_say_so(server: ModelServer) -> None:
     settings = Settings(_env_file=None, find_local_models=False)
-    known = models(settings, local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    known = models(settings, local_servers=(local_server("ollama", server.port, "/api/tags"),))
     for handle in ("ollama/m", "ollama/"):
         with pytest.raises(NotFound):
             known.get(handle)
@@ -371,7 +371,7 @@ async def test_a_handle_that_can_be_used_no_more_can_still_be_shown() -> None:
 
 async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelServer) -> None:
     server.push(rows("nomic-embed-text:latest"))
-    known = models(local_servers=(LocalServer("ollama", server.port, "/api/tags"),))
+    known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),))
     assert await known.find_local() == ()
     assert [info.handle for info in await known.embedders.list()] == [HANDLE, "ollama/nomic-embed-text:latest"]
     assert (await known.embedders.require("ollama/nomic-embed-text")).endpoint == server.url

@@ -14,7 +14,7 @@ from ricordo.llm.embedding.providers import google_embedder, openai_embedder
 from ricordo.llm.model_lists import ModelList, embedding_of, info_of
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_sdks import build_model
-from ricordo.llm.provider_table import LOCAL_SERVERS, LocalServer, Provider, configured
+from ricordo.llm.provider_table import LOCAL_SERVERS, Provider, configured
 from ricordo.llm.provider_table import local_servers as started
 from ricordo.settings import ProviderSettings, Settings
 
@@ -129,7 +129,7 @@ class Models(Registry[ChatModel]):
         extra: Sequence[Provider] = (),
         *,
         policy: CallPolicy | None = None,
-        local_servers: Sequence[LocalServer] = LOCAL_SERVERS,
+        local_servers: Sequence[Provider] = LOCAL_SERVERS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
