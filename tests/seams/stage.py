@@ -194,10 +194,14 @@ def split_pairs(window: Sequence[Message]) -> list[str]:
     for row in window:
         if row.role == "approval" and not row.tool_calls:
             continue
-        answered = [part.call_id for part in row.tool_returns] if row.role == "tool" else []
-        if sorted(answered) != sorted(open_calls):
-            wrong.append(f"results of {answered} stand behind calls of {open_calls}")
-        open_calls = [one.call_id for one in row.tool_calls]
+        for part in row.tool_returns if row.role == "tool" else ():  # results may come in several messages
+            if part.call_id in open_calls:
+                open_calls.remove(part.call_id)
+            else:
+                wrong.append(f"the result of {part.call_id} has no call")
+        if row.role != "tool":
+            wrong += [f"the call {call_id} has no result" for call_id in open_calls]
+            open_calls = [one.call_id for one in row.tool_calls]
     return wrong + [f"the call {call_id} has no result" for call_id in open_calls]
 
 
