@@ -118,11 +118,7 @@ class Module:
 
 
 def _module_name(path: str) -> str:
-    return (
-        "ricordo." + path.removesuffix(".py").removesuffix("__init__").replace("/", ".").strip(".")
-        if (path != "__init__.py")
-        else "ricordo"
-    )
+    return f"ricordo.{path.removesuffix('.py').removesuffix('__init__').replace('/', '.')}".strip(".")
 
 
 def modules_of(sources: dict[str, str]) -> list[Module]:

@@ -35,56 +35,37 @@ SAMPLE: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def conversation(tmp_path: Path) -> locomo.Conversation:
-    file = tmp_path / "made-up.json"
-    file.write_text(json.dumps([SAMPLE]), "utf-8")
+def read(folder: Path, **changed: Any) -> locomo.Conversation:
+    file = folder / "made-up.json"
+    file.write_text(json.dumps([SAMPLE | {"conversation": SAMPLE["conversation"] | changed}]), "utf-8")
     (only,) = locomo.read(file)
     return only
 
 
-def test_turns_come_in_the_order_of_their_sessions_by_number(conversation: locomo.Conversation) -> None:
+def test_turns_are_read_in_the_order_of_their_sessions_and_questions_with_the_evidence_there_is(tmp_path: Path) -> None:
+    conversation = read(tmp_path)
     assert (conversation.id, conversation.speakers) == ("7", ("Ida", "Otto"))
-    assert [[turn.id for turn in session] for session in conversation.sessions()] == [
-        [f"D1:{n}" for n in range(1, 10)],
-        ["D2:1"],
-        ["D10:1"],
-    ]
+    ids = [[turn.id for turn in session] for session in conversation.sessions()]
+    assert ids == [[f"D1:{n}" for n in range(1, 10)], ["D2:1"], ["D10:1"]]
     first = conversation.turns[0]
     assert (first.speaker, first.session) == ("Ida", 1)
     assert first.text == "I fired a bowl. [shared a photo: a blue bowl]"
-
-
-def test_a_session_ends_before_the_next_begins(conversation: locomo.Conversation) -> None:
     times = [turn.said_at for turn in conversation.turns]
     assert times == sorted(set(times))
     assert times[0] == datetime(2022, 3, 3, 14, tzinfo=UTC)
     assert times[1] - times[0] == timedelta(seconds=30)  # five minutes for nine turns and a pause
     assert times[-2:] == [datetime(2022, 3, 3, 14, 5, tzinfo=UTC), datetime(2022, 3, 4, 9, tzinfo=UTC)]
-
-
-def test_a_question_keeps_the_evidence_that_there_is_however_it_is_written(conversation: locomo.Conversation) -> None:
     assert [(one.text, one.category, one.evidence) for one in conversation.questions] == [
         ("What did Ida fire?", 4, frozenset({"D1:1"})),
         ("And what else?", 1, frozenset({"D1:2", "D2:1"})),
     ]
-
-
-def test_a_turn_without_a_right_id_is_an_error(tmp_path: Path) -> None:
-    said = SAMPLE["conversation"] | {"session_2": [{"speaker": "Otto", "dia_id": "two", "text": "Hm."}]}
-    file = tmp_path / "wrong.json"
-    file.write_text(json.dumps([SAMPLE | {"conversation": said}]), "utf-8")
     with pytest.raises(ValueError, match="two is no id of a turn"):
-        locomo.read(file)
+        read(tmp_path, session_2=[{"speaker": "Otto", "dia_id": "two", "text": "Hm."}])
 
 
-def test_recall_is_the_share_of_the_evidence_among_the_first() -> None:
+def test_recall_is_a_share_of_the_evidence_and_ndcg_is_one_only_where_nothing_stands_before_it() -> None:
     evidence = frozenset({"a", "b"})
     assert [locomo.recall(["x", "a", "y", "b"], evidence, first) for first in (1, 2, 3, 4)] == [0, 0.5, 0.5, 1]
-
-
-def test_ndcg_is_one_only_where_nothing_stands_before_the_evidence() -> None:
-    evidence = frozenset({"a", "b"})
     assert locomo.ndcg(["b", "a", "x"], evidence) == 1
     second = (1 / math.log2(3) + 1 / math.log2(4)) / (1 + 1 / math.log2(3))
     assert locomo.ndcg(["x", "a", "b"], evidence) == pytest.approx(second)

@@ -107,16 +107,8 @@ def claude(*blocks: dict[str, Any], stop: str = "end_turn", **usage: int) -> Ans
 
 
 def _claude_message(blocks: list[dict[str, Any]], stop: str | None, usage: dict[str, int]) -> dict[str, Any]:
-    return {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "claude-scripted",
-        "content": blocks,
-        "stop_reason": stop,
-        "stop_sequence": None,
-        "usage": usage,
-    }
+    kind = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-scripted"}
+    return {**kind, "content": blocks, "stop_reason": stop, "stop_sequence": None, "usage": usage}
 
 
 def claude_stream(*blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()) -> Answer:
@@ -126,12 +118,11 @@ def claude_stream(*blocks: dict[str, Any], stop: str | None = "end_turn", tail: 
     for index, block in enumerate(blocks):
         pieces += _claude_block(index, block)
     if stop:
-        delta = {
-            "type": "message_delta",
-            "delta": {"stop_reason": stop, "stop_sequence": None},
-            "usage": {"output_tokens": 7},
-        }
-        pieces += [event(delta, "message_delta"), event({"type": "message_stop"}, "message_stop")]
+        ended = {"delta": {"stop_reason": stop, "stop_sequence": None}, "usage": {"output_tokens": 7}}
+        pieces += [
+            event({"type": "message_delta", **ended}, "message_delta"),
+            event({"type": "message_stop"}, "message_stop"),
+        ]
     return Answer(pieces=(*pieces, *tail), headers={"content-type": "text/event-stream"})
 
 

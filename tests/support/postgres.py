@@ -32,19 +32,13 @@ from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 
 _START = 30.0  # seconds; a busy machine takes long
 _MOST_KEPT = 8  # connections
-_SETTINGS = {
-    "listen_addresses": "",
-    "fsync": "off",
-    "synchronous_commit": "off",
-    "full_page_writes": "off",
-    "wal_level": "minimal",
-    "max_wal_senders": "0",
-    "shared_buffers": "32MB",
-    "max_connections": "60",
-    "autovacuum": "off",
-    "checkpoint_timeout": "1h",
-    "max_wal_size": "4GB",
-}
+_SETTINGS = dict(
+    setting.split("=")
+    for setting in (
+        "listen_addresses= fsync=off synchronous_commit=off full_page_writes=off wal_level=minimal max_wal_senders=0"
+        " shared_buffers=32MB max_connections=60 autovacuum=off checkpoint_timeout=1h max_wal_size=4GB"
+    ).split()
+)
 _TEMPLATE = "ricordo_template"
 # Whatever was written goes, but the organization and the user that the first migration brings; numbers begin at one again.
 _EMPTY = f"""
