@@ -56,12 +56,15 @@ def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(s
     assert kinds(scene.history(agent))[-2:] == ["assistant", "approval_request"]
 
 
-def test_a_request_for_approval_fits_the_clients_types(scene: Scene) -> None:
+def test_an_approved_call_is_run_and_the_agent_goes_on_and_all_of_it_fits_the_clients_types(scene: Scene) -> None:
     agent, (call_id,) = scene.asks()
     scene.says("Eight.")
     approval: Any = decides((call_id, True))
     answer = scene.client.agents.messages.create(agent, messages=[approval])
     assert [message.message_type for message in answer.messages] == ["tool_return_message", "assistant_message"]
+    assert answer.stop_reason.stop_reason == "end_turn"
+    assert scene.games.played == [("roll", 8)]
+    assert roles(scene.asked[-1]) == "system user assistant tool"
     kept = [message.message_type for message in scene.client.agents.messages.list(agent, order="asc")]
     assert kept[2:] == [
         "approval_request_message",
@@ -69,21 +72,10 @@ def test_a_request_for_approval_fits_the_clients_types(scene: Scene) -> None:
         "tool_return_message",
         "assistant_message",
     ]
+    scene.require_free(agent)
 
 
 # What is decided.
-
-
-def test_an_approved_call_is_run_and_the_agent_goes_on(scene: Scene) -> None:
-    agent, (call_id,) = scene.asks()
-    scene.says("Eight.")
-
-    answer = scene.send(agent, decides((call_id, True)))
-
-    assert (kinds(answer), stopped(answer)) == (["tool_return", "assistant"], "end_turn")
-    assert scene.games.played == [("roll", 8)]
-    assert roles(scene.asked[-1]) == "system user assistant tool"
-    scene.require_free(agent)
 
 
 def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(scene: Scene) -> None:
@@ -372,7 +364,10 @@ def test_a_kill_between_the_answer_and_its_results_tells_the_agent_that_nothing_
     scene.restart()
 
     assert scene.http.get(f"/v1/runs/{run.id}").json()["status"] == "failed"
-    assert returns(scene.history(agent)) == [("error", INTERRUPTED)]
+    history = scene.history(agent)
+    assert returns(history) == [("error", INTERRUPTED)]
+    assert kinds(history) == ["system", "user", "approval_request", "approval_response", "user", "tool_return"]
+    assert set(scene.state(agent)["message_ids"]) == {message["id"] for message in history}
     scene.says("I cannot tell what became of the roll.")
     scene.send(agent, "Well?")
     assert roles(scene.asked[-1]) == "system user assistant tool user user"
@@ -412,17 +407,6 @@ def test_a_turn_that_is_cancelled_after_the_answer_keeps_its_results(scene: Scen
     sent.join()
     assert ("success", "8") in returns(scene.history(agent))
     scene.require_free(agent)
-
-
-def test_the_window_is_whole_after_every_path(scene: Scene) -> None:
-    agent, (call_id,) = scene.asks()
-    scene.kill_after_answer(agent, ApprovalPart(call_id, approves=False, reason="No."))
-    scene.restart()
-
-    ids = scene.state(agent)["message_ids"]
-    shown = list(dict.fromkeys(message["id"] for message in scene.history(agent)))
-    assert ids == shown
-    assert kinds(scene.history(agent)) == ["system", "user", "approval_request", "approval_response", "tool_return"]
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])

@@ -232,8 +232,11 @@ class _Campaign:
             if outcome == "broken" and self.is_alone and luck.random() < 0.4:
                 continue  # some give up
             if outcome in ("busy", "broken", "slow"):
-                # Its agent may have to wait for a dead server's lease; there are others to talk with meanwhile.
-                self.settling[one.token] = asyncio.create_task(self._settle(one, plan))
+                settling = asyncio.create_task(self._settle(one, plan))
+                self.settling[one.token] = settling
+                if self.is_alone:
+                    await settling
+                # Else its agent may have to wait for a dead server's lease, and there are others to talk with meanwhile.
 
     async def _settle(self, one: Said, plan: str) -> None:
         """Send until there is an end, for which a lease may have to run out."""
