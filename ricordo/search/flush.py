@@ -1,32 +1,48 @@
-"""Flushing: rows of the write buffer become postings and documents of their partition, in the order in which they were written.
+"""Flushing: rows of the write buffer become postings and documents of their partition, and what they delete is taken out.
 
 What is written is worked out before, in a transaction that only reads: so the database is locked for as long as writing takes,
-under a lock on the partition's row, and no longer. Deletions of flushed documents are left to `deletion.py`.
+under a lock on the partition's row, and no longer. A deleted document waits in the buffer, with its words, until every blob that
+holds it is rewritten, in portions; the buffer's rows go last, so that after a kill all of it is done again.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from sqlalchemy import bindparam, update
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import bindparam, delete, exists, select, update
 
 from ricordo.search import write_buffer
-from ricordo.search.partitions import lock_partition, partition_of
+from ricordo.search.partitions import is_row, lock_partition, partition_of
 from ricordo.search.reader import (
     DOCUMENT_CHUNK,
     POSTING,
     POSTING_CHUNK,
+    VECTOR_CHUNK,
     WORDS_LIMIT,
     chunks_of,
     document_records,
     occurrences,
+    read_documents,
+    read_postings,
     shared_cache,
 )
+from ricordo.search.vector_index import portions
+from ricordo.search.vectors import VECTOR
 from ricordo.search.write_buffer import LABEL, BufferRow
 from ricordo.storage.engine.repository import Appending, Missing
-from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.search_tables import search_documents, search_partitions, search_postings, search_terms
+from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.core_tables import jobs
+from ricordo.storage.schema.search_tables import (
+    search_documents,
+    search_partitions,
+    search_postings,
+    search_terms,
+    search_vectors,
+)
 
 FLUSHED_AT_ONCE = 768
 _WORDS_AT_ONCE = 17_000
@@ -39,6 +55,55 @@ _COUNTED = (
     update(search_partitions)
     .where(search_partitions.c.seq == bindparam("partition"))
     .values(documents=bindparam("new_documents"))
+)
+assert POSTING.itemsize == 5  # noqa: S101 - `_postings` writes such records by hand
+
+# What one transaction writes at most: rows, and bytes in them.
+ROWS_AT_ONCE = 200
+BYTES_AT_ONCE = 1_000_000
+_TERMS_READ = 100
+_CHUNKS_AT_ONCE = 8
+
+Positions = npt.NDArray[np.int64]
+# The number, documents, deleted documents and generation of a partition; () where there is none.
+State = tuple[int, ...]
+# Writes something to a locked partition; returns how many documents are marked as deleted by it.
+Write = Callable[[Transaction, Any], int]
+# Works out one portion of a deletion.
+Step = Callable[[Transaction], Iterator[Write]]
+
+_Json = jobs.c.payload.type
+_CHUNKS = each(bindparam("chunks", type_=_Json))
+_CHANGE = (
+    update(search_partitions)
+    .where(search_partitions.c.seq == bindparam("partition"))
+    .values(deleted=bindparam("new_deleted"), generation=bindparam("new_generation"))
+)
+_DOCUMENTS = (
+    select(search_documents.c.chunk, search_documents.c.data)
+    .where(search_documents.c.partition == bindparam("partition"))
+    .order_by(search_documents.c.chunk)
+)
+_SOME_DOCUMENTS = _DOCUMENTS.where(search_documents.c.chunk.op("IN")(_CHUNKS))
+_SOME_POSTINGS = select(search_postings.c.term, search_postings.c.chunk, search_postings.c.data).where(
+    search_postings.c.partition == bindparam("partition"),
+    search_postings.c.term.op("IN")(each(bindparam("terms", type_=_Json))),
+    search_postings.c.chunk.op("IN")(_CHUNKS),
+)
+_EMBEDDINGS = select(search_vectors.c.embedding).where(
+    search_vectors.c.partition == bindparam("partition"), search_vectors.c.chunk == bindparam("chunk")
+)
+_VECTORS = select(search_vectors.c.data, search_vectors.c.dimensions).where(is_row(search_vectors))
+_PATCH_VECTORS, _PATCH_DOCUMENTS, _PATCH_POSTINGS = (
+    update(table).where(is_row(table)).values(data=bindparam("new_data"))
+    for table in (search_vectors, search_documents, search_postings)
+)
+_DELETE_POSTINGS = delete(search_postings).where(is_row(search_postings))
+_DELETE_TERMS = delete(search_terms).where(
+    is_row(search_terms),
+    ~exists().where(
+        search_postings.c.partition == search_terms.c.partition, search_postings.c.term == search_terms.c.term
+    ),
 )
 
 
@@ -88,7 +153,7 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
         partition = lock_partition(tx, packed.owner_id)
         if partition.documents or partition.deleted:
             return False
-    elif partition is None or packed.partition is None or _state(partition) != _state(packed.partition):
+    elif _state(partition) != _state(packed.partition):
         return False
     if not write_buffer.has_all(tx, packed.rows):
         return False
@@ -153,8 +218,168 @@ def _add_words(tx: Transaction, partition: Any, words: set[str]) -> None:
     tx.after_commit.append(lambda: cache.put(partition.seq, (partition.generation, together), len(together)))
 
 
-def _state(partition: Any) -> tuple[int, int, int, int]:
-    return partition.seq, partition.documents, partition.deleted, partition.generation
+@dataclass(frozen=True, slots=True, eq=False)
+class Deletion:
+    """Documents to delete from a partition, with the rows of its write buffer that say so, their positions, and their terms.
+
+    `partition` is the partition's number, None where nothing was flushed yet.
+    """
+
+    owner_id: str
+    partition: int | None
+    documents: tuple[int, ...]
+    rows: tuple[int, ...]
+    positions: Positions
+    terms: tuple[str, ...]
+
+    def steps(self) -> Iterator[Step]:
+        """What is to be done, in order. Each step may be done twice, and none may be left out."""
+        for chunks in portions(_chunks(self.positions, DOCUMENT_CHUNK), _CHUNKS_AT_ONCE):
+            yield partial(_mark_documents, self, chunks)
+        for terms in portions(self.terms, _TERMS_READ):
+            yield partial(_rewrite_postings, self, terms)
+        for chunk in _chunks(self.positions, VECTOR_CHUNK):
+            yield partial(_clear_vectors, self, chunk)
+        for rows in portions(self.rows, ROWS_AT_ONCE):
+            yield partial(_delete_rows, rows)
+
+    def prepare(self, tx: Transaction, step: Step) -> tuple[State, list[Write]] | None:
+        """What the step has to write while the partition is in this state; None where it was rebuilt or purged meanwhile."""
+        partition = partition_of(tx, self.owner_id)
+        if (partition.seq if partition else None) != self.partition:
+            return None
+        return _state(partition), list(step(tx))
+
+    def write(self, tx: Transaction, state: State, write: Write) -> State | None:
+        """Write what was prepared in this state; returns the state after it. None, with nothing written, where it is another."""
+        partition = lock_partition(tx, self.owner_id)
+        if _state(partition) != state:
+            return None
+        deleted = write(tx, partition)
+        if partition is None:
+            return state
+        after = (partition.seq, partition.documents, partition.deleted + deleted, partition.generation + 1)
+        tx.run(_CHANGE, {"partition": partition.seq, "new_deleted": after[2], "new_generation": after[3]})
+        return after
+
+    def positions_in(self, chunk: int, size: int) -> Positions:
+        found: Positions = self.positions[self.positions // size == chunk] % size
+        return found
 
 
-assert POSTING.itemsize == 5  # noqa: S101 - `_postings` writes such records by hand
+def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
+    """The documents to delete from a partition, by the oldest rows of its write buffer, at most so many; None for none.
+
+    The more there are, the more words they share, and each blob is rewritten once for all of them.
+    """
+    deleted: dict[int, list[BufferRow]] = {}
+    added: set[int] = set()
+    for row in write_buffer.oldest(tx, owner_id, most):
+        if not row.is_deleted:
+            added.add(row.document)
+        elif row.document not in added:  # one that was added and deleted in the buffer is left to the flush
+            deleted.setdefault(row.document, []).append(row)
+    if not deleted:
+        return None
+    rows = [row for some in deleted.values() for row in some]
+    partition = partition_of(tx, owner_id)
+    positions = _positions(tx, partition.seq, list(deleted)) if partition else np.zeros(0, dtype=np.int64)
+    terms = {term for row in rows for term in occurrences(row)} if len(positions) else set()
+    seqs, number = tuple([row.seq for row in rows]), partition.seq if partition else None
+    return Deletion(owner_id, number, tuple(deleted), seqs, positions, tuple(sorted(terms)))
+
+
+def _mark_documents(deletion: Deletion, chunks: Sequence[int], tx: Transaction) -> Iterator[Write]:
+    patches: list[dict[str, Any]] = []
+    count = 0
+    for row in tx.all(_SOME_DOCUMENTS, {"partition": deletion.partition, "chunks": list(chunks)}):
+        records = read_documents(row.data).copy()
+        positions = deletion.positions_in(row.chunk, DOCUMENT_CHUNK)
+        count += int(records["alive"][positions].sum())
+        records["alive"][positions] = 0
+        patches.append({"in_partition": deletion.partition, "in_chunk": row.chunk, "new_data": records.tobytes()})
+
+    def write(tx: Transaction, _partition: Any) -> int:
+        tx.run(_PATCH_DOCUMENTS, patches)
+        return count
+
+    yield write
+
+
+def _rewrite_postings(deletion: Deletion, terms: Sequence[str], tx: Transaction) -> Iterator[Write]:
+    """Take the documents out of the postings of these terms; a word that no document has any more leaves the vocabulary."""
+    masks: dict[int, npt.NDArray[np.bool_]] = {}
+    for chunk in _chunks(deletion.positions, POSTING_CHUNK):
+        masks[chunk] = np.zeros(POSTING_CHUNK, dtype=np.bool_)
+        masks[chunk][deletion.positions_in(chunk, POSTING_CHUNK)] = True
+    shorter: list[dict[str, Any]] = []
+    empty: list[dict[str, Any]] = []
+    size = 0
+    wanted = {"partition": deletion.partition, "terms": list(terms), "chunks": sorted(masks)}
+    for row in tx.all(_SOME_POSTINGS, wanted):
+        records = read_postings(row.data)
+        kept = records[~masks[row.chunk][records["position"] % POSTING_CHUNK]]
+        if len(kept) == len(records):
+            continue
+        key = {"in_partition": deletion.partition, "in_term": row.term, "in_chunk": row.chunk}
+        if len(kept):
+            shorter.append({**key, "new_data": kept.tobytes()})
+            size += len(row.data)
+        else:
+            empty.append(key)
+        if size > BYTES_AT_ONCE or len(shorter) + 2 * len(empty) >= ROWS_AT_ONCE:
+            yield partial(_write_postings, shorter, empty)
+            shorter, empty, size = [], [], 0
+    if shorter or empty:
+        yield partial(_write_postings, shorter, empty)
+
+
+def _write_postings(
+    shorter: list[dict[str, Any]], empty: list[dict[str, Any]], tx: Transaction, _partition: Any
+) -> int:
+    tx.run(_PATCH_POSTINGS, shorter)
+    tx.run(_DELETE_POSTINGS, empty)
+    tx.run(_DELETE_TERMS, [{"in_partition": key["in_partition"], "in_term": key["in_term"]} for key in empty])
+    return 0
+
+
+def _clear_vectors(deletion: Deletion, chunk: int, tx: Transaction) -> Iterator[Write]:
+    for row in tx.all(_EMBEDDINGS, {"partition": deletion.partition, "chunk": chunk}):
+        yield partial(_write_vectors, row.embedding, chunk, deletion.positions_in(chunk, VECTOR_CHUNK))
+
+
+def _write_vectors(embedding: str, chunk: int, positions: Positions, tx: Transaction, partition: Any) -> int:
+    key = {"in_partition": partition.seq, "in_embedding": embedding, "in_chunk": chunk}
+    # Read in this transaction, since vectors are added without a change of the partition's generation.
+    if row := tx.first(_VECTORS, key):
+        vectors = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions).copy()
+        vectors[positions[positions < len(vectors)]] = 0
+        tx.run(_PATCH_VECTORS, {**key, "new_data": vectors.tobytes()})
+    return 0
+
+
+def _delete_rows(rows: Sequence[int], _tx: Transaction) -> Iterator[Write]:
+    def write(tx: Transaction, _partition: Any) -> int:
+        write_buffer.delete_rows(tx, rows)
+        return 0
+
+    yield write
+
+
+def _positions(tx: Transaction, partition: int, numbers: Sequence[int]) -> Positions:
+    """The positions of these documents, ascending, of those too that a killed job marked as deleted."""
+    wanted = np.array(numbers, dtype=np.int64)
+    found = [
+        row.chunk * DOCUMENT_CHUNK + np.flatnonzero(np.isin(read_documents(row.data)["number"], wanted))
+        for row in tx.all(_DOCUMENTS, {"partition": partition})
+    ]
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def _chunks(positions: Positions, size: int) -> list[int]:
+    chunks: list[int] = np.unique(positions // size).tolist()
+    return chunks
+
+
+def _state(partition: Any) -> State:
+    return () if partition is None else (partition.seq, partition.documents, partition.deleted, partition.generation)

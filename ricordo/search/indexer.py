@@ -21,7 +21,7 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import FencedStore
 
 if TYPE_CHECKING:  # these need numpy, which a start does not wait for
-    from ricordo.search.deletion import Deletion, Step
+    from ricordo.search.flush import Deletion, Step
 
 log = logging.getLogger(__name__)
 EMBEDDED_AT_ONCE = 256
@@ -153,7 +153,7 @@ class Indexer:
 
     async def _delete_documents(self, owner_id: str) -> int:
         """Take deleted documents out of a partition; returns how many rows of its buffer said that they were."""
-        from ricordo.search.deletion import next_deletion
+        from ricordo.search.flush import next_deletion
 
         deletion = await self.store.read(lambda tx: next_deletion(tx, owner_id, DELETIONS_AT_ONCE))
         if deletion is None:

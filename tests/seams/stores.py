@@ -13,7 +13,7 @@ from sqlalchemy import event, text
 
 from ricordo.runtime import Runtime
 from ricordo.search import flush as flushing
-from ricordo.search.deletion import next_deletion
+from ricordo.search.flush import next_deletion
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from ricordo.search import index
-from ricordo.search.deletion import next_deletion
+from ricordo.search.flush import next_deletion
 from ricordo.search.index import MessageFilter, Query
 from ricordo.search.partitions import PORTION, models_of, partition_of, purge_portion
 from ricordo.search.vectors import add_vectors, next_batch
