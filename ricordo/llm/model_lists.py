@@ -10,6 +10,7 @@ import httpx2
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, EmbeddingInfo, ModelInfo
 from ricordo.errors import ModelError
+from ricordo.llm.openai_compatible import call_headers
 from ricordo.llm.policy import error_from_status, error_from_transport
 from ricordo.llm.provider_table import Provider
 from ricordo.llm.written_calls import read_json
@@ -76,13 +77,11 @@ async def list_models(client: httpx2.AsyncClient, provider: Provider, *, checks_
             headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
         case "google":
             url, headers = f"{base_url}/v1beta/models?pageSize=1000", {"x-goog-api-key": key}
-        case _ if provider.endpoint_type == "azure":
-            url, headers = f"{base_url}/models", {"api-key": key}
-            if not base_url.endswith("/v1"):
+        case _:
+            url, headers = f"{base_url}/models", call_headers(provider.endpoint_type, key)
+            if provider.endpoint_type == "azure" and not base_url.endswith("/v1"):
                 # The only version whose data plane lists deployments, whatever the version is that answers their calls.
                 url = f"{base_url.removesuffix('/openai')}/openai/deployments?api-version=2023-03-15-preview"
-        case _:
-            url, headers = f"{base_url}/models", {"authorization": f"Bearer {key}"} if key else {}
     if checks_key and provider.endpoint_type == "openrouter":
         # OpenRouter shows its list to anybody; this alone proves the key.
         await _get(client, f"{base_url}/key", provider, headers, refusals=(401, 403))

@@ -1,7 +1,6 @@
 """The providers we know, one row each: how the settings configure them, and how organizations bring them with keys of their own."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -154,30 +153,20 @@ def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None
     is_set = key or (url and (row.is_self_hosted or row.name == "openai"))
     if not is_set or not (url or row.base_url or row.adapter in ("bedrock", "vertex")):
         return None
-    provider = Provider(row.name, row.address(url), row.name, row.adapter, key)
-    match row.name:
-        case "openai":
-            return replace(provider, api=settings.openai_api or "auto")
-        case "azure":
-            # Azure's newer address has its version in its path.
-            version = None if provider.base_url.endswith("/v1") else AZURE_API_VERSION
-            return replace(provider, api_version=settings.azure_api_version or version, api="chat")
-        case "ollama":
-            return replace(provider, window=settings.ollama_context_length)
-        case "google_vertex":
-            return replace(provider, location=settings.google_cloud_location)
-        case _:
-            return provider
+    window, location = settings.ollama_context_length, settings.google_cloud_location
+    provider = Provider(row.name, row.address(url), row.name, row.adapter, key, window=window, location=location)
+    if row.name == "openai":
+        return replace(provider, api=settings.openai_api or "auto")
+    if row.name == "azure":
+        # Azure's newer address has its version in its path.
+        version = None if provider.base_url.endswith("/v1") else AZURE_API_VERSION
+        return replace(provider, api_version=settings.azure_api_version or version, api="chat")
+    return provider
 
 
 def _value(settings: ProviderSettings, name: str | None) -> str | None:
     value = getattr(settings, name, None) if name else None
     return value.get_secret_value() if isinstance(value, SecretStr) else value
-
-
-def local_servers(servers: Sequence[Provider], settings: ProviderSettings) -> tuple[Provider, ...]:
-    window = settings.ollama_context_length
-    return tuple(replace(server, window=window) if server.name == "ollama" else server for server in servers)
 
 
 def brought_provider(provider: OrganizationProvider, keys: Keys) -> Provider:

@@ -18,8 +18,7 @@ from ricordo.llm.model_lists import (
     ollama_window,
     probe,
 )
-from ricordo.llm.provider_table import Provider, local_server, local_servers
-from ricordo.settings import ProviderSettings
+from ricordo.llm.provider_table import Provider, local_server
 from tests.support.model_server import Answer, ModelServer, Seen
 
 VLLM = Provider("vllm", "http://127.0.0.1:8000/v1", "vllm")
@@ -195,7 +194,7 @@ async def test_a_loaded_model_has_the_window_it_was_loaded_with() -> None:
 async def test_a_server_that_is_found_is_asked_too() -> None:
     async with ModelServer(ollama) as server, httpx2.AsyncClient() as client:
         here = local_server("ollama", server.port, "/api/tags")
-        (here,) = local_servers([here], ProviderSettings(_env_file=None, ollama_context_length=20_000))
+        here = replace(here, window=20_000)
         listed = await probe(client, here)
         assert listed is not None
         assert {info.name: info.context_window for info in listed.chat} == {"big": 65_536, "small": 20_000}

@@ -15,7 +15,6 @@ from ricordo.llm.model_lists import ModelList, embedding_of, info_of
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import LOCAL_SERVERS, Provider, configured
-from ricordo.llm.provider_table import local_servers as started
 from ricordo.settings import ProviderSettings, Settings
 
 # The model of a built-in feature, for a server where no other is configured or found.
@@ -135,12 +134,9 @@ class Models(Registry[ChatModel]):
         self._settings = settings
         self._policy = policy or policy_from(settings)
         self._connections = Connections(self._policy.timeout)
-        directory = ModelDirectory(
-            (*configured(providers), *extra),
-            self._connections,
-            local_servers=started(local_servers, providers) if settings.find_local_models else (),
-            now=now,
-        )
+        window = providers.ollama_context_length
+        local = [replace(each, window=window) for each in local_servers] if settings.find_local_models else []
+        directory = ModelDirectory((*configured(providers), *extra), self._connections, local_servers=local, now=now)
         super().__init__(directory)
         directory.on_listed.append(self._believe)
         self.embedders = Embedders(settings, directory, self._connections, self._policy)
