@@ -6,12 +6,12 @@ Commands that need a server and find none run one in a thread of their own proce
 import asyncio
 import gc
 import logging
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import typer
@@ -128,18 +128,10 @@ class Server(uvicorn.Server):
         await finish_turns(self._app.state.runtime, must_hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End the server on Ctrl-C and SIGTERM with success; uvicorn would raise them again."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        super().handle_exit(sig, frame)
+        self._captured_signals.clear()
 
 
 class RequestLog:
