@@ -50,8 +50,6 @@ def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, meta
         raise Conflict("This memory was erased a moment ago. Nothing was changed.")
     if chain.head != adoption.expected:
         raise Stale("The memory changed since you fetched it. Fetch and merge first, then push again.")
-    if chain.owner_kind != "user":
-        raise Conflict("Only the memory of a user can be pushed to.")
     now = {block.label: block for block in blocks.of_user(tx, scope, chain.owner_id)}
     after = _after(tx, chain, now, adoption.main, metadata)
     rows: list[dict[str, Any]] = []

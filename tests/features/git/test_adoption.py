@@ -178,6 +178,8 @@ async def test_a_key_that_is_no_persons_is_bound_by_the_policies(store: SqliteSt
 
 async def test_a_push_comes_after_no_newer_write_and_keeps_every_limit(store: SqliteStore, chain: Chain) -> None:
     adoption = await planned(store, chain, *commit_of({**FILES, "human": "Pushed"}, chain.head or b""))
+    with pytest.raises(Conflict, match="erased"):
+        await store.write(lambda tx: adopt(tx, Scope(), "chain-gone", adoption, make.change_metadata()))
     there, rows = await now(store), await counted(store)
     limited = replace(there["human"], limit=10)
     await store.write(lambda tx: blocks.update(tx, there["human"], limited, make.change_metadata()))
@@ -190,12 +192,3 @@ async def test_a_push_comes_after_no_newer_write_and_keeps_every_limit(store: Sq
     with pytest.raises(Stale, match="Fetch and merge first"):
         await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
     assert (await now(store))["human"].value == "Name: Ada"
-
-
-async def test_only_a_users_memory_can_be_pushed_to(store: SqliteStore) -> None:
-    made = make.chain("agent", "agent-1")
-    await store.write(lambda tx: versions.insert_chain(tx, made))
-    with pytest.raises(Conflict, match="Only the memory of a user"):
-        await adopted(store, made, *commit_of(FILES))
-    with pytest.raises(Conflict, match="erased"):
-        await adopted(store, replace(made, id="chain-gone"), *commit_of(FILES))

@@ -17,7 +17,7 @@ from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import queries as remotes
 from ricordo.memory.user_memory import open_memory
 from ricordo.settings import Settings
-from ricordo.storage import history, proposals
+from ricordo.storage import proposals
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from tests.support.git import fsck, git, ids, run_git
@@ -69,17 +69,6 @@ async def world(store: SqliteStore, tmp_path: Path) -> World:
     return made
 
 
-async def test_what_the_owner_commits_there_becomes_her_versions(world: World) -> None:
-    pushed = world.commit(goals="Learn Latin", human="Name: Ada")
-
-    await world.sync()
-
-    assert (await world.ids())[-1] == pushed
-    assert await world.texts() == {"goals": "Learn Latin", "human": "Name: Ada"}
-    newest = await world.store.read(lambda tx: history.get(tx, world.remote.chain_id, pushed))
-    assert (newest.author.kind, newest.author.name) == ("user", "ada")
-
-
 async def test_both_may_go_on_apart_in_different_lines(world: World) -> None:
     theirs = world.commit(human="Name: Ada\nLikes tea\nLives in Milan", garden="Roses")
     await world.put("human", "Name: Ada Lovelace\nLikes tea\nLives in Rome")
@@ -93,6 +82,8 @@ async def test_both_may_go_on_apart_in_different_lines(world: World) -> None:
     }
     assert ids(world.bare) == await world.ids()
     assert git(world.bare, "rev-parse", "main^2") == theirs
+    merge = (await world.versions())[-1]
+    assert (merge.author.kind, merge.author.name) == ("user", "ada")
     assert fsck(world.bare) == ""
 
 
