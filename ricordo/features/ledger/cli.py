@@ -69,8 +69,8 @@ async def _read(settings: Any, by: str, first: str) -> dict[str, Any]:
     from ricordo.domain.clock import SystemClock
     from ricordo.domain.scope import Scope
     from ricordo.errors import NotFound
-    from ricordo.features.ledger.models import LedgerParameters, LedgerResponse
     from ricordo.features.ledger.queries import entries
+    from ricordo.features.ledger.routes import LedgerParameters, LedgerResponse
     from ricordo.features.ledger.service import read_prices, settle
     from ricordo.storage.engine.database import open_store
 

@@ -12,7 +12,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
-from ricordo.features.ledger.models import BudgetResponse, LedgerResponse
+from ricordo.features.ledger.routes import BudgetResponse, LedgerResponse
 from ricordo.features.ledger.service import FILE
 from tests.seams.http import require_fits
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
