@@ -38,6 +38,12 @@ class Day:
         self.scene.says(*lines)
         return self.scene.send(self.tutor, words)
 
+    def proposes(self) -> tuple[Wire, Wire]:
+        """The tutor learns where she lives, and proposes it; returns its answer and the proposal."""
+        answer = self.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
+        (proposal,) = self.ask("get", "student/diffs")
+        return answer, proposal
+
     def prompt(self) -> str:
         return str(self.scene.asked[-1]["messages"][0]["content"])
 
@@ -53,14 +59,13 @@ def day(scene: Scene) -> Day:
 
 
 def test_the_tutor_reads_her_block_and_what_it_wants_to_change_waits_for_her(day: Day) -> None:
-    answer = day.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
+    answer, proposal = day.proposes()
 
     assert "Studies maths." in day.prompt()
     ((status, told),) = returns(answer)
     assert (status, "waits for the owner" in told) == ("success", True)
     block = day.ask("get", "student")
     assert (block["body"], block["pending"]) == (MORNING, 1)
-    (proposal,) = day.ask("get", "student/diffs")
     assert (proposal["author"], proposal["agent_id"], proposal["reasoning"]) == ("Tutor", day.tutor, REASON)
     assert "+Lives in Turin.\n" in proposal["diff"]
     # A proposal is inert: no prompt, no search, no list of the agent's shows it.
@@ -88,8 +93,7 @@ def test_she_compares_edits_and_approves_and_the_tutor_sees_her_words(day: Day) 
 
 
 def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
-    day.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
-    (proposal,) = day.ask("get", "student/diffs")
+    _, proposal = day.proposes()
     approved = day.ask("post", f"student/diffs/{proposal['id']}/approve")
 
     answer = day.tells("Where do I live?", "You live in Turin.")
@@ -108,8 +112,7 @@ def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
 
 
 def test_she_restores_the_morning_and_loses_nothing(day: Day) -> None:
-    day.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
-    (proposal,) = day.ask("get", "student/diffs")
+    _, proposal = day.proposes()
     day.ask("post", f"student/diffs/{proposal['id']}/approve")
     first = day.ask("get", "student/history")[-1]["sha"]
 
@@ -135,7 +138,7 @@ def test_a_whole_run_is_taken_back(day: Day) -> None:
 
 
 def test_all_of_it_goes_with_her(day: Day) -> None:
-    day.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
+    day.proposes()
     whole = day.scene.http.get(f"/users/{day.user}/export")
 
     archive = zipfile.ZipFile(io.BytesIO(whole.content))

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,17 +120,9 @@ async def leftovers(stage: Stage, agent: str) -> list[str]:
     """The tables that still know the agent."""
     columns = {"messages": "agent_id", "runs": "agent_id", "steps": "agent_id", "search_buffer": "owner_id"}
     columns |= {"agents": "id", "conversations": "agent_id", "search_partitions": "owner_id"}
-
-    def find(tx: Transaction) -> list[str]:
-        return [
-            table
-            for table, column in columns.items()
-            if tx.all(text(f"SELECT 1 FROM {table} WHERE {column} = '{agent}'"))  # noqa: S608 - our own names
-        ]
-
-    store = stage.store
-    assert isinstance(store, PostgresStore)
-    return await store.read(find)
+    found = [f"SELECT '{table}' FROM {table} WHERE {column} = '{agent}'" for table, column in columns.items()]  # noqa: S608
+    sql = " UNION ALL ".join(found)
+    return await stage.store.read(lambda tx: [row[0] for row in tx.all(text(sql))])
 
 
 async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
@@ -152,27 +145,23 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
     assert [tuple(row) for row in rows] == [(agent.id, len(said))]
 
 
-class Frozen:
+@asynccontextmanager
+async def frozen(store: PostgresStore, sql: str) -> AsyncIterator[None]:
     """A server that stands still in the middle of a transaction which has changed this row."""
+    stands, thawed = threading.Event(), threading.Event()
 
-    def __init__(self, store: PostgresStore, sql: str) -> None:
-        self._store = store
-        self._sql = sql
-        self._stands = threading.Event()
-        self._thawed = threading.Event()
+    def work(tx: Transaction) -> None:
+        tx.run(text(sql))
+        stands.set()
+        thawed.wait(LIMIT)
 
-    async def __aenter__(self) -> None:
-        def work(tx: Transaction) -> None:
-            tx.run(text(self._sql))
-            self._stands.set()
-            self._thawed.wait(LIMIT)
-
-        self._task = asyncio.ensure_future(self._store.write(work))
-        assert await asyncio.to_thread(self._stands.wait, LIMIT)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._thawed.set()
-        await self._task
+    task = asyncio.ensure_future(store.write(work))
+    assert await asyncio.to_thread(stands.wait, LIMIT)
+    try:
+        yield
+    finally:
+        thawed.set()
+        await task
 
 
 async def test_a_server_that_froze_while_it_wrote_does_not_keep_the_runs_of_others_from_healing(
@@ -185,7 +174,7 @@ async def test_a_server_that_froze_while_it_wrote_does_not_keep_the_runs_of_othe
     for run in open_runs:
         await store.write(lambda tx, run=run: runs.open_run(tx, replace(run, status="running", ended_at=None)))  # type: ignore[misc]
     clock.advance(LEASE / SECOND + 1)
-    async with Frozen(other, f"UPDATE runs SET step_count = 7 WHERE id = '{open_runs[0].id}'"):  # noqa: S608
+    async with frozen(other, f"UPDATE runs SET step_count = 7 WHERE id = '{open_runs[0].id}'"):  # noqa: S608
         closed = await asyncio.wait_for(store.write(close_expired), 3)
         assert [run.id for run in closed] == [open_runs[1].id]
     assert [run.id for run in await store.write(close_expired)] == [open_runs[0].id]
@@ -198,7 +187,7 @@ async def test_a_server_that_froze_while_it_wrote_does_not_keep_the_jobs_of_othe
     await store.write(lambda tx: [jobs.add(tx, job) for job in added])
     await store.write(lambda tx: [jobs.claim_one(tx, "dead", job.id) for job in added])
     clock.advance(60)
-    async with Frozen(other, f"UPDATE jobs SET progress = '{{}}' WHERE id = '{added[0].id}'"):  # noqa: S608
+    async with frozen(other, f"UPDATE jobs SET progress = '{{}}' WHERE id = '{added[0].id}'"):  # noqa: S608
         freed = await asyncio.wait_for(store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND)), 3)
         assert [job.id for job in freed] == [added[1].id]
     freed = await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND))

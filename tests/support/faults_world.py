@@ -95,18 +95,17 @@ class _Mortal(Coroutine[Any, Any, Any]):
         self.__name__ = self.__qualname__
 
     def send(self, value: Any) -> Any:
+        return self._advance(self._inner.send, value)
+
+    def throw(self, *what: Any) -> Any:
+        return self._advance(self._inner.throw, *what)
+
+    def _advance(self, step: Callable[..., Any], *given: Any) -> Any:
         if self._life.is_frozen and not self._life.is_buried:
             never = asyncio.get_running_loop().create_future()
             never._asyncio_future_blocking = True
             return never
-        yielded = self._inner.send(value)
-        self._life.suspended()
-        return yielded
-
-    def throw(self, *what: Any) -> Any:
-        if self._life.is_frozen and not self._life.is_buried:
-            return self.send(None)
-        yielded = self._inner.throw(*what)
+        yielded = step(*given)
         self._life.suspended()
         return yielded
 

@@ -6,7 +6,7 @@ nobody leads to is left, and so it is found as a beginning.
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -59,96 +59,69 @@ def sources() -> dict[str, ast.Module]:
     return {path.relative_to(_ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in paths}
 
 
-@dataclass
-class _Module:
-    name: str
-    tree: ast.Module
-    # What a name of the module stands for: a function, a class or a module of the package.
-    known: dict[str, str] = field(default_factory=dict)
+class _Package:
+    """What each module's names stand for (functions, classes and modules of the package), and the functions' bodies."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, str]] = {}
+        self.bodies: dict[str, tuple[str, str, _Function]] = {}
+        self.methods: dict[str, list[str]] = {}
+        for path, tree in sources().items():
+            if module := path.removesuffix(".py").removesuffix("/__init__").replace("/", "."):
+                self._read(module, tree)
+
+    def _read(self, module: str, tree: ast.Module) -> None:
+        known = self.known[module] = dict(_imported(tree))
+        for node in tree.body:
+            if not isinstance(node, _Function | ast.ClassDef):
+                continue
+            name = known[node.name] = f"{module}.{node.name}"
+            if isinstance(node, _Function):
+                self.bodies[name] = (module, "", node)
+                continue
+            for inner in node.body:
+                if isinstance(inner, _Function):
+                    self.bodies[f"{name}.{inner.name}"] = (module, name, inner)
+                    self.methods.setdefault(name, []).append(f"{name}.{inner.name}")
+
+    def named(self, name: str) -> Iterator[str]:
+        """The functions that a function's body names; to make an object leads to what runs then."""
+        module, owner, body = self.bodies[name]
+        nodes, known = list(ast.walk(body)), self.known[module]
+        own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        for node in nodes:
+            if isinstance(node, ast.Name) and node.id not in own and (target := known.get(node.id)):
+                yield from self._reached(self._whole(target))
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                if target := known.get(node.value.id):
+                    yield from self._reached(self._whole(f"{self._whole(target)}.{node.attr}"))
+                elif node.value.id == "self" and f"{owner}.{node.attr}" in self.bodies:
+                    yield f"{owner}.{node.attr}"
+
+    def _whole(self, target: str) -> str:
+        """The function or class itself, where the name is one that a package only passes on."""
+        home, _, name = target.rpartition(".")
+        passed = self.known.get(home, {}).get(name, target)
+        return target if passed == target else self._whole(passed)
+
+    def _reached(self, target: str) -> Iterable[str]:
+        return [target] if target in self.bodies else self.methods.get(target, [])
 
 
-def package() -> Graph:
-    """The graph of the whole package."""
-    modules = {name: _Module(name, tree) for path, tree in sources().items() if (name := _name_of(path))}
-    for module in modules.values():
-        module.known = dict(_imported(module)) | {
-            node.name: f"{module.name}.{node.name}"
-            for node in module.tree.body
-            if isinstance(node, _Function | ast.ClassDef)
-        }
-    bodies = {name: body for module in modules.values() for name, body in _functions(module)}
-    methods: dict[str, list[str]] = {}
-    for name, (_, owner, _) in bodies.items():
-        methods.setdefault(owner, []).append(name)
-    graph = Graph()
-    for name, (module, owner, body) in bodies.items():
-        graph.leads_to[name] = set(_named(module, owner, body, modules, bodies, methods))
-        if any("router." in ast.unparse(decorator) for decorator in body.decorator_list):
-            graph.routed.add(name)
-    return graph
-
-
-_Body = tuple[_Module, str, _Function]
-
-
-def _name_of(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _imported(module: _Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(module.tree):
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ricordo"):
             home = (node.module or "").removeprefix("ricordo").removeprefix(".")
             for alias in node.names:
                 yield alias.asname or alias.name, f"{home}.{alias.name}".removeprefix(".")
 
 
-def _functions(module: _Module) -> Iterator[tuple[str, _Body]]:
-    for node in module.tree.body:
-        if isinstance(node, _Function):
-            yield f"{module.name}.{node.name}", (module, "", node)
-        elif isinstance(node, ast.ClassDef):
-            owner = f"{module.name}.{node.name}"
-            for inner in node.body:
-                if isinstance(inner, _Function):
-                    yield f"{owner}.{inner.name}", (module, owner, inner)
-
-
-def _named(
-    module: _Module,
-    owner: str,
-    body: _Function,
-    modules: Mapping[str, _Module],
-    bodies: Mapping[str, _Body],
-    methods: Mapping[str, list[str]],
-) -> Iterator[str]:
-    """The functions that a function's body names; to make an object leads to what runs then."""
-    nodes = list(ast.walk(body))
-    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    for node in nodes:
-        if isinstance(node, ast.Name) and node.id not in own and (target := module.known.get(node.id)):
-            yield from _reached(_whole(target, modules), bodies, methods)
-        elif isinstance(node, ast.Attribute):
-            target = _dotted(module, node, modules)
-            if target:
-                yield from _reached(target, bodies, methods)
-            elif isinstance(node.value, ast.Name) and node.value.id == "self" and f"{owner}.{node.attr}" in bodies:
-                yield f"{owner}.{node.attr}"
-
-
-def _whole(target: str, modules: Mapping[str, _Module]) -> str:
-    """The function or class itself, where the name is one that a package only passes on."""
-    home, _, name = target.rpartition(".")
-    if home in modules and (passed := modules[home].known.get(name)) and passed != target:
-        return _whole(passed, modules)
-    return target
-
-
-def _dotted(module: _Module, node: ast.Attribute, modules: Mapping[str, _Module]) -> str | None:
-    if isinstance(node.value, ast.Name) and (target := module.known.get(node.value.id)):
-        return _whole(f"{_whole(target, modules)}.{node.attr}", modules)
-    return None
-
-
-def _reached(target: str, bodies: Mapping[str, _Body], methods: Mapping[str, list[str]]) -> Iterable[str]:
-    return [target] if target in bodies else methods.get(target, [])
+def package() -> Graph:
+    """The graph of the whole package."""
+    found = _Package()
+    routed = {
+        name
+        for name, (_, _, body) in found.bodies.items()
+        if any("router." in ast.unparse(decorator) for decorator in body.decorator_list)
+    }
+    return Graph({name: set(found.named(name)) for name in found.bodies}, routed)
