@@ -9,10 +9,10 @@ from ricordo.agents.agent_types import chosen_system
 from ricordo.agents.conversations import DEFAULT, effective, resolve_conversation
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, given, note, whole_agent
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
 from ricordo.api.messages import new_message
 from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate, ContextResponse
-from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import Agent, CompactionSettings

@@ -75,11 +75,6 @@ class Paging:
 Paged = Annotated[Paging, Depends()]
 
 
-def given(**columns: Any) -> Json:
-    """Return the columns that are asked for."""
-    return {name: value for name, value in columns.items() if value is not None}
-
-
 def answer(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status_code=status, media_type="application/json")
 

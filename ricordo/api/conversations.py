@@ -54,7 +54,7 @@ from ricordo.domain.agent import CompactionSettings, Conversation
 from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.message import CompactionPart
 from ricordo.domain.model import ModelSettings
-from ricordo.errors import Invalid, NotFound, Unsupported
+from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, conversations
 from ricordo.storage.conversations import ConversationFilter, OrderBy
 from ricordo.storage.engine.repository import Page
@@ -70,6 +70,11 @@ AgentId = Annotated[str | None, Query(description='Whose conversation, where it 
 class ConversationFields(RequestModel):
     """What both a new conversation and a change of one may have."""
 
+    unsupported = ("isolated_block_labels",)
+    reasons = {  # noqa: RUF012 - a class variable of the base
+        "isolated_block_labels": "isolated_block_labels is not supported: all conversations of an agent share its blocks."
+    }
+
     summary: str | None = None
     description: str | None = None
     model: str | None = None
@@ -81,13 +86,6 @@ class ConversationFields(RequestModel):
 
     def own_settings(self) -> dict[str, Any]:
         return self.model_settings.changes() if self.model_settings else {}
-
-    def refuse_unsupported(self) -> None:
-        """Raise Unsupported where the request asks for something this version does not do."""
-        if self.isolated_block_labels:
-            raise Unsupported(
-                "isolated_block_labels is not supported: all conversations of an agent share its blocks. Leave it out."
-            )
 
 
 class ConversationRequest(ConversationFields):
@@ -146,13 +144,13 @@ class ConversationSendRequest(SendRequest):
 class RecompileRequest(RequestModel):
     """Which agent's own conversation is meant."""
 
+    unsupported = ("compaction_settings",)
+    reasons = {  # noqa: RUF012 - a class variable of the base
+        "compaction_settings": "Recompiling a prompt compacts nothing: compaction_settings has no effect."
+    }
+
     agent_id: str | None = None
     compaction_settings: dict[str, Any] | None = None
-
-    def refuse_unsupported(self) -> None:
-        """Raise Unsupported where the request asks for something this version does not do."""
-        if self.compaction_settings:
-            raise Unsupported("Recompiling a prompt compacts nothing: compaction_settings has no effect. Leave it out.")
 
 
 @dataclass(frozen=True, slots=True)

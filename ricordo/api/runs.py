@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query
 
-from ricordo.api.call import Here, Paged, Paging, RequestContext, given, note
-from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.call import Here, Paged, Paging, RequestContext, note
+from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.models.memory import LineageResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
 from ricordo.api.models.runs import (

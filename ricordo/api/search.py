@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
@@ -29,6 +29,11 @@ _SPOKEN: tuple[str, ...] = ("user", "assistant")
 class _SearchRequest(RequestModel):
     """What all searches share."""
 
+    unsupported = ("project_id", "template_id")
+    reasons: ClassVar = {
+        name: f"Filtering by {name} is not supported by this version of Ricordo." for name in unsupported
+    }
+
     query: str | None = None
     search_mode: Literal["vector", "fts", "hybrid"] = "hybrid"
     limit: int = Field(50, ge=1, le=100)
@@ -37,11 +42,6 @@ class _SearchRequest(RequestModel):
     agent_id: str | None = None
     project_id: str | None = None
     template_id: str | None = None
-
-    def refuse_unsupported(self) -> None:
-        for name in ("project_id", "template_id"):
-            if getattr(self, name):
-                raise Unsupported(f"Filtering by {name} is not supported by this version of Ricordo. Leave it out.")
 
     def span(self, where: tzinfo) -> tuple[int | None, int | None]:
         """Return the first and the last wanted timestamp, in microseconds UTC; raises Invalid."""

@@ -37,9 +37,7 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 @asynccontextmanager
-async def face(
-    store: SqliteStore, models: Models, cipher: Secret
-) -> AsyncIterator[tuple[httpx2.AsyncClient, OrganizationProviders]]:
+async def face(store: SqliteStore, models: Models, cipher: Secret) -> AsyncIterator[httpx2.AsyncClient]:
     """The routes on a store; the header x-org names the organization that asks."""
     owned = OrganizationProviders(
         models,
@@ -59,7 +57,7 @@ async def face(
 
     app.dependency_overrides[_call] = caller
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
-        yield client, owned
+        yield client
     await owned.close()
 
 
@@ -72,21 +70,9 @@ async def models(tmp_path: Path) -> AsyncIterator[Models]:
 
 
 @pytest.fixture
-async def opened(
-    store: SqliteStore, models: Models, tmp_path: Path
-) -> AsyncIterator[tuple[httpx2.AsyncClient, OrganizationProviders]]:
-    async with face(store, models, Secret(tmp_path)) as both:
-        yield both
-
-
-@pytest.fixture
-def http(opened: tuple[httpx2.AsyncClient, OrganizationProviders]) -> httpx2.AsyncClient:
-    return opened[0]
-
-
-@pytest.fixture
-def owned(opened: tuple[httpx2.AsyncClient, OrganizationProviders]) -> OrganizationProviders:
-    return opened[1]
+async def http(store: SqliteStore, models: Models, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    async with face(store, models, Secret(tmp_path)) as client:
+        yield client
 
 
 def held_in(folder: Path) -> bytes:
@@ -166,9 +152,8 @@ async def test_a_check_asks_the_provider_and_stores_nothing(http: httpx2.AsyncCl
     assert server.requests[-1].path.endswith("/key")
 
 
-async def test_a_refresh_reads_the_list_anew_and_says_when(
-    http: httpx2.AsyncClient, owned: OrganizationProviders, server: ModelServer
-) -> None:
+async def test_a_refresh_reads_the_list_anew_and_says_when(http: httpx2.AsyncClient, server: ModelServer) -> None:
+    owned = http._transport.app.state.runtime.organization_providers  # type: ignore[attr-defined]
     server.push(LISTED)
     wire = await made(http, server)
     assert wire["last_synced"] is None
@@ -228,7 +213,7 @@ async def test_a_key_of_another_server_is_named_and_can_be_replaced(
     http: httpx2.AsyncClient, store: SqliteStore, models: Models, server: ModelServer, tmp_path: Path
 ) -> None:
     path = f"/v1/providers/{(await made(http, server))['id']}"
-    async with face(store, models, Secret(tmp_path / "other")) as (copy, _):
+    async with face(store, models, Secret(tmp_path / "other")) as copy:
         assert (await copy.get(path)).status_code == 200
         for response in (await copy.post(f"{path}/check"), await copy.patch(path, json={"api_version": "1"})):
             assert response.status_code == 503

@@ -26,6 +26,7 @@ from ricordo.api.models.memory import BlockRequest, BlockResponse
 from ricordo.api.models.messages import MessageFormat, StoredMessageFields, message_responses
 from ricordo.api.models.models import (
     EmbeddingConfigResponse,
+    EmbeddingFields,
     ModelConfigRequest,
     ModelConfigResponse,
     ModelSettingsRequest,
@@ -111,7 +112,7 @@ class CompactResponse(ResponseModel):
     num_messages_after: Annotated[int, From("messages_after")]
 
 
-class AgentFields(RequestModel):
+class AgentFields(EmbeddingFields):
     """What both a new agent and a change of one may have."""
 
     unsupported = (
@@ -123,10 +124,8 @@ class AgentFields(RequestModel):
     description: str | None = None
     metadata: dict[str, Any] | None = None
     model: str | None = None
-    embedding: str | None = None
     model_settings: ModelSettingsRequest | None = None
     llm_config: ModelConfigRequest | None = None
-    embedding_config: ModelConfigRequest | None = None
     context_window_limit: int | None = Field(None, ge=4096, le=MAX_COUNT)
     system: str | None = None
     tool_ids: list[str] | None = None
@@ -155,11 +154,6 @@ class AgentFields(RequestModel):
     def model_handle(self) -> str | None:
         """The model's handle, also where an older client gives a whole `llm_config`."""
         return self.model or (self.llm_config.full_handle if self.llm_config else None)
-
-    @property
-    def embedding_handle(self) -> str | None:
-        """The embedding model's handle, also where an older client gives a whole `embedding_config`."""
-        return self.embedding or (self.embedding_config.full_handle if self.embedding_config else None)
 
 
 class AgentRequest(AgentFields):

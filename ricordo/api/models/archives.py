@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, RequestPart, ResponseModel, Timestamp, date
-from ricordo.api.models.models import EmbeddingConfigResponse, ModelConfigRequest
+from ricordo.api.models.models import EmbeddingConfigResponse, EmbeddingFields
 from ricordo.domain.clock import parse_timestamp
 from ricordo.errors import Invalid
 
@@ -30,18 +30,11 @@ class ArchiveUpdate(RequestModel):
     metadata: dict[str, Any] | None = None
 
 
-class ArchiveRequest(ArchiveUpdate):
+class ArchiveRequest(ArchiveUpdate, EmbeddingFields):
     """An archive to create."""
 
     name: str = Field(min_length=1, max_length=256)
-    embedding: str | None = None
-    embedding_config: ModelConfigRequest | None = None
     vector_db_provider: str = "native"
-
-    @property
-    def embedding_handle(self) -> str | None:
-        """The embedding model's handle, also where an older client gives a whole `embedding_config`."""
-        return self.embedding or (self.embedding_config.full_handle if self.embedding_config else None)
 
 
 class PassageItem(RequestPart):

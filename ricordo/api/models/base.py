@@ -1,7 +1,7 @@
 """What all request and response models share, how an answer is made from its model, and the answers of no noun."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -51,6 +51,11 @@ def hex_of(id: bytes | None) -> str | None:
     return id.hex() if id else None
 
 
+def given(**values: Any) -> Json:
+    """Return the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 class RequestPart(BaseModel):
     """The base of what requests are made of. Unknown fields pass, since newer clients send some."""
 
@@ -64,12 +69,16 @@ class RequestModel(RequestPart):
     model_config = ConfigDict(defer_build=False)
     unsupported: ClassVar[tuple[str, ...]] = ()
     """Fields that clients know and this version does not act on: they are refused by name unless they are empty."""
+    reasons: ClassVar[Mapping[str, str]] = {}
+    """Why, where there is more to say than that it is not supported."""
 
     def refuse_unsupported(self) -> None:
         """Raise Unsupported where the request asks for something this version does not do."""
         for name in self.unsupported:
             if getattr(self, name, None):
-                raise Unsupported(f"{name} is not supported by this version of Ricordo. Leave it out.")
+                raise Unsupported(
+                    f"{self.reasons.get(name, f'{name} is not supported by this version of Ricordo.')} Leave it out."
+                )
 
     @model_validator(mode="before")
     @classmethod

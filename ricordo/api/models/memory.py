@@ -1,6 +1,5 @@
 """Request and response models of memory: blocks of agents and of users, versions, proposals, decisions, and what an answer knew."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -87,8 +86,8 @@ class BlockSettings(RequestModel):
     metadata: dict[str, Any] | None = None
 
     def settings(self) -> dict[str, Any]:
-        sent = {name: getattr(self, name) for name in BlockSettings.model_fields if name in self.model_fields_set}
-        return {name: value for name, value in sent.items() if value is not None or name in _CLEARED}
+        sent = [name for name in BlockSettings.model_fields if name in self.model_fields_set]
+        return {name: value for name in sent if (value := getattr(self, name)) is not None or name in _CLEARED}
 
 
 _CLEARED = ("title", "description", "schema_ref", "agent_id", "course")
@@ -158,18 +157,6 @@ def _name(author: Actor) -> str:
     return author.name or author.id
 
 
-def _hex_ids(ids: Sequence[bytes]) -> list[str]:
-    return [id.hex() for id in ids]
-
-
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-def _ids(proposals: Sequence[Proposal]) -> list[str]:
-    return [proposal.id for proposal in proposals]
-
-
 class UserBlockResponse(ResponseModel):
     """A block of a user's memory. `version` is the id of the version that gave it its text; `pending` counts open proposals."""
 
@@ -204,8 +191,8 @@ class VersionResponse(ResponseModel):
     label: str
     old_label: str | None
     number: int
-    parents: Annotated[list[str], From(convert=_hex_ids)]
-    is_deleted: Annotated[bool, From("blob", _is_none)]
+    parents: Annotated[list[str], From(convert=lambda ids: [id.hex() for id in ids])]
+    is_deleted: Annotated[bool, From("blob", lambda blob: blob is None)]
     is_untrusted: bool
     approved_by: str | None
     proposal_id: str | None
@@ -303,7 +290,7 @@ class UndoneResponse(ResponseModel):
 
     run_id: str
     blocks: list[UndoneBlockResponse]
-    withdrawn: Annotated[list[str], From(convert=_ids)]
+    withdrawn: Annotated[list[str], From(convert=lambda proposals: [one.id for one in proposals])]
 
 
 class ContextBlockResponse(ResponseModel):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from ricordo.api.models.base import MAX_COUNT, From, Json, RequestPart, ResponseModel
+from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, RequestPart, ResponseModel
 from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
 from ricordo.errors import Unsupported
 
@@ -70,6 +70,18 @@ class ModelConfigRequest(RequestPart):
         name = self.model or self.embedding_model
         provider = self.provider_name or self.embedding_endpoint_type or "openai"
         return self.handle or (f"{provider}/{name}" if name else None)
+
+
+class EmbeddingFields(RequestModel):
+    """An embedding model, by its handle or as an older client names it."""
+
+    embedding: str | None = None
+    embedding_config: ModelConfigRequest | None = None
+
+    @property
+    def embedding_handle(self) -> str | None:
+        """The embedding model's handle, also where an older client gives a whole `embedding_config`."""
+        return self.embedding or (self.embedding_config.full_handle if self.embedding_config else None)
 
 
 def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:

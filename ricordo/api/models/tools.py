@@ -1,17 +1,29 @@
 """Request and response models of tools and of rules about them, in the nine forms of `letta-client`."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+import orjson
 
-from ricordo.api.models.base import MAX_COUNT, AuthorFields, From, Json, RequestModel, RequestPart
+from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, given
 from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import parse_rule
 
-_MAX_NAMES = 1_000
-_Name = Annotated[str, Field(min_length=1, max_length=200)]
-_COMMON = {"tool_name", "type", "prompt_template"}
+# What each type of rule has beside its tool and its prompt, and the options by which a type is known.
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "run_first": ("args",),
+    "conditional": ("child_output_mapping", "default_child", "require_output_mapping"),
+    "constrain_child_tools": ("children", "child_arg_nodes"),
+    "max_count_per_step": ("max_count_limit",),
+    "parent_last_tool": ("children",),
+}
+_TELLING: Mapping[str, str] = {
+    "child_output_mapping": "conditional",
+    "max_count_limit": "max_count_per_step",
+    "child_arg_nodes": "constrain_child_tools",
+}
+_LONGEST_RULE = 300_000
 
 
 class ToolResponse(AuthorFields):
@@ -41,107 +53,28 @@ class ToolApprovalRequest(RequestModel):
     requires_approval: bool
 
 
-class RuleRequest(RequestPart):
-    """What all rules have; what else a client sends is ignored."""
-
-    tool_name: _Name
-    prompt_template: str | None = Field(None, max_length=100_000)
-
-
-class PlainRule(RuleRequest):
-    """A rule without options: a call of the tool ends the turn, is followed by another step, is required or needs approval."""
-
-    type: Literal["exit_loop", "continue_loop", "required_before_exit", "requires_approval"]
-
-
-class RunFirstRule(RuleRequest):
-    """A turn begins with this tool."""
-
-    type: Literal["run_first"]
-    args: dict[str, Any] | None = None
-
-
-class ConditionalRule(RuleRequest):
-    """What the tool returned decides which tool comes next."""
-
-    type: Literal["conditional"]
-    child_output_mapping: dict[str, _Name] = Field(min_length=1, max_length=_MAX_NAMES)
-    default_child: _Name | None = None
-    require_output_mapping: bool = False
-
-
-class ChildArguments(RequestPart):
-    """Arguments that are filled in for one child."""
-
-    name: _Name
-    args: dict[str, Any] | None = None
-
-
-class ChildToolsRule(RuleRequest):
-    """Right after the tool comes one of its children."""
-
-    type: Literal["constrain_child_tools"]
-    children: list[_Name] = Field(min_length=1, max_length=_MAX_NAMES)
-    child_arg_nodes: list[ChildArguments] | None = None
-
-
-class MaxCountRule(RuleRequest):
-    """The tool is called so many times a turn at most."""
-
-    type: Literal["max_count_per_step"]
-    max_count_limit: int = Field(ge=0, le=MAX_COUNT)
-
-
-class ParentToolRule(RuleRequest):
-    """The children are called right after the tool and at no other time."""
-
-    type: Literal["parent_last_tool"]
-    children: list[_Name] = Field(min_length=1, max_length=_MAX_NAMES)
-
-
-_ANY_RULE: TypeAdapter[RuleRequest] = TypeAdapter(
-    Annotated[
-        RunFirstRule | PlainRule | ConditionalRule | ChildToolsRule | MaxCountRule | ParentToolRule,
-        Field(discriminator="type"),
-    ]
-)
-
-
 def read_rule(sent: dict[str, Any]) -> ToolRule:
-    """Return the rule that was sent. Raises Invalid for an unknown type and for options that cannot be."""
-    try:
-        rule: Any = _ANY_RULE.validate_python(_typed(sent))
-    except ValidationError as error:
-        raise Invalid(_faults(sent, error)) from error
-    made = ToolRule(
-        rule.tool_name, rule.type, rule.prompt_template, rule.model_dump(exclude=_COMMON, exclude_none=True)
-    )
-    parse_rule(made)
-    return made
+    """Return the rule that was sent; fields of no rule are ignored. Raises Invalid for a rule that cannot be.
+
+    The type may be left out where it follows from the options.
+    """
+    kind: Any = sent.get("type") or next((kind for option, kind in _TELLING.items() if option in sent), None)
+    options = {name: sent[name] for name in _OPTIONS.get(str(kind), ()) if sent.get(name) is not None}
+    name, template, nodes = sent.get("tool_name"), sent.get("prompt_template"), options.get("child_arg_nodes", [])
+    are_objects = isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes)
+    if not isinstance(template or "", str) or not are_objects:
+        sentence = "prompt_template has to be a text, and child_arg_nodes a list of objects"
+        raise Invalid(f"The tool rule for {name} is not right: {sentence}.")
+    if len(orjson.dumps([name, template, options])) > _LONGEST_RULE:
+        raise Invalid(f"The tool rule for {str(name)[:200]} is too long: {_LONGEST_RULE} characters are the most.")
+    if kind == "conditional":
+        options.setdefault("require_output_mapping", False)
+    if nodes:
+        options["child_arg_nodes"] = [given(name=node.get("name"), args=node.get("args")) for node in nodes]
+    rule = ToolRule(name, kind if isinstance(kind, str) else "", template, options)  # type: ignore[arg-type]
+    parse_rule(rule)
+    return rule
 
 
 def rule_response(rule: ToolRule) -> Json:
     return {"tool_name": rule.tool_name, "type": rule.type, "prompt_template": rule.prompt_template, **rule.options}
-
-
-def _typed(rule: dict[str, Any]) -> dict[str, Any]:
-    """Add the type, which clients may leave out where it follows from the options."""
-    if not isinstance(rule, dict) or rule.get("type") is not None:
-        return rule
-    for option, kind in (
-        ("child_output_mapping", "conditional"),
-        ("max_count_limit", "max_count_per_step"),
-        ("child_arg_nodes", "constrain_child_tools"),
-    ):
-        if option in rule:
-            return {**rule, "type": kind}
-    return rule
-
-
-def _faults(rule: Any, error: ValidationError) -> str:
-    name = rule.get("tool_name") if isinstance(rule, dict) else None
-    faults = "; ".join(
-        f"{'.'.join(str(place) for place in fault['loc'][1:] or fault['loc']) or 'type'}: {fault['msg']}"
-        for fault in error.errors(include_url=False, include_input=False, include_context=False)
-    )
-    return f"The tool rule{f' for {name}' if isinstance(name, str) else ''} is not right: {faults}."

@@ -133,22 +133,26 @@ def test_what_a_client_leaves_out_is_told_from_the_options() -> None:
     assert read_rule({"type": "exit_loop", "tool_name": "a", "id": "tool_rule-1"}) == ToolRule("a", "exit_loop")
 
 
-IMPOSSIBLE_RULES: list[tuple[Any, str]] = [
-    ({"tool_name": "a", "type": "sometimes"}, "rule for a is not right: .*'run_first'"),
-    ({"tool_name": "a", "children": ["b"]}, "type"),
-    ({"type": "exit_loop"}, "tool_name: Field required"),
-    ({"type": "exit_loop", "tool_name": ""}, "tool_name"),
+IMPOSSIBLE_RULES: list[tuple[dict[str, Any], str]] = [
+    ({"tool_name": "a", "type": "sometimes"}, 'rule for a has the unknown type "sometimes". Use one of: run_first'),
+    ({"tool_name": "a", "type": ["exit_loop"]}, "unknown type"),
+    ({"tool_name": "a", "children": ["b"]}, "unknown type"),
+    ({"type": "exit_loop"}, "names no tool"),
+    ({"type": "exit_loop", "tool_name": ""}, "names no tool"),
+    ({"type": "exit_loop", "tool_name": 5}, "names no tool"),
+    ({"type": "exit_loop", "tool_name": "a", "prompt_template": 5}, "prompt_template has to be a text"),
+    ({"type": "exit_loop", "tool_name": "a", "prompt_template": "x" * 300_000}, "is too long"),
     ({"type": "constrain_child_tools", "tool_name": "a", "children": []}, "children"),
     ({"type": "constrain_child_tools", "tool_name": "a", "children": "b"}, "children"),
-    ({"type": "parent_last_tool", "tool_name": "a"}, "children: Field required"),
+    (
+        {"type": "constrain_child_tools", "tool_name": "a", "children": ["b"], "child_arg_nodes": "b"},
+        "a list of objects",
+    ),
+    ({"type": "parent_last_tool", "tool_name": "a"}, "children"),
     ({"type": "conditional", "tool_name": "a", "child_output_mapping": {}}, "child_output_mapping"),
     ({"type": "max_count_per_step", "tool_name": "a", "max_count_limit": -1}, "max_count_limit"),
     ({"type": "run_first", "tool_name": "a", "args": [1]}, "args"),
-    (
-        {"type": "constrain_child_tools", "tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "c"}]},
-        "not among its children",
-    ),
-    ("exit_loop", "not right"),
+    ({"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "c"}]}, "not among its children"),
 ]
 
 
