@@ -171,21 +171,13 @@ def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelReques
     parts = [own for group in _grouped(response.parts) for own in _our_parts(group, info.provider)]
     if refusal := (response.provider_details or {}).get("refusal"):  # OpenAI's, which the library takes out of the text
         parts = [TextPart(str(refusal))]
-    usage = response.usage
-    reply = ModelReply(
-        parts=tuple(parts),
-        usage=Usage(
-            prompt_tokens=usage.input_tokens,
-            completion_tokens=usage.output_tokens,
-            cached_tokens=usage.cache_read_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            reasoning_tokens=usage.details.get("reasoning_tokens") or usage.details.get("thoughts_tokens"),
-        ),
-        finish="stop"
-        if refusal or _own_reason(response) in _PAUSES
-        else _FINISHES.get(response.finish_reason, "unknown"),
-        model=response.model_name or info.name,
-    )
+    counted = response.usage
+    thought = counted.details.get("reasoning_tokens") or counted.details.get("thoughts_tokens")
+    cached, written = counted.cache_read_tokens, counted.cache_write_tokens
+    usage = Usage(counted.input_tokens, counted.output_tokens, cached, written, thought)
+    has_ended = refusal or _own_reason(response) in _PAUSES
+    finish = "stop" if has_ended else _FINISHES.get(response.finish_reason, "unknown")
+    reply = ModelReply(tuple(parts), usage, finish, response.model_name or info.name)
     return reply if reply.usage.total_tokens else replace(reply, usage=estimated_usage(request, reply))
 
 

@@ -171,16 +171,20 @@ async def test_each_reason_to_stop_has_its_word(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "OTHER"])
-async def test_a_call_that_gemini_could_not_write_is_asked_for_again(
-    model: ChatModel, server: ModelServer, waits: Waits, reason: str, stream: bool
+async def test_an_answer_without_content_or_candidate_is_asked_for_again(
+    model: ChatModel, server: ModelServer, waits: Waits, stream: bool
 ) -> None:
-    broken = gemini(finish=reason)
-    broken["candidates"][0]["content"] = {"role": "model"}
-    server.push(streamed(broken) if stream else Answer(broken), as_answer(stream, CALL))
-    _, reply = await collect(model, ask("x", tools=[WEATHER], stream=stream))
-    assert [part.name for part in reply.parts if isinstance(part, ToolCallPart)] == ["get_weather"]
-    assert len(waits) == 1
+    reasons = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "OTHER")
+    broken: list[dict[str, Any]] = [
+        {"candidates": [{"finishReason": reason, "content": {"role": "model"}}]} for reason in reasons
+    ]
+    for answer in (*broken, {}, {"candidates": []}):
+        waits.clear()
+        empty = answer | {"usageMetadata": USAGE}
+        server.push(streamed(empty) if stream else Answer(empty), as_answer(stream, CALL))
+        _, reply = await collect(model, ask("x", tools=[WEATHER], stream=stream))
+        assert [part.name for part in reply.parts if isinstance(part, ToolCallPart)] == ["get_weather"], answer
+        assert len(waits) == 1, answer
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -198,17 +202,6 @@ async def test_what_the_filter_blocked_is_told_as_that(
     server.push(streamed(blocked) if stream else Answer(blocked))
     _, reply = await collect(model, ask("x", stream=stream))
     assert (reply.parts, reply.finish) == ((), "content_filter")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("nothing", [{"usageMetadata": USAGE}, {"candidates": [], "usageMetadata": USAGE}])
-async def test_an_answer_without_a_candidate_is_asked_for_again(
-    model: ChatModel, server: ModelServer, waits: Waits, nothing: dict[str, Any], stream: bool
-) -> None:
-    server.push(streamed(nothing) if stream else Answer(nothing), as_answer(stream, {"text": "Ciao"}))
-    _, reply = await collect(model, ask("x", stream=stream))
-    assert reply.parts == (TextPart("Ciao"),)
-    assert len(waits) == 1
 
 
 async def test_a_cut_stream_is_made_again(model: ChatModel, server: ModelServer, waits: Waits) -> None:
