@@ -18,7 +18,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "max_count_per_step": ("max_count_limit",),
     "parent_last_tool": ("children",),
 }
-_TELLING: Mapping[str, str] = {
+_TYPE_OF: Mapping[str, str] = {
     "child_output_mapping": "conditional",
     "max_count_limit": "max_count_per_step",
     "child_arg_nodes": "constrain_child_tools",
@@ -58,7 +58,7 @@ def read_rule(sent: dict[str, Any]) -> ToolRule:
 
     The type may be left out where it follows from the options.
     """
-    kind: Any = sent.get("type") or next((kind for option, kind in _TELLING.items() if option in sent), None)
+    kind: Any = sent.get("type") or next((kind for option, kind in _TYPE_OF.items() if option in sent), None)
     options = {name: sent[name] for name in _OPTIONS.get(str(kind), ()) if sent.get(name) is not None}
     name, template, nodes = sent.get("tool_name"), sent.get("prompt_template"), options.get("child_arg_nodes", [])
     are_objects = isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes)
