@@ -68,14 +68,12 @@ class DoltAddress:
             raise Invalid(f"There is no folder {path.parent}. Make it first.")
         try:
             with path.open("rb") as file:
-                is_other = file.read(len(_ORDINARY)) == _ORDINARY
+                is_ordinary = file.read(len(_ORDINARY)) == _ORDINARY
         except FileNotFoundError:
             return
-        except IsADirectoryError:
-            is_other = True
         except OSError as error:
             raise Invalid(f"{path} cannot be read: {error.strerror}. Choose another file.") from error
-        if is_other:
+        if is_ordinary:
             raise Invalid(f"{path} is no database of doltlite. Choose a file that is not there yet.")
 
     def connect(self) -> socket.socket:

@@ -105,16 +105,16 @@ async def _settings(here: RequestContext, user_id: str) -> AsyncIterator[list[di
 
 async def _history(here: RequestContext, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
     before = chain.versions + 1
+
+    def read(tx: Transaction) -> list[dict[str, Any]]:
+        found = history.page(tx, chain.id, limit=_PORTION, before=before)
+        texts = versions.read_texts(tx, chain.id, [one.blob for one in found if one.blob])
+        return [{**VersionResponse.of(one), "body": texts[one.blob] if one.blob else None} for one in found]
+
     while before > 1:
-        portion, before = await here.store.read(lambda tx, before=before: _versions(tx, chain, before))  # type: ignore[misc]
+        portion = await here.store.read(read)
         yield portion
-
-
-def _versions(tx: Transaction, chain: Chain, before: int) -> tuple[list[dict[str, Any]], int]:
-    found = history.page(tx, chain.id, limit=_PORTION, before=before)
-    texts = versions.read_texts(tx, chain.id, [one.blob for one in found if one.blob])
-    portion = [{**VersionResponse.of(one), "body": texts[one.blob] if one.blob else None} for one in found]
-    return portion, found[-1].number if found else 0
+        before = portion[-1]["number"] if portion else 0
 
 
 async def _proposals(here: RequestContext, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:

@@ -125,7 +125,9 @@ class _GitSync:
             find = partial(find_object, repository)
             push = Push(await asyncio.to_thread(read_pack, pack, find), find, {one.label: one.limit for one in now})
             parents = await asyncio.to_thread(known_parents, push, theirs)
-            base = await self._store.read(lambda tx: self._newest(tx, parents))
+            base = await self._store.read(
+                lambda tx: max(parents, key=lambda id: history.number_of(tx, self._chain_id, id) or 0, default=None)
+            )
 
             def plan() -> Adoption:
                 if tip is None or tip in parents:
@@ -168,9 +170,6 @@ class _GitSync:
             extra = {one.id: one for name in changed for one in (made or {}).get(name, ())}
             await require_lease(self._store)
             await asyncio.to_thread(transport.push, self._address, path, seen, changed, list(extra.values()))
-
-    def _newest(self, tx: Transaction, ids: list[bytes]) -> bytes | None:
-        return max(ids, key=lambda id: history.number_of(tx, self._chain_id, id) or 0, default=None)
 
 
 def _has(path: Path, commit: bytes) -> bool:
