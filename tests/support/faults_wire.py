@@ -34,7 +34,7 @@ def _chat(body: dict[str, Any]) -> Iterator[str]:
         open_calls = []
         match message["role"]:
             case "system" | "user":
-                yield from _chat_content(message)
+                yield from _texts(message)
             case "assistant":
                 calls = message.get("tool_calls") or []
                 if not calls and not _is_said(message.get("content")):
@@ -52,15 +52,6 @@ def _chat(body: dict[str, Any]) -> Iterator[str]:
     yield from _tools(names, body.get("tool_choice"))
 
 
-def _chat_content(message: dict[str, Any]) -> Iterator[str]:
-    content = message["content"]
-    if isinstance(content, str):
-        if not _is_said(content):
-            yield f"an empty text of the role {message['role']}"
-    elif not content or any(part["type"] == "text" and not _is_said(part["text"]) for part in content):
-        yield f"an empty part of the role {message['role']}"
-
-
 def _claude(body: dict[str, Any]) -> Iterator[str]:
     messages = body["messages"]
     if not body.get("system"):
@@ -74,9 +65,7 @@ def _claude(body: dict[str, Any]) -> Iterator[str]:
     known: set[str] = set()
     for message in messages:
         blocks = _blocks(message["content"])
-        if not blocks:
-            yield "a message with nothing in it"
-        yield from _claude_texts(blocks)
+        yield from _texts(message)
         if message["role"] == "user":
             kinds = [block["type"] == "tool_result" for block in blocks]
             if kinds != sorted(kinds, reverse=True):
@@ -100,10 +89,12 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
-def _claude_texts(blocks: Sequence[dict[str, Any]]) -> Iterator[str]:
-    for block in blocks:
-        if block["type"] == "text" and not _is_said(block["text"]):
-            yield "an empty text"
+def _texts(message: dict[str, Any]) -> Iterator[str]:
+    blocks = _blocks(message["content"])
+    if not blocks:
+        yield f"a message of the role {message['role']} with nothing in it"
+    if any(block["type"] == "text" and not _is_said(block["text"]) for block in blocks):
+        yield f"an empty text of the role {message['role']}"
 
 
 def _answer(open_calls: list[str], call_id: str, content: Any) -> Iterator[str]:
