@@ -21,7 +21,7 @@ from ricordo.llm.repair import StreamRepair, fault_in, is_empty, repair
 from ricordo.llm.written_calls import read_json
 from ricordo.settings import Settings
 
-CONNECT_TIMEOUT = 10.0
+CONNECT_TIMEOUT, FIRST_WAIT, LONGEST_WAIT = 10.0, 0.5, 30.0
 MESSAGE_LIMIT = 600
 # Characters of a broken answer that its model gets to see again.
 FAULT_LIMIT = 600
@@ -90,17 +90,15 @@ class CallPolicy:
 
     retries: int = 3
     timeout: float = 600
-    first_wait: float = 0.5
-    longest_wait: float = 30
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     jitter: Callable[[], float] = random.random
 
     def wait(self, attempt: int, error: ModelError) -> float:
         """Seconds before the next attempt, counted from 0: what the provider asked for, else twice as long each time."""
         if error.retry_after is not None:
-            return min(error.retry_after, self.longest_wait)
+            return min(error.retry_after, LONGEST_WAIT)
         # Between a half and the whole: callers that failed together come back apart.
-        return Backoff(self.first_wait, 2, self.longest_wait).seconds(attempt + 1, self.jitter)
+        return Backoff(FIRST_WAIT, 2, LONGEST_WAIT).seconds(attempt + 1, self.jitter)
 
 
 def policy_from(settings: Settings) -> CallPolicy:
