@@ -5,7 +5,7 @@ saved there alone, but a fork shares what was said before it, so nothing is ever
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from ricordo.agents.deletion import delete_conversation
@@ -24,21 +24,6 @@ from ricordo.storage import agents, blocks, conversations, messages, runs, users
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationSpec:
-    """A conversation to be made. What is None is the agent's; `model_settings` holds only what differs from the agent's."""
-
-    summary: str | None = None
-    description: str | None = None
-    model: str | None = None
-    model_settings: dict[str, Any] = field(default_factory=dict)
-    context_window: int | None = None
-    is_hidden: bool = False
-    is_archived: bool = False
-    # Whose memory it sees, by id or by name; None: the same user's as the agent's own conversation.
-    user: str | None = None
 
 
 def effective(state: AgentState) -> AgentState:
@@ -75,34 +60,34 @@ def resolve_conversation(tx: Transaction, scope: Scope, name: str, agent_id: str
     return conversation
 
 
-async def create_conversation(runtime: Runtime, scope: Scope, agent_id: str, spec: ConversationSpec) -> Conversation:
-    """Make another conversation of the agent, with a system message of its own. Raises NotFound."""
-    if spec.model:
-        info = await (await runtime.organization_providers.of(scope.organization_id)).require(spec.model)
-        spec = replace(spec, model=info.handle, context_window=spec.context_window or info.context_window)
+async def create_conversation(
+    runtime: Runtime, scope: Scope, agent_id: str, values: Mapping[str, Any], user: str | None = None
+) -> Conversation:
+    """Make another conversation of the agent with these values, and a system message of its own. Raises NotFound.
+
+    What is not given is the agent's; `model_settings` holds only what differs. `user` is whose memory it sees, by id or by name
+    (None: the same user's as the agent's own conversation).
+    """
+    if handle := values.get("model"):
+        info = await (await runtime.organization_providers.of(scope.organization_id)).require(handle)
+        window = values.get("context_window") or info.context_window
+        values = {**values, "model": info.handle, "context_window": window}
 
     def work(tx: Transaction) -> Conversation:
         state = agents.load(tx, scope, agent_id)
         now = tx.clock.now()
-        user_id = require_subject(tx, scope, spec.user) or state.conversation.user_id
         conversation = Conversation(
+            **values,
             id=new_id("conv"),
             organization_id=state.agent.organization_id,
             agent_id=agent_id,
-            user_id=user_id,
-            summary=spec.summary,
-            description=spec.description,
-            model=spec.model,
-            model_settings=spec.model_settings,
-            context_window=spec.context_window,
-            hidden=spec.is_hidden,
-            archived_at=now if spec.is_archived else None,
+            user_id=require_subject(tx, scope, user) or state.conversation.user_id,
             created_by=scope.user_id,
             created_at=now,
             updated_at=now,
             message_count=1,
         )
-        seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course)
+        seen = blocks.of_agent(tx, agent_id, conversation.user_id, state.agent.course)
         system, key = system_message(tx, runtime, replace(state, conversation=conversation, blocks=seen))
         return _insert(tx, replace(conversation, window=(system.id,), prompt_key=key), system)
 

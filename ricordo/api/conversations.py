@@ -12,7 +12,6 @@ from pydantic import Field
 
 from ricordo.agents.conversations import (
     DEFAULT,
-    ConversationSpec,
     cancel_conversation,
     change_conversation,
     create_conversation,
@@ -84,28 +83,28 @@ class ConversationFields(RequestModel):
     hidden: bool | None = None
     isolated_block_labels: list[str] | None = None
 
-    def own_settings(self) -> dict[str, Any]:
-        return self.model_settings.changes() if self.model_settings else {}
+    def changes(self, now: int) -> dict[str, Any]:
+        """Return the columns that are given. `now` is in microseconds UTC; raises Invalid, Unsupported."""
+        self.refuse_unsupported()
+        sent = self.model_fields_set
+        values: dict[str, Any] = {
+            name: getattr(self, name) for name in ("summary", "description", "model") if name in sent
+        }
+        if "model_settings" in sent:
+            values["model_settings"] = self.model_settings.changes() if self.model_settings else {}
+        if "context_window_limit" in sent:
+            values["context_window"] = self.context_window_limit
+        if self.hidden is not None:
+            values["hidden"] = self.hidden
+        if self.archived is not None:
+            values["archived_at"] = now if self.archived else None
+        return values
 
 
 class ConversationRequest(ConversationFields):
     """A conversation to create; with `user_id` it sees that user's memory, else that of the user the agent was made for."""
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
-
-    def spec(self) -> ConversationSpec:
-        """Return the conversation to create."""
-        self.refuse_unsupported()
-        return ConversationSpec(
-            summary=self.summary,
-            description=self.description,
-            model=self.model,
-            model_settings=self.own_settings(),
-            context_window=self.context_window_limit,
-            is_hidden=bool(self.hidden),
-            is_archived=bool(self.archived),
-            user=self.user_id,
-        )
 
 
 class ConversationUpdate(ConversationFields):
@@ -114,23 +113,10 @@ class ConversationUpdate(ConversationFields):
     last_message_at: str | None = None
 
     def changes(self, now: int) -> dict[str, Any]:
-        """Return the columns that change. `now` is in microseconds UTC; raises Invalid, Unsupported."""
-        self.refuse_unsupported()
-        sent = self.model_fields_set
-        values: dict[str, Any] = {
-            name: getattr(self, name) for name in ("summary", "description", "model") if name in sent
-        }
-        if "model_settings" in sent:
-            values["model_settings"] = self.own_settings()
-        if "context_window_limit" in sent:
-            values["context_window"] = self.context_window_limit
-        if "last_message_at" in sent:
-            last = self.last_message_at
+        last = self.last_message_at
+        values = super().changes(now)
+        if "last_message_at" in self.model_fields_set:
             values["last_message_at"] = last and parse_timestamp(last, UTC, name="last_message_at")
-        if self.hidden is not None:
-            values["hidden"] = self.hidden
-        if self.archived is not None:
-            values["archived_at"] = now if self.archived else None
         return values
 
 
@@ -202,8 +188,9 @@ class ConversationResponse(AuthorFields):
 @router.post("/conversations/", response_model=ConversationResponse)
 async def create(here: Here, agent_id: str, body: ConversationRequest | None = None) -> Json:
     """Make another conversation of the agent, which shares its memory and tools."""
-    spec = (body or ConversationRequest()).spec()
-    return await _shown(here, await create_conversation(here.runtime, here.scope, agent_id, spec))
+    given = body or ConversationRequest()
+    values = given.changes(here.store.clock.now())
+    return await _shown(here, await create_conversation(here.runtime, here.scope, agent_id, values, given.user_id))
 
 
 @router.get("/conversations/", response_model=list[ConversationResponse])

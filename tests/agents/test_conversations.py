@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import text
 
 from ricordo.agents.conversations import (
-    ConversationSpec,
     cancel_conversation,
     change_conversation,
     create_conversation,
@@ -38,7 +37,7 @@ EVERYTHING = Page(limit=1000, order="asc")
 
 
 async def thread(stage: Stage, agent: str, **spec: Any) -> str:
-    return (await create_conversation(stage.runtime, Scope(), agent, ConversationSpec(**spec))).id
+    return (await create_conversation(stage.runtime, Scope(), agent, spec)).id
 
 
 async def kept(stage: Stage, id: str) -> Conversation:
@@ -429,5 +428,5 @@ async def test_threads_belong_to_their_organisation(stage: Stage, agent: str) ->
     with pytest.raises(NotFound):
         await change_conversation(stage.runtime, stranger, id, {"summary": "Mine"})
     with pytest.raises(NotFound):
-        await create_conversation(stage.runtime, stranger, agent, ConversationSpec())
+        await create_conversation(stage.runtime, stranger, agent, {})
     assert (await kept(stage, id)).summary is None
