@@ -31,32 +31,39 @@ class DiffPiece:
     text: str
 
 
-class _BoundedMatcher(SequenceMatcher[str]):
-    """The standard matcher with other matches: the longest common subsequence, as far as `room` pairs go.
+class _Comparison:
+    """The longest common subsequence of two texts' parts, as far as `room` pairs go.
 
-    `is_whole` tells whether they went far enough for all of both sequences.
+    `pairs` are the places of parts that stay, `is_whole` tells whether the room was enough for all.
     """
 
     def __init__(self, old: Sequence[str], new: Sequence[str], room: int = _MOST_PAIRS) -> None:
-        super().__init__()
         self.room = room
         self.is_whole = True
+        self.pairs = self._matches(old, new)
+        self._sizes = (len(old), len(new))
+
+    def matcher(self) -> SequenceMatcher[str]:
+        """The standard matcher with these pairs for its matches."""
         blocks = [Match(0, 0, 0)]
-        for at, at_new in self._matches(old, new):
+        for at, at_new in self.pairs:
             last = blocks[-1]
             if (at, at_new) == (last.a + last.size, last.b + last.size):
                 blocks[-1] = Match(last.a, last.b, last.size + 1)
             else:
                 blocks.append(Match(at, at_new, 1))
-        self.matching_blocks = [*blocks, Match(len(old), len(new), 0)]
+        matcher = SequenceMatcher[str]()
+        matcher.matching_blocks = [*blocks, Match(*self._sizes, 0)]  # type: ignore[attr-defined]
+        return matcher
 
-    def _matches(self, old: Sequence[str], new: Sequence[str], *, splits: bool = True) -> Iterator[tuple[int, int]]:
-        """Which parts of the old sequence stay, and where they are in the new one."""
+    def _matches(self, old: Sequence[str], new: Sequence[str], *, splits: bool = True) -> list[tuple[int, int]]:
         head, tail = common_ends(old, new)
-        yield from ((at, at) for at in range(head))
-        for at, at_new in self._middle(old[head : len(old) - tail], new[head : len(new) - tail], splits):
-            yield head + at, head + at_new
-        yield from ((len(old) - at, len(new) - at) for at in range(tail, 0, -1))
+        end, end_new = len(old) - tail, len(new) - tail
+        pairs = list(zip(range(head), range(head), strict=True))
+        if head < end and head < end_new:
+            middle = self._middle(old[head:end], new[head:end_new], splits)
+            pairs += [(head + at, head + at_new) for at, at_new in middle]
+        return pairs + list(zip(range(end, len(old)), range(end_new, len(new)), strict=True))
 
     def _middle(self, old: Sequence[str], new: Sequence[str], splits: bool) -> Iterator[tuple[int, int]]:
         counts, counts_new = Counter(old), Counter(new)
@@ -107,9 +114,8 @@ def merge_lines(base: str, ours: str, theirs: str) -> str | None:
 
 def kept_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
     """Map the lines of the old text that stay to their numbers in the new one, and say whether all were compared."""
-    matcher = _BoundedMatcher(old, new)
-    blocks = matcher.get_matching_blocks()
-    return {block.a + at: block.b + at for block in blocks for at in range(block.size)}, matcher.is_whole
+    compared = _Comparison(old, new)
+    return dict(compared.pairs), compared.is_whole
 
 
 def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
@@ -125,7 +131,7 @@ def unified(old: str, new: str, old_name: str, new_name: str) -> str:
     """The unified diff that turns one text into the other, with three lines around each change; empty where they are equal."""
     before, after = _lines(old), _lines(new)
     told = [f"--- {old_name}\n", f"+++ {new_name}\n"] if before != after else []
-    for group in _BoundedMatcher(before, after).get_grouped_opcodes():
+    for group in _Comparison(before, after).matcher().get_grouped_opcodes():
         (_, begin, _, begin_new, _), (_, _, end, _, end_new) = group[0], group[-1]
         told.append(f"@@ -{_range(begin, end)} +{_range(begin_new, end_new)} @@\n")
         for tag, start, stop, start_new, stop_new in group:
@@ -139,14 +145,14 @@ def by_words(old: str, new: str) -> list[DiffPiece]:
     before, after = _lines(old), _lines(new)
     pieces: list[tuple[PieceKind, str]] = []
     room = _MOST_PAIRS
-    for tag, start, stop, start_new, stop_new in _BoundedMatcher(before, after).get_opcodes():
+    for tag, start, stop, start_new, stop_new in _Comparison(before, after).matcher().get_opcodes():
         if tag == "equal":
             pieces.append(("same", "".join(before[start:stop])))
             continue
         words, words_new = (_WORD.findall("".join(lines)) for lines in (before[start:stop], after[start_new:stop_new]))
-        matcher = _BoundedMatcher([word.rstrip() for word in words], [word.rstrip() for word in words_new], room)
-        room = matcher.room
-        pieces += _word_pieces(words, words_new, matcher)
+        compared = _Comparison([word.rstrip() for word in words], [word.rstrip() for word in words_new], room)
+        room = compared.room
+        pieces += _word_pieces(words, words_new, compared.matcher())
     return list(_joined(pieces))
 
 
@@ -155,7 +161,9 @@ def _lines(text: str) -> list[str]:
     return [f"{line}\n" for line in lines] + ([last] if last else [])
 
 
-def _word_pieces(old: Sequence[str], new: Sequence[str], matcher: _BoundedMatcher) -> Iterator[tuple[PieceKind, str]]:
+def _word_pieces(
+    old: Sequence[str], new: Sequence[str], matcher: SequenceMatcher[str]
+) -> Iterator[tuple[PieceKind, str]]:
     """Words match without the spaces behind them; where only those differ, they alone are removed and added."""
     for tag, start, stop, start_new, stop_new in matcher.get_opcodes():
         if tag != "equal":
