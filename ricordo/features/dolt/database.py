@@ -149,8 +149,9 @@ class Database:
         with self._transaction():
             if self.head() != expected:
                 raise RemoteMoved
+            before = self.rows(None)
             is_merge = merged is not None and self._begin_merge(merged.branch)
-            is_changed = self._write(edit)
+            is_changed = self._write(edit, before)
             return self._commit(edit) if is_merge or is_changed else expected
 
     def branches(self) -> list[DoltCommit]:
@@ -164,7 +165,7 @@ class Database:
         self._engine.call("dolt_checkout", self._scratch)
         try:
             with self._transaction():
-                self._write(edit)
+                self._write(edit, self.rows(None))
                 self._commit(edit, "--allow-empty")
         finally:
             self._engine.call("dolt_checkout", MAIN)
@@ -207,8 +208,12 @@ class Database:
             self._engine.call("dolt_conflicts_resolve", "--ours", TABLE)
         return bool(self._engine.run("SELECT is_merging FROM dolt_merge_status")[0][0])
 
-    def _write(self, edit: DoltEdit) -> bool:
-        changed = edit.onto(self.rows(None))
+    def _write(self, edit: DoltEdit, before: Rows) -> bool:
+        """Write the rows of the edit, made on those before it; a merge may have put other texts in their place by now."""
+        wanted, now = edit.onto(before), self.rows(None)
+        changed = {
+            label: row for label in edit.changes if (row := wanted.get(label, before.get(label))) != now.get(label)
+        }
         for label, row in changed.items():
             if row is None:
                 self._engine.run(f"DELETE FROM {TABLE} WHERE user_id = ? AND label = ?", self._user, label)  # noqa: S608

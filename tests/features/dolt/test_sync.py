@@ -250,6 +250,19 @@ async def test_an_approval_here_is_a_merge_there(memory: Memory) -> None:
     await require_same(memory)
 
 
+async def test_an_approval_with_other_words_that_is_edited_before_the_sync_is_one_commit_each(memory: Memory) -> None:
+    """A merge once brought the proposal's text into the first commit, and the later versions changed nothing and had none."""
+    await memory.add()
+    await memory.put("human", "a\nb\nc")
+    proposed = await memory.propose("human", "b", "proposed", TUTORS[0])
+    await memory.sync()
+    await memory.approve(proposed.id, "settled\nb\nc")
+    await memory.put("human", "settled\nagain\nc")
+    await memory.put("human", "line\nagain\nc")
+    assert (await memory.sync()).last_error is None
+    await require_same(memory)
+
+
 async def test_a_rename_and_a_deletion_there_keep_the_history(memory: Memory) -> None:
     await memory.put("human", "Ada")
     await memory.put("goals", "Rest")
