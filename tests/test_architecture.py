@@ -5,7 +5,6 @@ Each check is a function from modules to sentences about faults, so that the las
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+
+from tests.test_structure import committed
 
 ROOT = Path(__file__).parent.parent
 
@@ -303,19 +304,12 @@ def test_the_package_is_in_order(check: Callable[[list[Module]], list[str]], hou
 
 def test_no_file_holds_a_path_of_its_authors_machine_or_an_address_of_a_package_index() -> None:
     """Such a path breaks on every other machine, and a lock file with addresses breaks wherever another index is used."""
-    names = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\0")
     faults, read = [], 0
-    for name in filter(None, names):
+    for name in committed():
         try:
             text = (ROOT / name).read_text("utf-8")
-        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
-            continue  # no text, or deleted and not yet committed
+        except UnicodeDecodeError:
+            continue
         read += 1
         faults += [f"{name} holds {word}" for word in foreign_words(text)]
     assert read > 20

@@ -93,10 +93,15 @@ def test_no_two_folders_import_each_other() -> None:
     assert {tuple(sorted(edge)) for edge in edges if edge[::-1] in edges} == set()
 
 
-def test_the_repository_holds_what_is_listed_and_nothing_that_a_run_left_behind() -> None:
-    """A page's example once wrote its database and secret key here, and both were committed."""
+def committed() -> list[str]:
+    """The files that git has, or would take."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    names = [name for name in listed if name and (ROOT / name).exists()]
+    return [name for name in listed if name and (ROOT / name).is_file()]
+
+
+def test_the_repository_holds_what_is_listed_and_nothing_that_a_run_left_behind() -> None:
+    """A page's example once wrote its database and secret key here, and both were committed."""
+    names = committed()
     assert {name.split("/")[0] for name in names} - LISTED == set()
     assert [name for name in names if LEFT_BEHIND.search(name)] == []

@@ -38,7 +38,6 @@ class CrashPlugin:
     """Brings the campaigns' tools, a job that writes down when it runs, and a route by which such jobs are added."""
 
     def tools(self) -> Sequence[ServerTool]:
-        """A bell, which stays rung when the server dies, and the tools of the fault campaign."""
         return (ServerTool(ring_bell, "custom", acts_outside=True), *TOOLS)
 
     def jobs(self) -> Sequence[JobHandler]:
