@@ -219,7 +219,10 @@ class Worker:
             log.warning("a cancelled job could not be released", extra={"job": job.id, "error": type(error).__name__})
 
     async def _fail(self, this: _RunningJob, error: BaseException) -> None:
-        job, wait = this.job, None if is_final(error) else retry_after(this.job.attempts, self._chance)
+        job, wait = (
+            this.job,
+            None if isinstance(error, Invalid | NotFound) else retry_after(this.job.attempts, self._chance),
+        )
         facts = {"job": job.id, "kind": job.kind, "attempt": job.attempts, "of": job.most_attempts}
         unexpected = None if isinstance(error, RicordoError) else error
         log.warning("a job failed", extra=facts | {"error": type(error).__name__}, exc_info=unexpected)
@@ -301,10 +304,6 @@ def by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
             )
         known[handler.kind] = handler
     return known
-
-
-def is_final(error: BaseException) -> bool:
-    return isinstance(error, Invalid | NotFound)
 
 
 def describe(error: BaseException) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
-from ricordo.storage.engine.repository import Page, Repository, equal, one_of, read_page, setter, tagged_with, values_of
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of, read_page, setter, tagged_with
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
@@ -253,7 +253,7 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
         tx.run(_DELETE_CHAIN, {"chain_id": chain.id})
         return
     versions.record(tx, chain, [Change(block.label, None, before=block.value)], metadata)
-    log(tx, block, {"deleted": values_of(block, SETTINGS)}, metadata)
+    log(tx, block, {"deleted": {name: getattr(block, name) for name in SETTINGS}}, metadata)
 
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:

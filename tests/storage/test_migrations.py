@@ -140,20 +140,6 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(path: Path, mo
     assert query(path, "SELECT max(version) FROM schema_versions") == [(len(migrations.MIGRATIONS) + 1,)]
 
 
-async def test_a_first_migration_that_fails_leaves_an_empty_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "ricordo.db"
-    with monkeypatch.context() as patched:
-        patched.setattr(migrations, "MIGRATIONS", (add_half_of_something,))
-        with_migrations(patched)
-        with pytest.raises(Exception, match="no such table"):
-            open_sqlite(path)
-    assert query(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("schema_versions",)]
-    await open_and_close(path)
-    assert query(path, "SELECT max(version) FROM schema_versions") == [(len(migrations.MIGRATIONS),)]
-
-
 def overwrite_pages(path: Path) -> None:
     """Overwrite the middle of the file, where no page that a start reads lies."""
     with closing(sqlite3.connect(path)) as connection:

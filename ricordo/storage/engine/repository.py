@@ -1,6 +1,6 @@
 """What the repositories share: rows as values and back, pages by cursor, conditions, inserts and updates."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from operator import attrgetter
 from sys import intern
@@ -224,10 +224,6 @@ def setter(table: Table, *names: str, where: ColumnElement[bool]) -> Update:
 
 def new_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"new_{name}": value for name, value in values.items()}
-
-
-def values_of(item: Any, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in names}
 
 
 def found(value: V | None, kind: str, id: str) -> V:
