@@ -10,7 +10,7 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.directory import ModelDirectory, Registry
 from ricordo.llm.embedding import embedded
-from ricordo.llm.embedding.providers import google_embedder, openai_embedder
+from ricordo.llm.embedding.remote import google_embedder, openai_embedder
 from ricordo.llm.model_lists import ModelList, embedding_of, info_of
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_sdks import build_model

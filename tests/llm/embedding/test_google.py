@@ -11,8 +11,7 @@ import pytest
 from ricordo.domain.model import EmbeddingInfo
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.addresses import Connections
-from ricordo.llm.embedding.providers import google_embedder
-from ricordo.llm.embedding.remote import RemoteEmbedder
+from ricordo.llm.embedding.remote import RemoteEmbedder, google_embedder
 from tests.llm.talk import Waits
 from tests.support.model_server import Answer, ModelServer
 
