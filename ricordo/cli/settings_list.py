@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import typer
 from dotenv import dotenv_values
@@ -59,7 +59,7 @@ def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
         variable = next((choice for choice in names if choice.upper() in given), names[0]).upper()
         value = given.get(variable)
         if value is not None:
-            is_secret = SecretStr in (field.annotation, *get_args(field.annotation))
+            is_secret = SecretStr.__name__ in str(field.annotation)  # however deep a type holds it
             value = "(set, not shown)" if is_secret else _PASSWORD.sub("…@", value)
         default = "" if field.default is None else str(field.default)
         default = default.lower() if isinstance(field.default, bool) else default
