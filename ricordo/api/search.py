@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.api.call import Here, RequestContext
-from ricordo.api.models.archives import FoundPassageResponse, RelevanceResponse, require_few
+from ricordo.api.models.archives import FoundPassageResponse, RelevanceResponse, few
 from ricordo.api.models.base import From, Json, RequestModel, RequestPart, ResponseModel, Timestamp
 from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
 from ricordo.api.models.turns import TextContent
@@ -156,13 +156,8 @@ class PastMessageRequest(RequestPart):
 class ImportRequest(RequestModel):
     """Past messages, oldest first."""
 
-    messages: list[PastMessageRequest]
+    messages: Annotated[list[PastMessageRequest], few("messages")]
     conversation_id: str | None = None
-
-    @field_validator("messages", mode="before")
-    @classmethod
-    def _require_few(cls, value: Any) -> Any:
-        return require_few(value, "messages")
 
 
 class ImportResponse(ResponseModel):

@@ -74,7 +74,9 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, http: 
 def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(client: StrictLetta) -> None:
     made = client.agents.create()
 
-    assert made.model == "ricordo/librarian"
+    assert (made.model, made.embedding) == ("ricordo/librarian", "ricordo/wordllama-256")
+    assert made.embedding_config is not None
+    assert (made.embedding_config.handle, made.embedding_config.embedding_dim) == (made.embedding, 256)
     assert made.name.startswith("agent-")
     assert made.system.startswith("<base_instructions>")
     assert [tool.name for tool in made.tools] == list(traits_of("letta_v1_agent").base_tools)

@@ -147,10 +147,8 @@ def test_only_the_types_that_are_wanted_are_shown(
 ) -> None:
     server.says(call("memory_insert", label="human", new_string="x"), "Done.")
 
-    answer = client.agents.messages.create(
-        agent.id, input="Hello.", include_return_message_types=["assistant_message", "tool_return_message"]
-    )
-
+    types = ["assistant_message", "tool_return_message"]
+    answer = client.agents.messages.create(agent.id, input="Hello.", include_return_message_types=types)
     assert kinds(answer) == ["tool_return_message", "assistant_message"]
     listed = client.agents.messages.list(agent.id, include_return_message_types=["user_message"]).items
     assert [message.message_type for message in listed] == ["user_message"]
@@ -169,11 +167,8 @@ def test_a_picture_reaches_the_model_and_the_list(
 
     client.agents.messages.create(agent.id, messages=[{"role": "user", "content": content}])
 
-    assert server.model.requests[-1].messages[-1].parts == (
-        TextPart("What is this?"),
-        ImagePart("image/png", PIXEL, None, "low"),
-        ImagePart("image/png", None, "https://example.org/cat.png"),
-    )
+    pictures = ImagePart("image/png", PIXEL, None, "low"), ImagePart("image/png", None, "https://example.org/cat.png")
+    assert server.model.requests[-1].messages[-1].parts == (TextPart("What is this?"), *pictures)
     user = client.agents.messages.list(agent.id, order="asc").items[1]
     assert user.to_dict()["content"] == content
 
@@ -191,9 +186,7 @@ def test_messages_are_listed_in_either_order_down_to_their_pieces(
     types = "system user reasoning assistant tool_call tool_return assistant".split()
     assert [message.message_type for message in oldest_first] == [f"{type}_message" for type in types]
     assert [one.otid for one in newest_first] == [one.otid for one in oldest_first][::-1]
-    assert [one.to_dict() for one in client.agents.messages.list(agent.id, conversation_id="default")] == [
-        one.to_dict() for one in newest_first
-    ]
+    assert list(client.agents.messages.list(agent.id, conversation_id="default")) == newest_first
     thread = client.runs.list(agent_id=agent.id).items[0].conversation_id
     assert len(client.agents.messages.list(agent.id, conversation_id=thread).items) == 7
     with pytest.raises(NotFoundError):

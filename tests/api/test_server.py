@@ -47,11 +47,3 @@ def test_every_usable_embedding_model_is_listed(client: StrictLetta, server: Ser
     assert {model.api_model_type for model in listed.values()} == {"embedding"}
     assert (listed[HANDLE].name, listed[HANDLE].provider_name) == ("wordllama-256", "ricordo")
     assert listed[HANDLE].embedding_endpoint is None
-
-
-def test_an_agent_that_names_no_embedding_model_shows_the_default(client: StrictLetta) -> None:
-    made = client.agents.create()
-
-    assert made.embedding == HANDLE
-    assert made.embedding_config is not None
-    assert (made.embedding_config.handle, made.embedding_config.embedding_dim) == (HANDLE, 256)

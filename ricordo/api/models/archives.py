@@ -3,7 +3,7 @@
 from datetime import UTC, tzinfo
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
 
 from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, RequestPart, ResponseModel, Timestamp, date
 from ricordo.api.models.models import EmbeddingConfigResponse, EmbeddingFields
@@ -15,11 +15,15 @@ MOST_ITEMS = 10_000
 Tag = Annotated[str, Field(min_length=1, max_length=500)]
 
 
-def require_few(value: Any, what: str) -> Any:
-    """Return the list, unless it is empty or longer than one request may be; raises Invalid."""
-    if isinstance(value, list) and not 1 <= len(value) <= MOST_ITEMS:
-        raise Invalid(f"A request takes 1 to {MOST_ITEMS} {what}, not {len(value)}. Send them in several requests.")
-    return value
+def few(what: str) -> BeforeValidator:
+    """A list that is neither empty nor longer than one request may be."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list) and not 1 <= len(value) <= MOST_ITEMS:
+            raise Invalid(f"A request takes 1 to {MOST_ITEMS} {what}, not {len(value)}. Send them in several requests.")
+        return value
+
+    return BeforeValidator(check)
 
 
 class ArchiveUpdate(RequestModel):
@@ -57,12 +61,7 @@ class PassageRequest(PassageItem, RequestModel):
 class PassageBatchRequest(RequestModel):
     """Several passages to archive."""
 
-    passages: list[PassageItem]
-
-    @field_validator("passages", mode="before")
-    @classmethod
-    def _require_few(cls, value: Any) -> Any:
-        return require_few(value, "passages")
+    passages: Annotated[list[PassageItem], few("passages")]
 
 
 class ArchiveResponse(AuthorFields):
