@@ -1,8 +1,14 @@
 """Embedding models behind a network: of every server that speaks OpenAI's format, and of Google AI by pydantic-ai."""
 
 import asyncio
+import math
 import re
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -12,23 +18,20 @@ from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.openai_compatible import call_headers
-from ricordo.llm.policy import CallPolicy, error_from_event, error_from_status, error_from_transport, words_of
+from ricordo.llm.policy import (
+    CallPolicy,
+    call_by_policy,
+    error_from_event,
+    error_from_status,
+    error_from_transport,
+    words_of,
+)
 from ricordo.llm.provider_sdks import need
+from ricordo.llm.tokens import shortened, text_tokens, writable
 from ricordo.llm.written_calls import read_json
 
 if TYPE_CHECKING:
     from pydantic_ai.embeddings.base import EmbeddingModel
-
-import math
-import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import replace
-
-from ricordo.llm.policy import call_by_policy
-from ricordo.llm.tokens import shortened, text_tokens, writable
 
 # A batch is small enough that reading its answer (about 64 × 1,536 numbers) does not hold up other work.
 BATCH_TEXTS = 64
