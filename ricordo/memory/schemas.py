@@ -117,7 +117,7 @@ def deep_key(text: str) -> int | None:
     The time that the standard library takes for a key grows with the square of its parts: 10 kB of dots would take two seconds.
     """
     # Strings and comments may hold any dots: only their line breaks stay, and a letter, as a string can be a part of a key.
-    bare = _STRING_OR_COMMENT.sub(lambda found: _gap(found.group()), text)
+    bare = _STRING_OR_COMMENT.sub(lambda found: ("" if found[0][0] == "#" else "s") + "\n" * found[0].count("\n"), text)
     found = _DEEP_KEY.search(bare)
     return bare.count("\n", 0, found.start()) + 1 if found else None
 
@@ -198,10 +198,6 @@ def _toml_problem(message: str, text: str) -> Problem:
     line = int(match["line"]) if match and match["line"] else text.rstrip("\n").count("\n") + 1
     hint = next((hint for beginning, hint in _HINTS.items() if what.startswith(beginning)), None)
     return Problem(line, hint or f"the TOML cannot be read: {what}. Correct it there.")
-
-
-def _gap(token: str) -> str:
-    return ("" if token.startswith("#") else "s") + "\n" * token.count("\n")
 
 
 def parse_schema(text: str, name: str, where: str = "") -> BlockSchema:
