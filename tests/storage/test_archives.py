@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
-from ricordo.search.index import PassageFilter, Query, delete_passage, find_passages, insert_passages
+from ricordo.search.index import delete_passage, insert_passages
 from ricordo.storage import archives
 from ricordo.storage.deletion import hide_archive
 from ricordo.storage.engine.repository import Page
@@ -47,14 +46,6 @@ async def test_an_archive_and_its_passages_read_back_as_they_were_written(store:
     await store.write(work)
 
 
-async def test_passages_come_in_the_order_of_the_ids_and_gone_ones_are_left_out(store: SqliteStore) -> None:
-    archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
-    one, two = make.passage(archive, "one"), make.passage(archive, "two")
-    await store.write(lambda tx: insert_passages(tx, archive, [one, two]))
-    found = await store.read(lambda tx: archives.passages_by_ids(tx, [two.id, "passage-gone", one.id]))
-    assert [passage.text for passage in found] == ["two", "one"]
-
-
 async def test_a_page_holds_the_passages_of_these_archives_filtered_by_a_piece_of_text(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
     one = await make.stored_archive(store, agent, "100% Ärger", "1000 tears")
@@ -72,24 +63,6 @@ async def test_a_page_holds_the_passages_of_these_archives_filtered_by_a_piece_o
     assert await found("TEA") == ["1000 tears", "100% tea"]
     assert await found("Ärg") == ["100% Ärger"]
     assert await store.read(lambda tx: archives.page_of_passages(tx, [], Page())) == []
-
-
-async def test_a_deleted_passage_is_found_by_nothing(store: SqliteStore, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    archive = await make.stored_archive(store, agent, "Tea grows.", tags=("tea",))
-    wanted = PassageFilter((archive.id,))
-    (passage,) = await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page()))
-    (hit,) = (await store.read(lambda tx: find_passages(tx, Query("tea"), wanted, 10))).hits
-    assert hit.document == passage.seq
-    await store.write(lambda tx: delete_passage(tx, scope, [archive], passage.id))
-
-    def look(tx: Transaction) -> None:
-        assert archives.passages_by_ids(tx, [passage.id]) == []
-        assert find_passages(tx, Query("tea"), wanted, 10).hits == ()
-        assert find_passages(tx, Query(""), wanted, 10).hits == ()
-        assert tx.connection.execute(text("SELECT count(*) FROM passages_tags")).scalar_one() == 0
-
-    await store.read(look)
 
 
 async def test_only_passages_of_the_agents_own_archives_can_be_deleted(store: SqliteStore, scope: Scope) -> None:
@@ -142,22 +115,6 @@ async def test_archives_are_listed_by_name_and_by_agent(store: SqliteStore, scop
     assert await store.read(lambda tx: archives.page(tx, other, Page())) == []
     with pytest.raises(NotFound):
         await store.read(lambda tx: archives.get(tx, other, mine.id))
-
-
-async def test_an_archive_is_shared_by_attaching_and_stays_when_it_is_taken_away(
-    store: SqliteStore, scope: Scope
-) -> None:
-    one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
-    archive = await make.stored_archive(store, one, "Tea.")
-    for _ in range(2):
-        await store.write(lambda tx: archives.attach(tx, two.id, archive.id))
-    assert await store.read(lambda tx: archives.page_of_agents(tx, scope, archive.id, Page())) == [two.id, one.id]
-    owners = await store.read(lambda tx: tx.all(text("SELECT agent_id, is_owner FROM agents_archives ORDER BY seq")))
-    assert [tuple(row) for row in owners] == [(one.id, 1), (two.id, 0)]
-    for agent in (one, two):
-        await store.write(lambda tx, id=agent.id: archives.detach(tx, id, archive.id))
-    assert await store.read(lambda tx: archives.of_agent(tx, one.id)) == []
-    assert (await store.read(lambda tx: archives.get(tx, scope, archive.id))).passage_count == 1
 
 
 @given(st.lists(st.lists(st.frozensets(st.sampled_from("abc")), max_size=3), max_size=6), st.randoms())

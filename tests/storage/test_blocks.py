@@ -65,26 +65,6 @@ async def test_a_label_stands_once_in_a_chain(store: SqliteStore, scope: Scope) 
     )
 
 
-async def test_an_owner_has_one_chain_and_can_be_asked_for_it(store: SqliteStore) -> None:
-    chain = make.chain("user", "user-1")
-    await store.write(
-        lambda tx: blocks.insert_all(tx, [make.block(chain_id=chain.id)], [chain], make.change_metadata())
-    )
-    assert await store.read(lambda tx: versions.of_owner(tx, Scope(), "user", "user-1"))
-    assert await store.read(lambda tx: versions.of_owner(tx, Scope(), "agent", "user-1")) is None
-    with pytest.raises(Collision):
-        await store.write(lambda tx: blocks.insert_all(tx, [], [make.chain("user", "user-1")], make.change_metadata()))
-
-
-async def test_a_write_makes_the_next_version(store: SqliteStore, scope: Scope) -> None:
-    (block,) = await make.stored_blocks(store, make.block(value="old", tags=("tea",)))
-    written = await store.write(lambda tx: blocks.write(tx, block, "new", make.change_metadata("agent-1")))
-    assert written is not None
-    assert (written.value, written.version, written.updated_by) == ("new", 2, "agent-1")
-    assert written.updated_at > block.updated_at
-    assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == written
-
-
 async def test_a_write_from_an_older_version_changes_nothing(store: SqliteStore, scope: Scope) -> None:
     (block,) = await make.stored_blocks(store, make.block(value="old"))
     await store.write(lambda tx: blocks.write(tx, block, "first", make.change_metadata("agent-1")))

@@ -15,7 +15,6 @@ from ricordo.storage import conversations, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.runs import RunEvent
 from tests.seams import make
 from tests.seams.stores import START, ManualClock, count_statements
 
@@ -226,24 +225,6 @@ async def streamed_run(store: SqliteStore, *events: str, ended_at: int | None = 
 
     await store.write(work)
     return run
-
-
-async def test_events_are_read_from_any_number_on_as_they_were_stored(store: SqliteStore) -> None:
-    run = await streamed_run(store, 'data: {"a":"é\\u0000"}\n\n', "data: 2\n\n", "data: [DONE]\n\n", ended_at=START)
-    await streamed_run(store, "data: of another run\n\n")
-
-    whole = await store.read(lambda tx: runs.events_after(tx, run.id))
-
-    assert whole == [
-        RunEvent(1, 'data: {"a":"é\\u0000"}\n\n'),
-        RunEvent(2, "data: 2\n\n"),
-        RunEvent(3, "data: [DONE]\n\n"),
-    ]
-    for number in range(5):
-        assert await store.read(lambda tx, n=number: runs.events_after(tx, run.id, n, 9)) == whole[number:]
-    assert await store.read(lambda tx: runs.events_after(tx, run.id, 0, 2)) == whole[:2]
-    assert await store.read(lambda tx: runs.last_event(tx, run.id)) == whole[-1]
-    assert await store.read(lambda tx: runs.last_event(tx, "run-none")) is None
 
 
 async def test_a_number_is_given_once_and_a_batch_is_stored_whole_or_not_at_all(store: SqliteStore) -> None:
