@@ -44,7 +44,7 @@ class Games:
         self.played: list[tuple[str, Any]] = []
 
     def tools(self) -> Sequence[ServerTool]:
-        """A die, a coin, a card, a tool that fails, and one that acts outside."""
+        """A die, a coin, a card, and a tool that fails."""
 
         def roll(context: ToolContext, sides: int = 6) -> str:
             """Roll a die.
@@ -69,7 +69,6 @@ class Games:
         return [
             *(ServerTool(one, "custom", runs_in_parallel=True) for one in (roll, toss, draw)),
             ServerTool(game("stumble", "Fall over.", ""), "custom"),
-            ServerTool(game("launch", "Launch a rocket.", "launched"), "custom", acts_outside=True),
         ]
 
 
