@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
@@ -252,6 +253,13 @@ class Rulebook:
             )
         if trap := self._trap(reachable):
             raise Invalid(f"Once {trap} was called, no turn could ever end. {self._blamed(trap, never, ())}")
+        later = {name: self._reach(self._following[name], never) for name in self._required}
+        for one, other in combinations(self._required, 2):
+            if other not in later[one] and one not in later[other]:
+                raise Invalid(
+                    f"{one} and {other} must both be called before a turn ends, but after one of them the other never "
+                    f"can be. {self._blamed(one, never, (one, other))}"
+                )
 
 
 def _merged(filled: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:

@@ -241,6 +241,16 @@ def test_options_that_cannot_be_are_refused_with_a_sentence(bad: ToolRule, words
         ([children("plan", "search"), children("search", "plan")], "Once plan was called"),
         ([rule("conditional", "plan", child_output_mapping={"a": "absent"}, require_output_mapping=True)], "Once plan"),
         ([parent("plan", "write"), parent("search", "write")], "Once plan was called"),
+        (
+            [
+                *(rule("required_before_exit", name) for name in ("write", "check")),
+                children("write", "write", "search"),
+                children("check", "check", "search"),
+                children("search", "search"),
+                rule("exit_loop", "search"),
+            ],
+            "write and check must both be called",
+        ),
     ],
 )
 def test_rules_under_which_no_turn_could_end_are_refused(rules: list[ToolRule], words: str) -> None:
