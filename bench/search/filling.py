@@ -102,7 +102,7 @@ class Filler:
                 await self._store_batch(kind, owner_id, texts[start : start + BATCH], start)
                 cpu["stored"] += time.process_time() - began
                 began = time.process_time()
-                while await self._merge(kind, owner_id):
+                while await self._merge(owner_id):
                     pass
                 cpu["merged"] += time.process_time() - began
         for name, seconds in cpu.items():
@@ -113,9 +113,9 @@ class Filler:
             self.filled.embedded_a_second = len(texts) / (time.monotonic() - began)
         return texts
 
-    async def _merge(self, kind: str, owner_id: str) -> bool:
+    async def _merge(self, owner_id: str) -> bool:
         """One merge, as the job does it; False where nothing was left to merge."""
-        packed = await self._store.read(lambda tx: pack_rows(tx, kind, owner_id))
+        packed = await self._store.read(lambda tx: pack_rows(tx, owner_id))
         if packed is None:
             return False
         moment = time.monotonic()
@@ -141,7 +141,7 @@ class Filler:
         texts = self._writer.texts(OTHERS_ROWS)
         for start in range(0, len(texts), BATCH):
             await self._store_batch(kind, owner_id, texts[start : start + BATCH], start)
-        while await self._store.write(lambda tx: flush(tx, kind, owner_id)):
+        while await self._store.write(lambda tx: flush(tx, owner_id)):
             pass
         await self._embed(owner_id)
         return owner_id

@@ -112,7 +112,7 @@ class Loader:
                         lambda tx, some=some, at=first + start: insert_passages(tx, archive_id, some, at, _APART)  # type: ignore[misc]
                     )
             with self._timed("merging"):
-                await self._store.write(lambda tx: flush.flush(tx, "passages", archive_id, POSTING_CHUNK))
+                await self._store.write(lambda tx: flush.flush(tx, archive_id, POSTING_CHUNK))
             self.loaded.questions += self._author.questions(texts, _ASKED_OF_EACH)
             _tell("stored", first + len(texts), self._load.rows)
 

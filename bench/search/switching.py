@@ -115,7 +115,7 @@ class Switch:
         for start in range(0, len(texts), BATCH):
             some = list(texts[start : start + BATCH])
             await self._store.write(lambda tx, some=some, at=start: insert_passages(tx, archive.id, some, at))  # type: ignore[misc]
-        while await self._store.write(lambda tx: flush(tx, "passages", archive.id)):
+        while await self._store.write(lambda tx: flush(tx, archive.id)):
             pass
         return archive.id
 

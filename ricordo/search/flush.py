@@ -1,8 +1,9 @@
 """Flushing: rows of the write buffer become postings and documents of their partition, and what they delete is taken out.
 
-What is written is worked out before, in a transaction that only reads: so the database is locked for as long as writing takes,
-under a lock on the partition's row, and no longer. A deleted document waits in the buffer, with its words, until every blob that
-holds it is rewritten, in portions; the buffer's rows go last, so that after a kill all of it is done again.
+What a flush writes is worked out before, in a transaction that only reads: so the database is locked for as long as writing
+takes, under a lock on the partition's row, and no longer. A deleted document waits in the buffer, with its
+words, until every blob that holds it is rewritten, in portions; the buffer's rows go last, so that after a kill all of it is done
+again.
 """
 
 from collections import defaultdict
@@ -58,22 +59,18 @@ _COUNTED = (
 )
 assert POSTING.itemsize == 5  # noqa: S101 - `_postings` writes such records by hand
 
-# What one transaction writes at most: rows, and bytes in them.
+# What one transaction of a deletion rewrites at most: rows of the buffer, terms in one chunk of 40 kB each, chunks of documents.
 ROWS_AT_ONCE = 200
-BYTES_AT_ONCE = 1_000_000
-_TERMS_READ = 100
+TERMS_AT_ONCE = 100
 _CHUNKS_AT_ONCE = 8
 
 Positions = npt.NDArray[np.int64]
 # The number, documents, deleted documents and generation of a partition; () where there is none.
 State = tuple[int, ...]
-# Writes something to a locked partition; returns how many documents are marked as deleted by it.
-Write = Callable[[Transaction, Any], int]
-# Works out one portion of a deletion.
-Step = Callable[[Transaction], Iterator[Write]]
+# Does one portion of a deletion; returns how many documents it marks as deleted, None where it changes no blob.
+Step = Callable[[Transaction], int | None]
 
 _Json = jobs.c.payload.type
-_CHUNKS = each(bindparam("chunks", type_=_Json))
 _CHANGE = (
     update(search_partitions)
     .where(search_partitions.c.seq == bindparam("partition"))
@@ -84,16 +81,15 @@ _DOCUMENTS = (
     .where(search_documents.c.partition == bindparam("partition"))
     .order_by(search_documents.c.chunk)
 )
-_SOME_DOCUMENTS = _DOCUMENTS.where(search_documents.c.chunk.op("IN")(_CHUNKS))
-_SOME_POSTINGS = select(search_postings.c.term, search_postings.c.chunk, search_postings.c.data).where(
+_SOME_DOCUMENTS = _DOCUMENTS.where(search_documents.c.chunk.op("IN")(each(bindparam("chunks", type_=_Json))))
+_SOME_POSTINGS = select(search_postings.c.term, search_postings.c.data).where(
     search_postings.c.partition == bindparam("partition"),
     search_postings.c.term.op("IN")(each(bindparam("terms", type_=_Json))),
-    search_postings.c.chunk.op("IN")(_CHUNKS),
+    search_postings.c.chunk == bindparam("chunk"),
 )
-_EMBEDDINGS = select(search_vectors.c.embedding).where(
+_VECTORS = select(search_vectors.c.embedding, search_vectors.c.data, search_vectors.c.dimensions).where(
     search_vectors.c.partition == bindparam("partition"), search_vectors.c.chunk == bindparam("chunk")
 )
-_VECTORS = select(search_vectors.c.data, search_vectors.c.dimensions).where(is_row(search_vectors))
 _PATCH_VECTORS, _PATCH_DOCUMENTS, _PATCH_POSTINGS = (
     update(table).where(is_row(table)).values(data=bindparam("new_data"))
     for table in (search_vectors, search_documents, search_postings)
@@ -114,7 +110,6 @@ class PackedRows:
     `postings` and `documents` are rows of their tables without the partition, `words` the terms that go into the vocabulary.
     """
 
-    kind: str
     owner_id: str
     partition: Any
     rows: tuple[int, ...]
@@ -124,7 +119,7 @@ class PackedRows:
     words: set[str]
 
 
-def pack_rows(tx: Transaction, kind: str, owner_id: str, most: int = FLUSHED_AT_ONCE) -> PackedRows | None:
+def pack_rows(tx: Transaction, owner_id: str, most: int = FLUSHED_AT_ONCE) -> PackedRows | None:
     """Pack the oldest rows of the owner's buffer, at most so many; None where there is none, or a deletion comes first."""
     partition = partition_of(tx, owner_id)
     rows, added = _settled(write_buffer.oldest(tx, owner_id, most))
@@ -133,7 +128,6 @@ def pack_rows(tx: Transaction, kind: str, owner_id: str, most: int = FLUSHED_AT_
     position = partition.documents if partition else 0
     postings = _postings(added, position)
     return PackedRows(
-        kind,
         owner_id,
         partition,
         tuple([row.seq for row in rows]),
@@ -149,7 +143,7 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     # The lock comes first, so that a second writer sees what the first has written.
     partition = lock_partition(tx, packed.owner_id)
     if partition is None and packed.partition is None:
-        tx.run(_NEW_PARTITION, {"owner_id": packed.owner_id, "kind": packed.kind})
+        tx.run(_NEW_PARTITION, {"owner_id": packed.owner_id, "kind": write_buffer.kind_of(packed.owner_id)})
         partition = lock_partition(tx, packed.owner_id)
         if partition.documents or partition.deleted:
             return False
@@ -166,10 +160,10 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     return True
 
 
-def flush(tx: Transaction, kind: str, owner_id: str, most: int = FLUSHED_AT_ONCE) -> int:
+def flush(tx: Transaction, owner_id: str, most: int = FLUSHED_AT_ONCE) -> int:
     """Pack the oldest rows of the owner's buffer, at most so many, and write them; returns how many there were."""
     lock_partition(tx, owner_id)
-    while packed := pack_rows(tx, kind, owner_id, most):
+    while packed := pack_rows(tx, owner_id, most):
         if write_rows(tx, packed):
             return len(packed.rows)
     return 0
@@ -235,36 +229,73 @@ class Deletion:
     def steps(self) -> Iterator[Step]:
         """What is to be done, in order. Each step may be done twice, and none may be left out."""
         for chunks in portions(_chunks(self.positions, DOCUMENT_CHUNK), _CHUNKS_AT_ONCE):
-            yield partial(_mark_documents, self, chunks)
-        for terms in portions(self.terms, _TERMS_READ):
-            yield partial(_rewrite_postings, self, terms)
+            yield partial(self._mark_documents, chunks)
+        for chunk in _chunks(self.positions, POSTING_CHUNK):
+            for terms in portions(self.terms, TERMS_AT_ONCE):
+                yield partial(self._rewrite_postings, chunk, terms)
         for chunk in _chunks(self.positions, VECTOR_CHUNK):
-            yield partial(_clear_vectors, self, chunk)
+            yield partial(self._clear_vectors, chunk)
         for rows in portions(self.rows, ROWS_AT_ONCE):
             yield partial(_delete_rows, rows)
 
-    def prepare(self, tx: Transaction, step: Step) -> tuple[State, list[Write]] | None:
-        """What the step has to write while the partition is in this state; None where it was rebuilt or purged meanwhile."""
-        partition = partition_of(tx, self.owner_id)
-        if (partition.seq if partition else None) != self.partition:
-            return None
-        return _state(partition), list(step(tx))
-
-    def write(self, tx: Transaction, state: State, write: Write) -> State | None:
-        """Write what was prepared in this state; returns the state after it. None, with nothing written, where it is another."""
+    def run(self, tx: Transaction, step: Step) -> bool:
+        """Do one step; False, with nothing done, where the partition was rebuilt or purged meanwhile."""
         partition = lock_partition(tx, self.owner_id)
-        if _state(partition) != state:
-            return None
-        deleted = write(tx, partition)
-        if partition is None:
-            return state
-        after = (partition.seq, partition.documents, partition.deleted + deleted, partition.generation + 1)
-        tx.run(_CHANGE, {"partition": partition.seq, "new_deleted": after[2], "new_generation": after[3]})
-        return after
+        if (partition.seq if partition else None) != self.partition:
+            return False
+        deleted = step(tx)
+        if deleted is not None:
+            after = {"new_deleted": partition.deleted + deleted, "new_generation": partition.generation + 1}
+            tx.run(_CHANGE, {"partition": partition.seq, **after})
+        return True
 
-    def positions_in(self, chunk: int, size: int) -> Positions:
+    def _mark_documents(self, chunks: Sequence[int], tx: Transaction) -> int:
+        patches: list[dict[str, Any]] = []
+        count = 0
+        for row in tx.all(_SOME_DOCUMENTS, {"partition": self.partition, "chunks": list(chunks)}):
+            records = read_documents(row.data).copy()
+            positions = self._positions_in(row.chunk, DOCUMENT_CHUNK)
+            count += int(records["alive"][positions].sum())
+            records["alive"][positions] = 0
+            patches.append({"in_partition": self.partition, "in_chunk": row.chunk, "new_data": records.tobytes()})
+        tx.run(_PATCH_DOCUMENTS, patches)
+        return count
+
+    def _rewrite_postings(self, chunk: int, terms: Sequence[str], tx: Transaction) -> int | None:
+        """Take the documents out of the postings of these terms; a word that no document has any more leaves the vocabulary."""
+        is_deleted = np.zeros(POSTING_CHUNK, dtype=np.bool_)
+        is_deleted[self._positions_in(chunk, POSTING_CHUNK)] = True
+        shorter: list[dict[str, Any]] = []
+        empty: list[dict[str, Any]] = []
+        for row in tx.all(_SOME_POSTINGS, {"partition": self.partition, "terms": list(terms), "chunk": chunk}):
+            records = read_postings(row.data)
+            kept = records[~is_deleted[records["position"] % POSTING_CHUNK]]
+            key = {"in_partition": self.partition, "in_term": row.term, "in_chunk": chunk}
+            if not len(kept):
+                empty.append(key)
+            elif len(kept) < len(records):
+                shorter.append({**key, "new_data": kept.tobytes()})
+        tx.run(_PATCH_POSTINGS, shorter)
+        tx.run(_DELETE_POSTINGS, empty)
+        tx.run(_DELETE_TERMS, [{"in_partition": key["in_partition"], "in_term": key["in_term"]} for key in empty])
+        return 0 if shorter or empty else None
+
+    def _clear_vectors(self, chunk: int, tx: Transaction) -> int:
+        positions = self._positions_in(chunk, VECTOR_CHUNK)
+        for row in tx.all(_VECTORS, {"partition": self.partition, "chunk": chunk}):
+            vectors = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions).copy()
+            vectors[positions[positions < len(vectors)]] = 0
+            key = {"in_partition": self.partition, "in_embedding": row.embedding, "in_chunk": chunk}
+            tx.run(_PATCH_VECTORS, {**key, "new_data": vectors.tobytes()})
+        return 0
+
+    def _positions_in(self, chunk: int, size: int) -> Positions:
         found: Positions = self.positions[self.positions // size == chunk] % size
         return found
+
+
+def _delete_rows(rows: Sequence[int], tx: Transaction) -> None:
+    write_buffer.delete_rows(tx, rows)
 
 
 def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
@@ -287,83 +318,6 @@ def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
     terms = {term for row in rows for term in occurrences(row)} if len(positions) else set()
     seqs, number = tuple([row.seq for row in rows]), partition.seq if partition else None
     return Deletion(owner_id, number, tuple(deleted), seqs, positions, tuple(sorted(terms)))
-
-
-def _mark_documents(deletion: Deletion, chunks: Sequence[int], tx: Transaction) -> Iterator[Write]:
-    patches: list[dict[str, Any]] = []
-    count = 0
-    for row in tx.all(_SOME_DOCUMENTS, {"partition": deletion.partition, "chunks": list(chunks)}):
-        records = read_documents(row.data).copy()
-        positions = deletion.positions_in(row.chunk, DOCUMENT_CHUNK)
-        count += int(records["alive"][positions].sum())
-        records["alive"][positions] = 0
-        patches.append({"in_partition": deletion.partition, "in_chunk": row.chunk, "new_data": records.tobytes()})
-
-    def write(tx: Transaction, _partition: Any) -> int:
-        tx.run(_PATCH_DOCUMENTS, patches)
-        return count
-
-    yield write
-
-
-def _rewrite_postings(deletion: Deletion, terms: Sequence[str], tx: Transaction) -> Iterator[Write]:
-    """Take the documents out of the postings of these terms; a word that no document has any more leaves the vocabulary."""
-    masks: dict[int, npt.NDArray[np.bool_]] = {}
-    for chunk in _chunks(deletion.positions, POSTING_CHUNK):
-        masks[chunk] = np.zeros(POSTING_CHUNK, dtype=np.bool_)
-        masks[chunk][deletion.positions_in(chunk, POSTING_CHUNK)] = True
-    shorter: list[dict[str, Any]] = []
-    empty: list[dict[str, Any]] = []
-    size = 0
-    wanted = {"partition": deletion.partition, "terms": list(terms), "chunks": sorted(masks)}
-    for row in tx.all(_SOME_POSTINGS, wanted):
-        records = read_postings(row.data)
-        kept = records[~masks[row.chunk][records["position"] % POSTING_CHUNK]]
-        if len(kept) == len(records):
-            continue
-        key = {"in_partition": deletion.partition, "in_term": row.term, "in_chunk": row.chunk}
-        if len(kept):
-            shorter.append({**key, "new_data": kept.tobytes()})
-            size += len(row.data)
-        else:
-            empty.append(key)
-        if size > BYTES_AT_ONCE or len(shorter) + 2 * len(empty) >= ROWS_AT_ONCE:
-            yield partial(_write_postings, shorter, empty)
-            shorter, empty, size = [], [], 0
-    if shorter or empty:
-        yield partial(_write_postings, shorter, empty)
-
-
-def _write_postings(
-    shorter: list[dict[str, Any]], empty: list[dict[str, Any]], tx: Transaction, _partition: Any
-) -> int:
-    tx.run(_PATCH_POSTINGS, shorter)
-    tx.run(_DELETE_POSTINGS, empty)
-    tx.run(_DELETE_TERMS, [{"in_partition": key["in_partition"], "in_term": key["in_term"]} for key in empty])
-    return 0
-
-
-def _clear_vectors(deletion: Deletion, chunk: int, tx: Transaction) -> Iterator[Write]:
-    for row in tx.all(_EMBEDDINGS, {"partition": deletion.partition, "chunk": chunk}):
-        yield partial(_write_vectors, row.embedding, chunk, deletion.positions_in(chunk, VECTOR_CHUNK))
-
-
-def _write_vectors(embedding: str, chunk: int, positions: Positions, tx: Transaction, partition: Any) -> int:
-    key = {"in_partition": partition.seq, "in_embedding": embedding, "in_chunk": chunk}
-    # Read in this transaction, since vectors are added without a change of the partition's generation.
-    if row := tx.first(_VECTORS, key):
-        vectors = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions).copy()
-        vectors[positions[positions < len(vectors)]] = 0
-        tx.run(_PATCH_VECTORS, {**key, "new_data": vectors.tobytes()})
-    return 0
-
-
-def _delete_rows(rows: Sequence[int], _tx: Transaction) -> Iterator[Write]:
-    def write(tx: Transaction, _partition: Any) -> int:
-        write_buffer.delete_rows(tx, rows)
-        return 0
-
-    yield write
 
 
 def _positions(tx: Transaction, partition: int, numbers: Sequence[int]) -> Positions:

@@ -22,7 +22,6 @@ from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.storage.schema.core_tables import passages, passages_tags
 
-Kind = Literal["messages", "passages"]
 SearchMode = Literal["hybrid", "vector", "fts"]
 
 _IDS = each(bindparam("ids", type_=messages_table.c.parts.type))
@@ -134,7 +133,7 @@ def delete_passage(tx: Transaction, scope: Scope, attached: Sequence[Archive], p
 
 
 def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    _put(tx, "messages", [(row["agent_id"], row["organization_id"], message_entry(row)) for row in rows])
+    _put(tx, [(row["agent_id"], row["organization_id"], message_entry(row)) for row in rows])
 
 
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
@@ -143,13 +142,13 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
     Those stored together count as parts of one text: a hit on one lifts the ones beside it.
     """
     entries = [(one.archive_id, one.organization_id, passage_entry(one, one.tags, new[0].id)) for one in new]
-    _put(tx, "passages", entries)
+    _put(tx, entries)
 
 
 def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
     entries = [(row.agent_id, row.organization_id, message_entry(row._asdict())) for row in rows]
-    _put(tx, "messages", entries, is_deleted=True)
+    _put(tx, entries, is_deleted=True)
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
@@ -157,7 +156,7 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
     tags = tags_of(tx, ids)
     rows = tx.all(_INDEXED_PASSAGES, {"ids": list(ids)})
     entries = [(row.archive_id, row.organization_id, passage_entry(row, tags.get(row.id, ()), row.id)) for row in rows]
-    _put(tx, "passages", entries, is_deleted=True)
+    _put(tx, entries, is_deleted=True)
 
 
 def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
@@ -194,13 +193,11 @@ def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) ->
     return IndexEntry(*about, speaker=said[1] if said else "", labels=tuple(tags))
 
 
-def _put(
-    tx: Transaction, kind: Kind, entries: Sequence[tuple[str, str, IndexEntry]], *, is_deleted: bool = False
-) -> None:
+def _put(tx: Transaction, entries: Sequence[tuple[str, str, IndexEntry]], *, is_deleted: bool = False) -> None:
     """Add rows of documents, or of deletions, to the buffers of those who own these entries."""
     grouped: dict[tuple[str, str], list[IndexEntry]] = {}
     for owner_id, organization_id, entry in entries:
         grouped.setdefault((owner_id, organization_id), []).append(entry)
     for (owner_id, organization_id), some in grouped.items():
-        write_buffer.put(tx, kind, owner_id, some, is_deleted=is_deleted)
-        write_buffer.flush_when_due(tx, kind, owner_id, organization_id, len(some))
+        write_buffer.put(tx, owner_id, some, is_deleted=is_deleted)
+        write_buffer.flush_when_due(tx, owner_id, organization_id, len(some))

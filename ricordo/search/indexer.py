@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ricordo.domain.job import Job, Report
 from ricordo.errors import Conflict, ModelError, NotFound
@@ -19,9 +19,6 @@ from ricordo.search.partitions import NEW, EmbeddingBatch
 from ricordo.search.vector_index import VectorIndex, VectorRecord
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import FencedStore
-
-if TYPE_CHECKING:  # these need numpy, which a start does not wait for
-    from ricordo.search.flush import Deletion, Step
 
 log = logging.getLogger(__name__)
 EMBEDDED_AT_ONCE = 256
@@ -50,7 +47,7 @@ class Indexer:
         """Delete what was deleted and flush the rest of a partition's buffer, then ask for the vectors of what was flushed."""
         from ricordo.search.flush import FLUSHED_AT_ONCE, pack_rows, write_rows
 
-        kind, owner_id = job.payload["kind"], job.payload["owner_id"]
+        owner_id = job.payload["owner_id"]
         done = 0
         while True:
             if deleted := await self._delete_documents(owner_id):
@@ -61,7 +58,7 @@ class Indexer:
             if done and 0 < waiting < FLUSHED_AT_ONCE:
                 # While many come in, many together cost less than a few at a time, and hold up those who write less often.
                 await asyncio.sleep(self.pause)
-            if packed := await self.store.read(lambda tx: pack_rows(tx, kind, owner_id)):
+            if packed := await self.store.read(lambda tx: pack_rows(tx, owner_id)):
                 if await self.store.write(lambda tx, packed=packed: write_rows(tx, packed)):  # type: ignore[misc]
                     done += len(packed.rows)
                     report(done, done)
@@ -165,22 +162,9 @@ class Indexer:
             for model in await self.store.read(lambda tx: partitions.models_of(tx, owner_id)):
                 await index.remove(owner_id, model, deletion.documents)
         for step in deletion.steps():
-            if not await self._do(deletion, step):
+            if not await self.store.write(lambda tx, step=step: deletion.run(tx, step)):  # type: ignore[misc]
                 break
         return len(deletion.rows)
-
-    async def _do(self, deletion: "Deletion", step: "Step") -> bool:
-        """Do one step of a deletion; False where the partition was rebuilt or purged, and all of it starts over."""
-        while prepared := await self.store.read(lambda tx: deletion.prepare(tx, step)):
-            state, writes = prepared
-            for write in writes:
-                after = await self.store.write(lambda tx, s=state, w=write: deletion.write(tx, s, w))  # type: ignore[misc]
-                if after is None:
-                    break
-                state = after
-            else:
-                return True
-        return False
 
 
 async def _embedded(

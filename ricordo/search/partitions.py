@@ -84,11 +84,6 @@ class EmbeddingBatch:
     total: int
 
 
-def kind_of(owner_id: str) -> str:
-    """What kind of documents a partition holds, by the id of its owner."""
-    return "messages" if owner_id.startswith("agent-") else "passages"
-
-
 def owner_of(tx: Transaction, owner_id: str) -> Any:
     """Whose documents a partition holds: organization_id, the embedding model it names, and the vector_db; None where deleted."""
     return tx.first(_OWNER, {"owner_id": owner_id})
@@ -147,7 +142,7 @@ def add_missing_jobs(tx: Transaction, owner_ids: Sequence[str], wanted: Callable
         if owner is None:
             continue
         if owner_id in buffered:
-            write_buffer.add_flush_job(tx, kind_of(owner_id), owner_id, owner.organization_id)
+            write_buffer.add_flush_job(tx, owner_id, owner.organization_id)
         partition, model = partitions.get(owner_id), wanted(owner.embedding)
         if partition and model and (partition.embedding != model or partition.vectors < partition.documents):
             add_embed_job(tx, owner.organization_id, owner_id)

@@ -119,7 +119,7 @@ def read_jobs(tx: Transaction, ids: Sequence[str]) -> list[Job]:
 
 
 def count_documents(tx: Transaction, owner_id: str) -> int:
-    rows = tx.all(_COUNTS[partitions.kind_of(owner_id)], {"owner_id": owner_id})
+    rows = tx.all(_COUNTS[write_buffer.kind_of(owner_id)], {"owner_id": owner_id})
     return int(rows[0].documents)
 
 
@@ -131,7 +131,7 @@ def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
     from ricordo.search.reader import DOCUMENT, read_documents
 
     found: dict[int, int] = {}
-    if partitions.kind_of(owner_id) == "messages":
+    if write_buffer.kind_of(owner_id) == "messages":
         return found
     for row in tx.all(_RECORDS, {"owner_id": owner_id}):
         if len(row.data) % DOCUMENT.itemsize == 0:
@@ -151,7 +151,7 @@ def read_portion(
     tx: Transaction, owner_id: str, after: tuple[int, int], conversations: Mapping[int, int]
 ) -> RebuildPortion | None:
     """The next documents of the partition; None after the last. To be read in one snapshot."""
-    kind = partitions.kind_of(owner_id)
+    kind = write_buffer.kind_of(owner_id)
     created_at, seq = after
     rows = tx.all(_PORTIONS[kind], {"owner_id": owner_id, "created_at": created_at, "seq": seq, "most": AT_ONCE})
     if not rows:
@@ -169,9 +169,8 @@ def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None
     """Put the documents into the new index."""
     from ricordo.search.flush import flush
 
-    kind, name = partitions.kind_of(owner_id), owner_id + NEW
-    write_buffer.put(tx, kind, name, portion.entries)
-    while flush(tx, kind, name):
+    write_buffer.put(tx, owner_id + NEW, portion.entries)
+    while flush(tx, owner_id + NEW):
         pass
 
 
@@ -181,7 +180,7 @@ def drop_remains(tx: Transaction, owner_id: str) -> bool:
 
 def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
     """Let the new index serve, unless its owner is deleted; `seen` are the rows of the buffer that it holds already."""
-    tx.lock(_OWNER_LOCKED[partitions.kind_of(owner_id)], {"owner_id": owner_id})
+    tx.lock(_OWNER_LOCKED[write_buffer.kind_of(owner_id)], {"owner_id": owner_id})
     owner = partitions.owner_of(tx, owner_id)
     if owner is None or owner.organization_id == DELETED:
         return

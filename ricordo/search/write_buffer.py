@@ -94,13 +94,18 @@ def _insert_from(documents: Table) -> Any:
 _INSERTS: Mapping[str, Any] = {"messages": _insert_from(messages), "passages": _insert_from(passages)}
 
 
-def put(tx: Transaction, kind: str, owner_id: str, entries: Sequence[IndexEntry], *, is_deleted: bool = False) -> None:
+def kind_of(owner_id: str) -> str:
+    """What kind of documents a partition holds, by the id of its owner."""
+    return "messages" if owner_id.startswith("agent-") else "passages"
+
+
+def put(tx: Transaction, owner_id: str, entries: Sequence[IndexEntry], *, is_deleted: bool = False) -> None:
     if entries:
         values = [{"owner_id": owner_id, "document_id": e.id, "data": pack(e, is_deleted=is_deleted)} for e in entries]
-        tx.run(_INSERTS[kind], values)
+        tx.run(_INSERTS[kind_of(owner_id)], values)
 
 
-def flush_when_due(tx: Transaction, kind: str, owner_id: str, organization_id: str, rows: int) -> None:
+def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: int) -> None:
     """Add a job that flushes the owner's buffer, where one is due now that so many rows were added."""
     # How many rows this process wrote for an owner since it last added a job, and when that was: too few is harmless, a sweep
     # finds what was missed.
@@ -111,16 +116,15 @@ def flush_when_due(tx: Transaction, kind: str, owner_id: str, organization_id: s
     is_long = count >= LONG_BUFFER
     after = (count, asked_at)
     if is_long or now - asked_at >= FLUSH_DELAY:
-        is_new = add_flush_job(tx, kind, owner_id, organization_id, not_before=now if is_long else now + FLUSH_DELAY)
+        is_new = add_flush_job(tx, owner_id, organization_id, not_before=now if is_long else now + FLUSH_DELAY)
         # Rows that come after a flush which comes sooner than in that while must ask again.
         after = (0 if is_long else count, now if is_new and not is_long else 0)
     tx.after_commit.append(lambda: written.__setitem__(owner_id, after))
 
 
-def add_flush_job(tx: Transaction, kind: str, owner_id: str, organization_id: str, *, not_before: int = 0) -> bool:
+def add_flush_job(tx: Transaction, owner_id: str, organization_id: str, *, not_before: int = 0) -> bool:
     """Add a job that flushes this buffer, and return True; where one waits already, let it come no later than that."""
-    payload = {"kind": kind, "owner_id": owner_id}
-    job = Job(FLUSH, organization_id, payload, owner_id, is_single=True, not_before=not_before)
+    job = Job(FLUSH, organization_id, {"owner_id": owner_id}, owner_id, is_single=True, not_before=not_before)
     added = jobs.add(tx, job)
     if added is None and not_before <= tx.clock.now():
         jobs.make_due(tx, FLUSH, owner_id)

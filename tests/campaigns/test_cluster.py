@@ -132,9 +132,9 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
     agent = (await make.stored_agent(store)).agent
     said = await make.stored_messages(store, *(make.message(agent, f"pear number{n}") for n in range(3)))
     with Held(store, "SELECT search_partitions") as late:
-        merging = asyncio.create_task(store.write(lambda tx: flush(tx, "messages", agent.id)))
+        merging = asyncio.create_task(store.write(lambda tx: flush(tx, agent.id)))
         await late.reached()
-        assert await other.write(lambda tx: flush(tx, "messages", agent.id)) == len(said)
+        assert await other.write(lambda tx: flush(tx, agent.id)) == len(said)
         late.release()
         # Where there was no space yet, the second may meet the first: the job is tried again.
         await asyncio.wait([merging])

@@ -80,19 +80,13 @@ def delete_documents(tx: Transaction, owner_id: str) -> None:
     """Take out of the partition what its buffer says was deleted."""
     while deletion := next_deletion(tx, owner_id, 4096):
         for step in deletion.steps():
-            prepared = deletion.prepare(tx, step)
-            assert prepared is not None
-            state, writes = prepared
-            for write in writes:
-                after = deletion.write(tx, state, write)
-                assert after is not None
-                state = after
+            assert deletion.run(tx, step)
 
 
-def flush(tx: Transaction, kind: str, owner_id: str, most: int = flushing.FLUSHED_AT_ONCE) -> int:
+def flush(tx: Transaction, owner_id: str, most: int = flushing.FLUSHED_AT_ONCE) -> int:
     """The same, then flush the oldest rows of the buffer, at most so many; returns how many were flushed."""
     delete_documents(tx, owner_id)
-    return flushing.flush(tx, kind, owner_id, most)
+    return flushing.flush(tx, owner_id, most)
 
 
 _BRIEFLY = 0.1

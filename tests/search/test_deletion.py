@@ -29,7 +29,7 @@ async def filled(store: SqliteStore, count: int = 40) -> list[str]:
 
 
 def flush_all(tx: Transaction) -> None:
-    while flush(tx, "messages", AGENT.id):
+    while flush(tx, AGENT.id):
         pass
 
 
@@ -49,15 +49,10 @@ async def take_out(store: SqliteStore, most_writes: int = 10_000) -> int:
     writes = 0
     while deletion := await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096)):
         for step in deletion.steps():
-            prepared = await store.read(lambda tx, d=deletion, s=step: d.prepare(tx, s))  # type: ignore[misc]
-            assert prepared is not None
-            state, made = prepared
-            for write in made:
-                if writes == most_writes:
-                    return writes
-                state = await store.write(lambda tx, d=deletion, s=state, w=write: d.write(tx, s, w))  # type: ignore[misc]
-                assert state is not None
-                writes += 1
+            if writes == most_writes:
+                return writes
+            assert await store.write(lambda tx, d=deletion, s=step: d.run(tx, s))  # type: ignore[misc]
+            writes += 1
     return writes
 
 
@@ -125,17 +120,14 @@ async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: Sqlit
     assert "message-0" in await hits(store, "coffee")  # with those beside it
 
 
-async def test_nothing_is_written_where_the_partition_changed_since_it_was_read(store: SqliteStore) -> None:
+async def test_nothing_is_written_where_the_partition_was_rebuilt_meanwhile(store: SqliteStore) -> None:
     ids = await filled(store)
     await forget(store, ids[:3])
     deletion = await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096))
     assert deletion is not None
-    step = next(deletion.steps())
-    prepared = await store.read(lambda tx: deletion.prepare(tx, step))
-    assert prepared is not None
-    state, writes = prepared
-    await store.write(lambda tx: tx.run(text("UPDATE search_partitions SET generation = generation + 1")))
-    assert await store.write(lambda tx: deletion.write(tx, state, writes[0])) is None
+    await store.write(lambda tx: tx.run(text("UPDATE search_partitions SET seq = seq + 1")))
+    assert not await store.write(lambda tx: deletion.run(tx, next(deletion.steps())))
+    await store.write(lambda tx: tx.run(text("UPDATE search_partitions SET seq = seq - 1")))
     await take_out(store)
     assert await hits(store, "tea") == set(ids[3:])
 
@@ -151,7 +143,7 @@ async def stored_partition(store: SqliteStore) -> str:
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     new = [make.passage(archive, f"tea number {number}") for number in range(PORTION + 50)]
     await store.write(lambda tx: index.insert_passages(tx, archive, new))
-    await store.write(lambda tx: flush(tx, "passages", archive.id, 30))
+    await store.write(lambda tx: flush(tx, archive.id, 30))
     batch = await store.read(lambda tx: next_batch(tx, archive.id, "scripted/embedder", 10))
     assert batch is not None
     vectors = {number: [1.0, 0.0] for number in batch.documents if number is not None}

@@ -123,14 +123,14 @@ async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypa
                     deleted = kept.pop(which % len(kept))
                     await store.write(lambda tx, deleted=deleted: index.unindex_messages(tx, [deleted.id]))  # type: ignore[misc]
                 case "flush", most:
-                    await store.write(lambda tx, most=most: flush(tx, "messages", agent.id, most))  # type: ignore[misc]
+                    await store.write(lambda tx, most=most: flush(tx, agent.id, most))  # type: ignore[misc]
                 case ("look",):
                     await store.read(look)
         expected = by_hand(kept, query, wanted, limit)
         unmerged = found(await store.read(look))
         assert [document for document, _ in unmerged] == [document for document, _ in expected]
         assert [score for _, score in unmerged] == pytest.approx([score for _, score in expected], abs=2e-6)
-        while await store.write(lambda tx: flush(tx, "messages", agent.id)):
+        while await store.write(lambda tx: flush(tx, agent.id)):
             pass
         flushed = found(await store.read(look))
         assert {document for document, _ in flushed} == {d for d, _ in expected} or len(flushed) == limit

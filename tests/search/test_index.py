@@ -72,7 +72,7 @@ async def test_passages_are_filtered_before_the_limit(store: Store) -> None:
             made.append(passage)
             await store.write(lambda tx, p=passage, s=shelves[shelf]: insert_passages(tx, s, [p]))  # type: ignore[misc]
             if flushes:
-                await store.write(lambda tx, s=shelves[shelf]: flush(tx, "passages", s.id))  # type: ignore[misc]
+                await store.write(lambda tx, s=shelves[shelf]: flush(tx, s.id))  # type: ignore[misc]
 
         def look(tx: Transaction) -> tuple[list[SearchHit], list[str]]:
             hits = list(index.find_passages(tx, Query(query), wanted, limit).hits)
@@ -171,11 +171,11 @@ async def test_forgotten_messages_leave_no_word_in_the_index(store: Store) -> No
     kept, secret = await make.stored_messages(
         store, make.message(agent, "plain tea"), make.message(agent, "secret tea", name="Zebedee")
     )
-    await store.write(lambda tx: flush(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, agent.id))
     await store.write(lambda tx: unindex_messages(tx, [secret.id]))
     assert await store.read(lambda tx: message_ids(tx, "secret", agent.id)) == []
     assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [kept.id]
-    await store.write(lambda tx: flush(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, agent.id))
 
     def left(tx: Transaction) -> list[str]:
         postings = {row.term for row in tx.all(select(search_postings.c.term))}
@@ -211,8 +211,8 @@ async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(
         assert await store.read(lambda tx: message_ids(tx, "word12", agent.id)) == [long.id]
         assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [short.id]
         # Each in a transaction of its own, as the first has so many words.
-        assert await store.write(lambda tx: flush(tx, "messages", agent.id)) == 1
-    assert await store.write(lambda tx: flush(tx, "messages", agent.id)) == 0
+        assert await store.write(lambda tx: flush(tx, agent.id)) == 1
+    assert await store.write(lambda tx: flush(tx, agent.id)) == 0
 
 
 def test_messages_and_passages_are_stored_through_the_index_alone() -> None:

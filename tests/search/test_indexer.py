@@ -99,7 +99,7 @@ class Library:
         await self.indexing.embed(self._job(owner_id), unheard)
 
     def _job(self, owner_id: str) -> Job:
-        return Job("search", LOCAL_ORGANIZATION, {"kind": partitions.kind_of(owner_id), "owner_id": owner_id})
+        return Job("search", LOCAL_ORGANIZATION, {"owner_id": owner_id})
 
     async def find(self, archive_id: str, query: str) -> list[FoundPassage]:
         return await self.recall.passages(query, PassageFilter((archive_id,)), 3)
@@ -122,7 +122,7 @@ async def test_the_first_text_asks_for_a_flush_after_a_while_and_a_long_buffer_a
     state = await make.stored_agent(library.store)
     await make.stored_messages(library.store, make.message(state.agent, "one"), make.message(state.agent, "two"))
     (asked,) = await library.waiting(FLUSH)
-    assert asked.payload == {"kind": "messages", "owner_id": state.agent.id}
+    assert asked.payload == {"owner_id": state.agent.id}
     assert abs(asked.not_before - clock.now() - FLUSH_DELAY) < 1_000_000
     await make.stored_messages(library.store, *(make.message(state.agent, f"note {n}") for n in range(LONG_BUFFER)))
     assert len(await library.waiting(FLUSH)) == 1
@@ -150,7 +150,7 @@ async def test_a_flush_waits_for_more_rows_while_they_come_in_few_at_a_time(libr
 async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "tea", "coffee")
-    first, second = [await library.store.read(lambda tx: pack_rows(tx, "passages", archive.id)) for _ in range(2)]
+    first, second = [await library.store.read(lambda tx: pack_rows(tx, archive.id)) for _ in range(2)]
     assert first is not None
     assert second is not None
     assert await library.store.write(lambda tx: write_rows(tx, first))

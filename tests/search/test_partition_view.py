@@ -61,10 +61,10 @@ async def test_new_messages_and_a_flush_continue_what_is_cached(store: Store, mo
         await say(store, agent, text, minute=minute)
         assert text in await find(store, text, agent)
     # Some of the buffer is flushed, then all of it and more than any search has seen.
-    await store.write(lambda tx: flush(tx, "messages", agent.id, 3))
+    await store.write(lambda tx: flush(tx, agent.id, 3))
     assert "violin" in await find(store, "violin", agent)
     await say(store, agent, "harbour", minute=30)
-    await store.write(lambda tx: flush(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, agent.id))
     await say(store, agent, "harbour snow", minute=40)
     assert sorted(await find(store, "harbour", agent))[:2] == ["harbour", "harbour snow"]
     assert len(await find(store, "tea rain violin harbour", agent)) == 6
@@ -74,7 +74,7 @@ async def test_new_messages_and_a_flush_continue_what_is_cached(store: Store, mo
 async def test_what_is_deleted_lays_the_partition_out_anew_once(store: Store, laid_out: Counted) -> None:
     agent = (await make.stored_agent(store)).agent
     deleted, *_ = await say(store, agent, "tea", "tea bread", "snow")
-    await store.write(lambda tx: flush(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, agent.id))
     await find(store, "tea", agent)
     await store.write(lambda tx: index.unindex_messages(tx, [deleted]))
     for _ in range(2):
@@ -86,7 +86,7 @@ async def test_what_is_deleted_lays_the_partition_out_anew_once(store: Store, la
     found = await find(store, "tea", agent)
     assert "tea again" in found
     assert "tea" not in found
-    await store.write(lambda tx: flush(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, agent.id))
     assert await find(store, "tea", agent) == found
 
 
@@ -110,13 +110,13 @@ async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after
     monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
     agent = (await make.stored_agent(store)).agent
     await say(store, agent, "tea", "rain tea")
-    await store.write(lambda tx: flush(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, agent.id))
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
     here = dict(store.cache)  # type: ignore[attr-defined]
     # Another server knows nothing of what this one remembers, and the other way round.
     store.cache.clear()  # type: ignore[attr-defined]
     (deleted,) = await say(store, agent, "tea house", minute=5)
-    await store.write(lambda tx: flush(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, agent.id))
     ahead = dict(store.cache)  # type: ignore[attr-defined]
     store.cache.clear()  # type: ignore[attr-defined]
     store.cache.update(here)  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after
     store.cache.clear()  # type: ignore[attr-defined]
     store.cache.update(ahead)  # type: ignore[attr-defined]
     await store.write(lambda tx: index.unindex_messages(tx, [deleted]))
-    await store.write(lambda tx: flush(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, agent.id))
     store.cache.clear()  # type: ignore[attr-defined]
     store.cache.update(here)  # type: ignore[attr-defined]
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]

@@ -19,7 +19,7 @@ from ricordo.errors import Unavailable
 from ricordo.llm.registry.models import Models
 from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.recall import Recall
-from ricordo.search import partitions, pgvector
+from ricordo.search import pgvector
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.search.indexer import Indexer
 from ricordo.search.pgvector import BUILDING_LOCK, PREFIX, BuildPlan, PgVectorIndex, VectorGroup, index_of
@@ -378,7 +378,7 @@ async def test_an_archive_that_chose_pgvector_is_found_by_meaning(store: Postgre
     passages = [make.passage(archive, text) for text in texts]
     await store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
     await store.write(lambda tx: insert_passages(tx, archive, passages))
-    job = Job("search", LOCAL_ORGANIZATION, {"kind": partitions.kind_of(archive.id), "owner_id": archive.id})
+    job = Job("search", LOCAL_ORGANIZATION, {"owner_id": archive.id})
     await indexing.flush(job, unheard)
     await indexing.embed(job, unheard)
     assert run("SELECT count(*), min(partition) FROM search_pgvector") == [(60, archive.id)]

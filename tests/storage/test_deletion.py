@@ -64,7 +64,7 @@ async def stored_archive(store: SqliteStore, size: int) -> Archive:
     for start in range(0, size, 500):
         new = [make.passage(archive, f"tea {number}", tags=("a",)) for number in range(start, min(start + 500, size))]
         await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
-    await store.write(lambda tx: flush(tx, "passages", archive.id, size // 2))
+    await store.write(lambda tx: flush(tx, archive.id, size // 2))
     return archive
 
 
@@ -98,7 +98,7 @@ async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_ar
     agent = (await make.stored_agent(store, tags=("a",))).agent
     archive = await make.stored_archive(store, agent, "Tea.")
     await make.stored_messages(store, *(make.message(agent, f"tea {number}") for number in range(450)))
-    await store.write(lambda tx: flush(tx, "messages", agent.id))
+    await store.write(lambda tx: flush(tx, agent.id))
     for number in range(3):
         run = make.run(agent, ended_at=number + 1)
         await store.write(lambda tx, run=run: (runs.open_run(tx, run), runs.insert_step(tx, make.step(run))))

@@ -376,7 +376,7 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
     state = await make.stored_agent(store)
     agent_id = state.agent.id
     await make.stored_messages(store, make.message(state.agent, "A secret."))
-    await store.write(lambda tx: flush(tx, "messages", agent_id))
+    await store.write(lambda tx: flush(tx, agent_id))
     portion = await store.read(lambda tx: rebuild.read_portion(tx, agent_id, (-1, 0), {}))
     assert portion
     await store.write(lambda tx: rebuild.add_portion(tx, agent_id, portion))

@@ -69,10 +69,10 @@ async def _fill(store: SqliteStore, size: Size) -> None:
         own = [f"{_NEEDLE}{chance.getrandbits(48)}"] if is_hers else []
         return " ".join([*chance.choices(_WORDS, _OFTEN, k=20), *own]), is_hers
 
-    async def store_all(kind: str, owner: str, new: list[Any], insert: Callable[[Transaction, list[Any]], Any]) -> None:
+    async def store_all(owner: str, new: list[Any], insert: Callable[[Transaction, list[Any]], Any]) -> None:
         for start in range(0, len(new), _AT_ONCE):
             await store.write(lambda tx, some=new[start : start + _AT_ONCE]: insert(tx, some))  # type: ignore[misc]
-        while await store.write(lambda tx: flush(tx, kind, owner)):
+        while await store.write(lambda tx: flush(tx, owner)):
             pass
 
     rows = [number // size.agents * (size.others + 1) for number in (size.messages, size.passages)]
@@ -88,12 +88,12 @@ async def _fill(store: SqliteStore, size: Size) -> None:
             )
             for words, is_hers in map(said, range(rows[0]))
         ]
-        await store_all("messages", agent.id, messages, insert_messages)
+        await store_all(agent.id, messages, insert_messages)
         passages = [
             make.passage(archive, words, user_id=user_id if is_hers else None)
             for words, is_hers in map(said, range(rows[1]))
         ]
-        await store_all("passages", archive.id, passages, lambda tx, new, into=archive: insert_passages(tx, into, new))  # type: ignore[misc]
+        await store_all(archive.id, passages, lambda tx, new, into=archive: insert_passages(tx, into, new))  # type: ignore[misc]
     # Flushes of a running server are done by its worker, and there is none here.
     await store.write(lambda tx: tx.run(text("DELETE FROM jobs")))
 

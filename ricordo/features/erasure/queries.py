@@ -346,7 +346,7 @@ def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
 
 def claim_flush(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
     """Claim the job that flushes this partition of the index; None while somebody else is at work on it."""
-    write_buffer.add_flush_job(tx, erasure.partitions[owner_id], owner_id, erasure.organization_id)
+    write_buffer.add_flush_job(tx, owner_id, erasure.organization_id)
     is_it = (jobs.c.kind == write_buffer.FLUSH) & (jobs.c.key == owner_id) & (jobs.c.status == "waiting")
     row = tx.first(select(jobs.c.id).where(is_it))
     return job_rows.claim_one(tx, f"erasure-{erasure.id}", row.id) if row else None

@@ -369,9 +369,9 @@ class Outside:
         self.removed.setdefault((partition, model), set()).update(documents)
 
 
-def embed(tx: Transaction, kind: str, owner_id: str) -> set[int]:
+def embed(tx: Transaction, owner_id: str) -> set[int]:
     """Give vectors to all of a partition, kept elsewhere; the numbers of the documents."""
-    flush(tx, kind, owner_id)
+    flush(tx, owner_id)
     batch = next_batch(tx, owner_id, "some/model", 10)
     assert batch is not None
     add_vectors(tx, batch, {}, 1)
@@ -388,11 +388,11 @@ async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embe
     def lay_out(tx: Transaction) -> set[int]:
         archives.attach(tx, own[1], archive.id)
         tx.run(text(f"UPDATE archives SET vector_db = 'outside' WHERE id = '{archive.id}'"))  # noqa: S608
-        embed(tx, "passages", archive.id)
+        embed(tx, archive.id)
         busy = Job("search.embed", SCOPE.organization_id, key=f"search.embed:{agent_id}")
         jobs.add(tx, busy)
         jobs.claim_one(tx, "other", busy.id)
-        return embed(tx, "messages", agent_id)
+        return embed(tx, agent_id)
 
     numbers = await stage.store.write(lay_out)
     seqs = text("SELECT seq FROM messages WHERE conversation_id = 'conv-ada'")
