@@ -24,7 +24,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
-from ricordo.memory.lineage import blame
+from ricordo.memory.blame import blame
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import blocks, history, versions
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite

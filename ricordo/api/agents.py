@@ -18,7 +18,6 @@ from ricordo.api.routing import Routes
 from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings
-from ricordo.memory.overview import Overview, overview
 from ricordo.storage import agents, blocks, messages, tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import schema_of
@@ -113,12 +112,12 @@ def context(
     here: Here,
     agent_id: str,
     conversation_id: Annotated[str, Query(description="Which of its conversations.")] = DEFAULT,
-) -> Overview:
+) -> Json:
     """What fills the agent's context window, in tokens by our own estimate."""
     conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
     state = effective(agents.load(tx, here.scope, agent_id, conversation.id))
     tools = [schema_of(tool) for tool in state.tools]
-    return overview(state, messages.by_ids(tx, state.conversation.window), tools)
+    return ContextResponse.from_window(state, messages.by_ids(tx, state.conversation.window), tools)
 
 
 def _spec(body: AgentRequest) -> AgentSpec:

@@ -30,7 +30,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, NotFound
-from ricordo.memory.lineage import BlamedLine, blame
+from ricordo.memory.blame import BlamedLine, blame
 from ricordo.memory.rotation import read_rotation
 from ricordo.storage import agents, blocks, history, versions
 from ricordo.storage.engine.store import Transaction

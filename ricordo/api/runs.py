@@ -9,7 +9,7 @@ from fastapi import Depends, Query
 
 from ricordo.api.call import Here, Paged, Paging, RequestContext, note
 from ricordo.api.models.base import Json, NoteResponse, given
-from ricordo.api.models.memory import LineageResponse
+from ricordo.api.models.memory import ContextBlockResponse, LineageResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
 from ricordo.api.models.runs import (
     FeedbackRequest,
@@ -23,8 +23,8 @@ from ricordo.api.routing import Routes
 from ricordo.domain.clock import parse_date
 from ricordo.domain.ids import unique
 from ricordo.domain.run import Run, Step
-from ricordo.memory.lineage import Lineage, of_message
-from ricordo.storage import messages, runs, tools
+from ricordo.errors import NotFound
+from ricordo.storage import archives, history, messages, proposals, runs, tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.runs import StepFilter
 
@@ -172,9 +172,30 @@ def list_step_messages(tx: Transaction, here: Here, step_id: str, paging: Paged)
 
 
 @_messages.get("/memory", response_model=LineageResponse)
-def lineage(tx: Transaction, here: Here, message_id: str) -> Lineage:
+def lineage(tx: Transaction, here: Here, message_id: str) -> Json:
     """Return the blocks' versions and the passages that were in an answer's context, and what its step changed or proposed."""
-    return of_message(tx, here.scope, message_id)
+    scope = here.scope
+    message = messages.get(tx, scope, message_id)
+    step_id = message.step_id
+    try:
+        step = runs.get_step(tx, scope, step_id or "")
+    except NotFound:  # no step wrote it, or the step is saved with its end, and this message came before its tools
+        step = None
+    memory: Json = step.memory if step else {}
+    held: dict[str, str] = memory.get("blocks", {})
+    known = history.of_blocks(tx, scope, held)
+    named: list[str] = memory.get("passages", [])
+    passages = [one for one in archives.passages_by_ids(tx, named) if one.organization_id == scope.organization_id]
+    return LineageResponse.of(
+        message,
+        message_id=message.id,
+        is_untrusted=bool(step and step.is_untrusted),
+        blocks=[ContextBlockResponse.of(known.get(id), block_id=id, sha=sha) for id, sha in held.items()],
+        passages=passages,
+        forgotten_passage_ids=[id for id in named if id not in {one.id for one in passages}],
+        changed=history.of_step(tx, scope, message.run_id or "", step_id) if step_id else [],
+        proposed=proposals.of_step(tx, scope, step_id) if step_id else [],
+    )
 
 
 router.routes += [*_steps.routes, *_messages.routes]

@@ -39,7 +39,7 @@ from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, Stale, Unsupported
 from ricordo.memory import user_memory
-from ricordo.memory.lineage import BlamedLine
+from ricordo.memory.blame import BlamedLine
 from ricordo.memory.schemas import FOLDER, read_schema, schema_names
 from ricordo.memory.sections import starting_text
 from ricordo.memory.user_memory import PutOptions, UserMemory

@@ -78,23 +78,15 @@ def _digest(*parts: str) -> str:
     return blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Sections:
-    """The parts of a system message, each with its tags; "" for one it lacks. `base` is all that belongs to no other part."""
+def sections(system: str) -> dict[str, str]:
+    """The sections of a system message by their tags, as it is stored; `base` is all that belongs to no other section.
 
-    base: str = ""
-    memory_blocks: str = ""
-    memory_metadata: str = ""
-    tool_usage_rules: str = ""
-    directories: str = ""
-
-
-def sections(system: str) -> Sections:
-    """The sections of a system message, as it is stored. Where one seems to be there twice, the later one is ours."""
+    Where one seems to be there twice, the later one is ours.
+    """
     found = {match[1]: match for match in _SECTION.finditer(system)}
     base, place = [], 0
     for match in sorted(found.values(), key=lambda one: one.start()):
         base.append(system[place : match.start()].strip())
         place = match.end()
     base.append(system[place:].strip())
-    return Sections("\n\n".join(filter(None, base)), **{name: match[0] for name, match in found.items()})
+    return {"base": "\n\n".join(filter(None, base))} | {name: match[0] for name, match in found.items()}

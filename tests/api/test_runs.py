@@ -213,7 +213,8 @@ def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_th
     client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
 ) -> None:
     (passage,) = client.agents.passages.create(agent.id, text="Jasmine tea is her favourite.", tags=["tea"])
-    server.says(call("archival_memory_search", query="favourite tea"), "Jasmine.")
+    edit = call("memory_insert", label="human", new_string="Likes tea.")
+    server.says(call("archival_memory_search", query="favourite tea"), edit, "Jasmine.")
 
     answer = client.agents.messages.create(agent.id, input="Which tea do I like?")
 
@@ -227,6 +228,12 @@ def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_th
         label: version["sha"] for label, version in versions.items()
     }
     assert [(one["id"], one["text"], one["tags"]) for one in why["passages"]] == [(passage.id, passage.text, ["tea"])]
+
+    edited = ok(http.get(f"/v1/messages/{answer.messages[-2].id}/memory"))
+    assert edited["changed"] == [versions["human"]]
+    said = client.agents.messages.list(agent.id, order="asc").items[0]
+    asked = ok(http.get(f"/v1/messages/{said.id}/memory"))
+    assert (asked["step_id"], asked["blocks"], asked["passages"], asked["changed"]) == (None, [], [], [])
 
     client.agents.passages.delete(str(passage.id), agent_id=agent.id)
     later = ok(http.get(f"/v1/messages/{answer.messages[-1].id}/memory"))

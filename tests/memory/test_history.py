@@ -19,7 +19,7 @@ from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
-from ricordo.memory.lineage import blame
+from ricordo.memory.blame import blame
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
@@ -364,7 +364,7 @@ async def test_blame_goes_back_so_far_and_says_where_it_stopped(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned = await written(store, "a\nb", "a\nB", "a\nB\nc", "a\nB\nC")
-    monkeypatch.setattr("ricordo.memory.lineage._MOST_READ", 6)
+    monkeypatch.setattr("ricordo.memory.blame._MOST_READ", 6)
     found = await store.read(lambda tx: blame(tx, owned.chain.id, "human"))
     assert [(line.version.reason, line.or_earlier) for line in found] == [
         ("human 3", True),

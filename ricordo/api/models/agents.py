@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -35,10 +35,20 @@ from ricordo.api.models.models import (
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
 from ricordo.domain.agent import AgentState, AgentType, CompactionMode, CompactionSettings
-from ricordo.domain.message import ApprovalPart, ImagePart, ReasoningPart, TextPart, ToolReturnPart
+from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ToolSchema
 from ricordo.domain.run import StopReason
+from ricordo.llm.tokens import text_tokens, tool_tokens, transcript_tokens
+from ricordo.prompt.system_prompt import sections
 
+# What clients call the sections of a system message.
+_SECTIONS = {
+    "system_prompt": "base",
+    "core_memory": "memory_blocks",
+    "external_memory_summary": "memory_metadata",
+    "tool_usage_rules": "tool_usage_rules",
+    "directories": "directories",
+}
 _NULL_MEANS_SOMETHING = ("model", "model_settings", "prompt", "clip_chars")
 
 
@@ -292,43 +302,67 @@ class ContextMessageResponse(StoredMessageFields):
         )
 
 
-def _definitions(tools: Sequence[ToolSchema]) -> list[Json]:
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-        }
-        for tool in tools
-    ]
-
-
 class ContextResponse(ResponseModel):
     """What fills a context window, in tokens, by section. What is missing is 0 tokens and null, or "" where clients expect it."""
 
-    context_window_size_max: Annotated[int, From("limit")]
-    context_window_size_current: Annotated[int, From("tokens.total")]
-    num_messages: Annotated[int, From("messages", len)]
-    num_archival_memory: Annotated[int, From("passage_count")]
-    num_recall_memory: Annotated[int, From("recall_count")]
-    num_tokens_external_memory_summary: Annotated[int, From("tokens.memory_metadata")]
-    external_memory_summary: Annotated[str, From("parts.memory_metadata")]
-    num_tokens_system: Annotated[int, From("tokens.base")]
-    system_prompt: Annotated[str, From("parts.base")]
-    num_tokens_core_memory: Annotated[int, From("tokens.memory_blocks")]
-    core_memory: Annotated[str, From("parts.memory_blocks")]
+    context_window_size_max: int
+    context_window_size_current: int
+    num_messages: int
+    num_archival_memory: int
+    num_recall_memory: int
+    num_tokens_external_memory_summary: int
+    external_memory_summary: str
+    num_tokens_system: int
+    system_prompt: str
+    num_tokens_core_memory: int
+    core_memory: str
     # Agents whose memory is rendered as a tree of files had one; here every agent's memory is blocks.
     num_tokens_memory_filesystem: int = 0
     memory_filesystem: str | None = None
-    num_tokens_tool_usage_rules: Annotated[int, From("tokens.tool_usage_rules")]
-    tool_usage_rules: Annotated[str | None, From("parts.tool_usage_rules", or_none)]
-    num_tokens_directories: Annotated[int, From("tokens.directories")]
-    directories: Annotated[str | None, From("parts.directories", or_none)]
-    num_tokens_summary_memory: Annotated[int, From("tokens.summary")]
-    summary_memory: Annotated[str | None, From("summary")]
-    num_tokens_functions_definitions: Annotated[int, From("tokens.tools")]
-    functions_definitions: Annotated[list[Json], From("tools", _definitions)]
-    num_tokens_messages: Annotated[int, From("tokens.messages")]
+    num_tokens_tool_usage_rules: int
+    tool_usage_rules: Annotated[str | None, From(convert=or_none)]
+    num_tokens_directories: int
+    directories: Annotated[str | None, From(convert=or_none)]
+    num_tokens_summary_memory: int
+    summary_memory: str | None
+    num_tokens_functions_definitions: int
+    functions_definitions: list[Json]
+    num_tokens_messages: int
     messages: list[ContextMessageResponse]
+
+    @classmethod
+    def from_window(cls, state: AgentState, window: Sequence[Message], tools: Sequence[ToolSchema]) -> Json:
+        """Return the context window of the state's conversation: `window` holds its messages, `tools` what the model is offered.
+
+        Counts are our own estimate, corrected by what the provider counted last, as compaction has it.
+        """
+        thread = state.conversation
+        system = window[0] if window and window[0].role == "system" else None
+        rest = window[1:] if system else window
+        summary = rest[0] if rest and rest[0].role == "summary" else None
+        parts = sections(system.text) if system else {"base": state.agent.system}
+        texts = {name: parts.get(part, "") for name, part in _SECTIONS.items()}
+        tokens = {name: text_tokens(text) for name, text in texts.items()}
+        tokens["system"] = tokens.pop("system_prompt")
+        tokens["summary_memory"] = transcript_tokens([summary]) if summary else 0
+        tokens["functions_definitions"] = tool_tokens(tools)
+        tokens["messages"] = transcript_tokens(rest[1:] if summary else rest)
+        scaled = {
+            f"num_tokens_{name}": -(-count * (thread.token_percent or 100) // 100) for name, count in tokens.items()
+        }
+        return cls.of(
+            None,
+            context_window_size_max=thread.context_window or state.agent.context_window,
+            context_window_size_current=sum(scaled.values()),
+            num_messages=len(window),
+            num_archival_memory=sum(archive.passage_count for archive in state.archives),
+            num_recall_memory=thread.message_count,
+            summary_memory=summary and summary.text,
+            functions_definitions=[{"type": "function", "function": asdict(tool)} for tool in tools],
+            messages=window,
+            **texts,
+            **scaled,
+        )
 
 
 def _return(part: ToolReturnPart) -> Json:

@@ -297,14 +297,14 @@ class ContextBlockResponse(ResponseModel):
     """A block in a step's context: at which version, and under which label; both are null where it was erased."""
 
     block_id: str
-    sha: Annotated[str, From("version_id")]
+    sha: str
     label: str | None
     version: VersionResponse | None
 
     @classmethod
-    def of(cls, held: Any, /, **_fields: Any) -> Json:
-        """Return the block."""
-        return super().of(held, label=held.version and held.version.label)
+    def of(cls, version: Any, /, **fields: Any) -> Json:
+        """Return the block at this version; None where it was erased."""
+        return super().of(version, label=version and version.label, version=version, **fields)
 
 
 class ContextPassageResponse(ResponseModel):
@@ -320,6 +320,7 @@ class ContextPassageResponse(ResponseModel):
 class LineageResponse(ResponseModel):
     """What of memory was in the context of an answer, what its step changed, and what it proposed.
 
+    A message that no step wrote, as what a user said, had none of it.
     `forgotten_passage_ids` were there too and were deleted since.
     """
 
@@ -329,7 +330,7 @@ class LineageResponse(ResponseModel):
     is_untrusted: bool
     blocks: list[ContextBlockResponse]
     passages: list[ContextPassageResponse]
-    forgotten_passage_ids: Annotated[list[str], From("gone")]
+    forgotten_passage_ids: list[str]
     changed: list[VersionResponse]
     proposed: list[ProposalResponse]
 

@@ -16,8 +16,8 @@ from ricordo.domain.passage import Passage
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
+from ricordo.memory.blame import blame
 from ricordo.memory.edit_guard import repeated
-from ricordo.memory.lineage import blame
 from ricordo.prompt.memory import disarm
 from ricordo.search.words import query_terms, terms
 from ricordo.storage import archives, blocks, history, messages

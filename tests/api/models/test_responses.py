@@ -1,6 +1,7 @@
 """Every answer is what its model documents, with all there can be in it and with the least."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from ricordo.api.models.agents import AgentResponse, ContextResponse, CoreMemoryResponse
@@ -11,8 +12,8 @@ from ricordo.api.models.memory import (
     BlamedLineResponse,
     BlockResponse,
     ComparisonResponse,
+    ContextBlockResponse,
     DecidedResponse,
-    LineageResponse,
     OutcomeResponse,
     ProposalResponse,
     UndoneResponse,
@@ -54,10 +55,11 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor
 from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.domain.usage import Usage
 from ricordo.domain.version import BlockVersion, Proposal
+from ricordo.llm.tokens import tool_tokens, transcript_tokens
 from ricordo.memory.approval import ProposalOutcome, Undone, UndoneBlock
-from ricordo.memory.lineage import BlamedLine, HeldBlock, Lineage
-from ricordo.memory.overview import overview
+from ricordo.memory.blame import BlamedLine
 from ricordo.memory.recall import FoundMessage, FoundPassage
+from ricordo.prompt.system_prompt import system_prompt
 from ricordo.storage.jobs import Queue
 from tests.seams import make
 from tests.seams.http import require_fits
@@ -125,12 +127,6 @@ def proposal(**fields: Any) -> Proposal:
     return Proposal("proposal-1", LOCAL_ORGANIZATION, "chain-1", "human", **given)
 
 
-def lineage() -> Lineage:
-    passage = make.passage(make.archive(), tags=("tea",))
-    held = (HeldBlock("block-1", ID.hex(), version()), HeldBlock("block-2", OTHER.hex(), None))
-    return Lineage("message-1", "run-1", "step-1", True, held, (passage,), ("passage-9",), (version(),), (proposal(),))
-
-
 def answers() -> Iterator[tuple[type[ResponseModel], Json]]:
     """Answers of every model that is made from a domain value."""
     for state in (STATE, BARE):
@@ -180,7 +176,6 @@ def _sources(approved: Proposal) -> dict[type[ResponseModel], Sequence[object]]:
         FoundPassageResponse: (FoundPassage(passage, WHY),),
         FoundMessageResponse: (FoundMessage(make.message(AGENT), WHY),),
         StoredMessageHitResponse: (FoundMessage(make.call(AGENT, "look"), WHY),),
-        ContextResponse: (overview(STATE, WINDOW, TOOLS),),
         RunResponse: runs,
         UsageResponse: runs,
         RunUsageResponse: runs,
@@ -200,7 +195,6 @@ def _sources(approved: Proposal) -> dict[type[ResponseModel], Sequence[object]]:
             ProposalOutcome("proposal-1", "failed", error="Why"),
         ),
         UndoneResponse: (Undone("run-1", blocks, (proposal(),)),),
-        LineageResponse: (Lineage("message-1"), lineage()),
         BlamedLineResponse: (BlamedLine(1, "Ada", version()),),
     }
 
@@ -260,13 +254,16 @@ def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None
     assert (nameless["author"], nameless["is_deleted"]) == ("import", True)
     assert ProposalResponse.of(proposal(value=None))["diff"].splitlines()[3] == "-Ada"
     assert ProposalResponse.of(proposal(value="Ada", new_label="person"))["diff"] == ""
-    known = LineageResponse.of(lineage())["blocks"]
-    assert [(one["label"], one["sha"]) for one in known] == [("human", ID.hex()), (None, OTHER.hex())]
+    for held, label in ((version(), "human"), (None, None)):  # the version is gone with its user
+        known = ContextBlockResponse.of(held, block_id="block-1", sha=ID.hex())
+        require_fits(ContextBlockResponse, known)
+        assert (known["label"], known["sha"]) == (label, ID.hex())
     assert ComparisonResponse.from_texts((ID.hex(), "Ada"), (ID.hex(), "Ada"), "human")["unified"] == ""
 
 
 def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
-    made = ContextResponse.of(overview(STATE, WINDOW, TOOLS))
+    made = ContextResponse.from_window(STATE, WINDOW, TOOLS)
+    require_fits(ContextResponse, made)
     system, summary, user, asked, decided, result = made["messages"]
     assert (system["role"], summary["content"]) == ("system", [{"type": "text", "text": "Before."}])
     assert user["content"][1] == {"type": "image", "source": {"type": "base64"}}
@@ -278,9 +275,22 @@ def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
     assert (result["tool_call_id"], result["tool_returns"][0]["func_response"]) == ("call-1", "A cat.")
     assert made["functions_definitions"][0]["function"]["name"] == "look"
     only: list[Message] = WINDOW[:1]
-    made = ContextResponse.of(overview(BARE, only, TOOLS))
+    made = ContextResponse.from_window(BARE, only, TOOLS)
     parts = sum(value for key, value in made.items() if key.startswith("num_tokens_"))
     assert made["context_window_size_current"] == parts > 0
     assert made["context_window_size_max"] == BARE.agent.context_window
     assert (made["tool_usage_rules"], made["directories"], made["summary_memory"]) == (None, None, None)
     assert (made["num_messages"], made["core_memory"]) == (1, "")
+    thread = replace(STATE.conversation, token_percent=150, context_window=8_000)
+    window = [make.message(AGENT, system_prompt(STATE, "openai", START, recall_count=36).text, "system"), *WINDOW[1:]]
+    plain, scaled = (
+        ContextResponse.from_window(replace(STATE, conversation=one), window, TOOLS)
+        for one in (STATE.conversation, thread)
+    )
+    whole = transcript_tokens(window) + tool_tokens(TOOLS)
+    assert abs(plain["context_window_size_current"] - whole) <= 10
+    counted = plain["num_tokens_messages"]
+    assert (scaled["num_tokens_messages"], scaled["context_window_size_max"]) == (-(-counted * 150 // 100), 8_000)
+    assert plain["system_prompt"] == AGENT.system
+    empty = ContextResponse.from_window(BARE, [], ())
+    assert (empty["system_prompt"], empty["num_tokens_messages"]) == (BARE.agent.system, 0)

@@ -1,68 +1,13 @@
-"""Where memory comes from and goes: the memory behind an answer, what its step changed, and which version brought each line."""
+"""Blame: which version brought each line of a block."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ricordo.domain.passage import Passage
-from ricordo.domain.scope import Scope
-from ricordo.domain.version import BlockVersion, Proposal
+from ricordo.domain.version import BlockVersion
 from ricordo.errors import NotFound
 from ricordo.memory.merge import kept_lines
-from ricordo.storage import archives, history, messages, proposals, runs, versions
+from ricordo.storage import history, versions
 from ricordo.storage.engine.store import Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBlock:
-    """A block as a step's prompt held it: its id, the id of the version, and the version itself unless it was erased."""
-
-    block_id: str
-    version_id: str
-    version: BlockVersion | None
-
-
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """What of memory the step that wrote a message had in its prompt, what it changed, and what it proposed.
-
-    `gone` are ids of passages that were deleted since. A message that no step wrote, as what a user said, had none of it.
-    """
-
-    message_id: str
-    run_id: str | None = None
-    step_id: str | None = None
-    is_untrusted: bool = False
-    blocks: tuple[HeldBlock, ...] = ()
-    passages: tuple[Passage, ...] = ()
-    gone: tuple[str, ...] = ()
-    changed: tuple[BlockVersion, ...] = ()
-    proposed: tuple[Proposal, ...] = ()
-
-
-def of_message(tx: Transaction, scope: Scope, message_id: str) -> Lineage:
-    """The lineage of a message. Raises NotFound."""
-    message = messages.get(tx, scope, message_id)
-    found = Lineage(message.id, message.run_id, message.step_id)
-    if message.step_id is None:
-        return found
-    changed = tuple(history.of_step(tx, scope, message.run_id or "", message.step_id))
-    found = replace(found, changed=changed, proposed=tuple(proposals.of_step(tx, scope, message.step_id)))
-    try:
-        step = runs.get_step(tx, scope, message.step_id)
-    except NotFound:  # the step is saved with its end, and this message came before its tools
-        return found
-    held: dict[str, str] = step.memory.get("blocks", {})
-    known = history.of_blocks(tx, scope, held)
-    named: list[str] = step.memory.get("passages", [])
-    passages = tuple(one for one in archives.passages_by_ids(tx, named) if one.organization_id == scope.organization_id)
-    there = {one.id for one in passages}
-    return replace(
-        found,
-        is_untrusted=step.is_untrusted,
-        blocks=tuple(HeldBlock(block_id, version, known.get(block_id)) for block_id, version in held.items()),
-        passages=passages,
-        gone=tuple(id for id in named if id not in there),
-    )
 
 
 @dataclass(frozen=True, slots=True)
