@@ -5,43 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.domain.job import Job
-from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Unavailable
-from ricordo.llm.registry.models import Models
 from ricordo.llm.scripted import ScriptedEmbedder
-from ricordo.memory.recall import FoundMessage, Recall, most_alike
+from ricordo.memory.recall import FoundMessage, most_alike
 from ricordo.memory.working_memory import PassageDraft
 from ricordo.search.index import MessageFilter, PassageFilter
-from ricordo.search.indexer import Indexer
-from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import conversations
 from ricordo.storage.engine.store import Store
 from tests.seams import make
 from tests.seams.stores import count_statements
-
-
-def _unheard(_done: int, _total: int) -> None:
-    pass
-
-
-class Library:
-    """Recall over a store, with a scripted embedding model as the default."""
-
-    def __init__(self, store: Store, folder: Path) -> None:
-        settings = Settings(data_dir=folder, find_local_models=False, embedding="scripted/embedder")
-        self.store = store
-        self.embedders = Models(settings, ProviderSettings.model_construct(), []).embedders
-        self.embedder = ScriptedEmbedder()
-        self.embedders.add(self.embedder)
-        self.recall = Recall(store, self.embedders)
-        self.indexing = Indexer(store, self.embedders, {})
-
-    async def index(self, kind: str, owner_id: str) -> None:
-        """Merge and embed all there is."""
-        job = Job("search", LOCAL_ORGANIZATION, {"kind": kind, "owner_id": owner_id})
-        await self.indexing.flush(job, _unheard)
-        await self.indexing.embed(job, _unheard)
+from tests.support.library import Library
 
 
 @pytest.fixture
@@ -73,7 +46,7 @@ async def test_another_agents_messages_are_not_found(library: Library) -> None:
 async def test_once_embedded_a_search_goes_by_words_and_meaning_with_both_ranks(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "jasmine tea in the pot", "a long walk", "tea")
-    await library.index("passages", archive.id)
+    await library.index(archive.id)
     hits = await library.recall.passages("jasmine tea", PassageFilter((archive.id,)), 1)
     assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea in the pot", "hybrid")]
     assert hits[0].relevance.fts_rank is not None
@@ -86,7 +59,7 @@ async def test_once_embedded_a_search_goes_by_words_and_meaning_with_both_ranks(
 async def test_a_model_that_fails_leaves_a_search_by_words(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "walk")
-    await library.index("passages", archive.id)
+    await library.index(archive.id)
     library.embedder.fails(Unavailable("The model is away."), Unavailable("The model is away."))
     hits = await library.recall.passages("jasmine", PassageFilter((archive.id,)), 1)
     assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea", "fts")]
@@ -107,7 +80,7 @@ async def test_a_space_that_has_another_models_vectors_is_searched_with_that_mod
     library.embedders.add(other)
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "a walk", embedding=other.handle)
-    await library.index("passages", archive.id)
+    await library.index(archive.id)
     hits = await library.recall.passages("jasmine", PassageFilter((archive.id,)), 1)
     assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea", "hybrid")]
     assert other.asked[-1] == ["jasmine"]
@@ -117,7 +90,7 @@ async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, *(f"jasmine tea {n}" for n in range(20)))
     wanted = PassageFilter((archive.id,), tags=())
-    await library.index("passages", archive.id)
+    await library.index(archive.id)
     with count_statements(library.store) as counted:  # type: ignore[arg-type]
         # Nothing is remembered yet, and one word is nowhere but inside others: the most that a search can need.
         assert await library.recall.passages("jasmine asmin", wanted, 5)
@@ -164,7 +137,7 @@ async def test_a_search_within_a_fork_finds_what_it_shares_and_nothing_that_was_
 
     assert texts(await library.recall.messages("tea", wanted, 10)) == expected
     assert texts(await library.recall.messages("", wanted, 10)) == expected
-    await library.index("messages", agent.id)
+    await library.index(agent.id)
     for mode in ("hybrid", "vector", "fts"):
         assert texts(await library.recall.messages("tea", wanted, 10, mode)) == expected  # type: ignore[arg-type]
     assert len(await library.recall.messages("tea", wanted, 2)) == 2

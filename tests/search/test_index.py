@@ -7,22 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import func, select
 
 from ricordo.domain.passage import Passage
 from ricordo.search import index
-from ricordo.search.index import (
-    MessageFilter,
-    PassageFilter,
-    Query,
-    SearchHit,
-    insert_messages,
-    insert_passages,
-    unindex_messages,
-)
+from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchHit, insert_messages, insert_passages
 from ricordo.storage import archives, messages
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.schema.search_tables import search_buffer, search_postings, search_terms
 from tests.seams import make
 from tests.seams.stores import START, flush
 
@@ -164,27 +154,6 @@ async def test_a_query_without_a_word_gives_the_newest(store: Store) -> None:
     found = await store.read(lambda tx: index.find_passages(tx, Query(""), PassageFilter((archive.id,)), 1))
     texts = await store.read(lambda tx: archives.passages_by_numbers(tx, [hit.document for hit in found.hits]))
     assert [passage.text for passage in texts] == ["newer"]
-
-
-async def test_forgotten_messages_leave_no_word_in_the_index(store: Store) -> None:
-    agent = (await make.stored_agent(store)).agent
-    kept, secret = await make.stored_messages(
-        store, make.message(agent, "plain tea"), make.message(agent, "secret tea", name="Zebedee")
-    )
-    await store.write(lambda tx: flush(tx, agent.id))
-    await store.write(lambda tx: unindex_messages(tx, [secret.id]))
-    assert await store.read(lambda tx: message_ids(tx, "secret", agent.id)) == []
-    assert await store.read(lambda tx: message_ids(tx, "tea", agent.id)) == [kept.id]
-    await store.write(lambda tx: flush(tx, agent.id))
-
-    def left(tx: Transaction) -> list[str]:
-        postings = {row.term for row in tx.all(select(search_postings.c.term))}
-        assert postings == {row.term for row in tx.all(select(search_terms.c.term))}
-        assert tx.all(select(func.count()).select_from(search_buffer))[0][0] == 0
-        return sorted(postings)
-
-    assert await store.read(left) == ["plain", "tea"]
-    assert await store.read(lambda tx: message_ids(tx, "secret Zebedee", agent.id)) == []
 
 
 async def test_a_unit_that_is_rolled_back_leaves_nothing_to_find(store: Store) -> None:

@@ -2,36 +2,27 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
 from ricordo.domain.job import Job
-from ricordo.domain.passage import Archive
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
-from ricordo.llm.registry.models import Models
 from ricordo.llm.scripted import ScriptedEmbedder
-from ricordo.memory.recall import FoundPassage, Recall
 from ricordo.search import index, indexer, partitions
 from ricordo.search.flush import pack_rows, write_rows
 from ricordo.search.index import PassageFilter, delete_passage, insert_passages
-from ricordo.search.indexer import Indexer
 from ricordo.search.vector_index import VectorFilter, VectorRecord
 from ricordo.search.write_buffer import FLUSH, FLUSH_DELAY, LONG_BUFFER
-from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
 from ricordo.storage.engine.store import Store
 from ricordo.storage.schema.core_tables import jobs
 from ricordo.storage.schema.search_tables import search_partitions, search_vectors
 from tests.seams import make
 from tests.seams.stores import ManualClock
-
-
-def unheard(_done: int, _total: int) -> None:
-    pass
+from tests.support.library import Library, unheard
 
 
 class Outside:
@@ -65,55 +56,9 @@ class Outside:
         pass
 
 
-class Library:
-    """An archive of numbered notes, with models to embed them."""
-
-    def __init__(self, store: Store, folder: Path) -> None:
-        settings = Settings(data_dir=folder, find_local_models=False, embedding="scripted/embedder")
-        self.store = store
-        self.embedders = Models(settings, ProviderSettings.model_construct(), []).embedders
-        self.embedder, self.other = ScriptedEmbedder(), ScriptedEmbedder(name="other", dimensions=32)
-        self.embedders.add(self.embedder)
-        self.embedders.add(self.other)
-        self.outside = Outside()
-        self.indexing = Indexer(store, self.embedders, {"qdrant": self.outside})
-        self.recall = Recall(store, self.embedders, {"qdrant": self.outside})
-
-    async def flush(self, owner_id: str) -> None:
-        await self.indexing.flush(self._job(owner_id), unheard)
-
-    async def flushed(self, *texts: str) -> Archive:
-        """An archive with these passages, flushed."""
-        state = await make.stored_agent(self.store)
-        archive = await make.stored_archive(self.store, state.agent, *texts)
-        await self.flush(archive.id)
-        return archive
-
-    async def embedded(self, *texts: str) -> Archive:
-        """The same, embedded too."""
-        archive = await self.flushed(*texts)
-        await self.embed(archive.id)
-        return archive
-
-    async def embed(self, owner_id: str) -> None:
-        await self.indexing.embed(self._job(owner_id), unheard)
-
-    def _job(self, owner_id: str) -> Job:
-        return Job("search", LOCAL_ORGANIZATION, {"owner_id": owner_id})
-
-    async def find(self, archive_id: str, query: str) -> list[FoundPassage]:
-        return await self.recall.passages(query, PassageFilter((archive_id,)), 3)
-
-    async def waiting(self, kind: str) -> list[Job]:
-        rows = await self.store.read(
-            lambda tx: tx.all(select(jobs).where(jobs.c.kind == kind, jobs.c.status == "waiting").order_by(jobs.c.seq))
-        )
-        return [Job(kind, row.organization_id, row.payload, not_before=row.not_before) for row in rows]
-
-
 @pytest.fixture
 def library(store: Store, tmp_path: Path) -> Library:
-    return Library(store, tmp_path)
+    return Library(store, tmp_path, {"qdrant": Outside()})
 
 
 async def test_the_first_text_asks_for_a_flush_after_a_while_and_a_long_buffer_at_once(
@@ -127,24 +72,6 @@ async def test_the_first_text_asks_for_a_flush_after_a_while_and_a_long_buffer_a
     await make.stored_messages(library.store, *(make.message(state.agent, f"note {n}") for n in range(LONG_BUFFER)))
     assert len(await library.waiting(FLUSH)) == 1
     assert (await library.waiting(FLUSH))[0].not_before <= clock.now()
-
-
-async def test_a_flush_waits_for_more_rows_while_they_come_in_few_at_a_time(library: Library) -> None:
-    state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, *(f"note {n}" for n in range(800)))
-    done: list[int] = []
-    has_begun = asyncio.Event()
-
-    def note(rows: int, _total: int) -> None:
-        done.append(rows)
-        has_begun.set()
-
-    flushing = asyncio.create_task(replace(library.indexing, pause=0.15).flush(library._job(archive.id), note))
-    await has_begun.wait()
-    more = [make.passage(archive, f"more {n}") for n in range(100)]
-    await library.store.write(lambda tx: insert_passages(tx, archive, more))
-    await flushing
-    assert done[1:] == [900]
 
 
 async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> None:
@@ -176,15 +103,6 @@ async def test_a_word_that_left_a_partition_and_comes_again_is_found_inside_othe
         again = make.passage(archive, "Donaudampfschifffahrt")
         await library.store.write(lambda tx, again=again: insert_passages(tx, archive, [again]))  # type: ignore[misc]
         await library.flush(archive.id)
-
-
-async def test_every_document_is_embedded_once(library: Library) -> None:
-    texts = [f"note {n}" for n in range(600)]
-    archive = await library.embedded(*texts)
-    await library.embed(archive.id)
-    assert sorted(text for call in library.embedder.asked for text in call) == sorted(texts)
-    assert max(len(call) for call in library.embedder.asked) <= indexer.EMBEDDED_AT_ONCE
-    assert [hit.passage.text for hit in await library.find(archive.id, "note 417")][:1] == ["note 417"]
 
 
 async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Library) -> None:
@@ -304,7 +222,7 @@ async def test_an_archive_that_chose_an_outside_index_keeps_its_vectors_there(li
     await library.store.write(lambda tx: insert_passages(tx, archive, new))
     await library.flush(archive.id)
     await library.embed(archive.id)
-    held = library.outside.held[archive.id, "scripted/embedder"]
+    held = library.indexing.indexes["qdrant"].held[archive.id, "scripted/embedder"]
     assert [record.tags for record in held.values()] == [("red",), ("red",)]
     hits = await library.find(archive.id, "jasmine")
     assert hits[0].passage.text == "jasmine tea"

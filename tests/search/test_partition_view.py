@@ -7,7 +7,7 @@ import pytest
 from ricordo.domain.agent import Agent
 from ricordo.search import index, partition_view, scoring
 from ricordo.search.index import MessageFilter, Query, insert_messages
-from ricordo.search.reader import SizedCache, cache_of
+from ricordo.search.reader import SizedCache
 from ricordo.storage import messages
 from ricordo.storage.engine.store import Store
 from tests.conftest import BOTH
@@ -128,17 +128,6 @@ async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after
     store.cache.clear()  # type: ignore[attr-defined]
     store.cache.update(here)  # type: ignore[attr-defined]
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
-
-
-async def test_only_a_few_words_that_many_hold_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_view, "LEAST_SPREAD", 1)
-    agent = (await make.stored_agent(store)).agent
-    words = ["tea", "rain", "violin", "harbour", "bread", "snow"]
-    await say(store, agent, " ".join(words))
-    for word in [*words, *words]:
-        assert len(await find(store, word, agent)) == 1
-    cached = await store.read(lambda tx: cache_of(tx).partitions.get(("view", agent.id)))
-    assert len(cached[2].spreads) == partition_view.MOST_SPREADS
 
 
 def test_a_cache_keeps_to_its_limit_and_drops_nothing_for_what_is_used_with_it() -> None:

@@ -13,22 +13,16 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from ricordo.domain.job import Job
-from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Unavailable
-from ricordo.llm.registry.models import Models
-from ricordo.llm.scripted import ScriptedEmbedder
-from ricordo.memory.recall import Recall
 from ricordo.search import pgvector
 from ricordo.search.index import PassageFilter, insert_passages
-from ricordo.search.indexer import Indexer
-from ricordo.search.pgvector import BUILDING_LOCK, PREFIX, BuildPlan, PgVectorIndex, VectorGroup, index_of
+from ricordo.search.pgvector import PREFIX, BuildPlan, PgVectorIndex, VectorGroup, index_of
 from ricordo.search.vector_index import VectorFilter, VectorRecord
-from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import archives
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from tests.seams import make
 from tests.seams.stores import ManualClock
+from tests.support.library import Library
 from tests.support.postgres import name_in, server
 
 DATABASES = ("postgresql",)
@@ -233,20 +227,6 @@ async def test_of_two_servers_one_builds_and_the_other_goes_on(
     await other_store.close()
 
 
-async def test_while_somebody_builds_a_partition_can_be_dropped_and_its_index_goes_later(index: PgVectorIndex) -> None:
-    await index.upsert("archive-1", "model", records(50))
-    await index.upsert("archive-2", "model", records(50))
-    assert await index.build("archive-1", "model", 8)
-    with psycopg.connect(server().url(name_in(server().shared_database())), autocommit=True) as builder:
-        builder.execute(f"SELECT pg_advisory_lock({BUILDING_LOCK})".encode())
-        assert not await index.build("archive-2", "model", 8)
-        await index.drop("archive-1", "model")
-        builder.execute("SELECT pg_advisory_unlock_all()")
-    assert await documents(index) == []
-    assert await index.build("archive-2", "model", 8)
-    assert list(indexes()) == [VectorGroup("archive-2", "model", 8).index]
-
-
 async def test_where_shared_memory_is_short_one_process_builds_alone(
     index: PgVectorIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,32 +339,20 @@ async def test_an_extension_that_is_too_old_or_out_of_reach_is_not_used_and_the_
 # --- the whole way ---
 
 
-def unheard(_done: int, _total: int) -> None:
-    pass
-
-
 async def test_an_archive_that_chose_pgvector_is_found_by_meaning(store: PostgresStore, tmp_path: Path) -> None:
-    embedders = Models(
-        Settings(data_dir=tmp_path, find_local_models=False, embedding="scripted/embedder"),
-        ProviderSettings.model_construct(),
-        [],
-    ).embedders
-    embedders.add(ScriptedEmbedder())
     available = await index_of(store)
-    indexing, recall = Indexer(store, embedders, available), Recall(store, embedders, available)
+    library = Library(store, tmp_path, available)
     state = await make.stored_agent(store)
     texts = [f"note {n} on tea" for n in range(60)]
     archive = make.archive("Outside", vector_db="pgvector")
     passages = [make.passage(archive, text) for text in texts]
     await store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
     await store.write(lambda tx: insert_passages(tx, archive, passages))
-    job = Job("search", LOCAL_ORGANIZATION, {"owner_id": archive.id})
-    await indexing.flush(job, unheard)
-    await indexing.embed(job, unheard)
+    await library.index(archive.id)
     assert run("SELECT count(*), min(partition) FROM search_pgvector") == [(60, archive.id)]
 
     async def found(query: str) -> Sequence[Any]:
-        return await recall.passages(query, PassageFilter((archive.id,)), 3, "vector")
+        return await library.recall.passages(query, PassageFilter((archive.id,)), 3, "vector")
 
     hits = await found("note 17 on tea")
     assert hits[0].passage.text == texts[17]

@@ -30,7 +30,7 @@ from ricordo.storage.schema.search_tables import (
     search_vectors,
 )
 from tests.seams import make
-from tests.search.test_indexer import Library, unheard
+from tests.support.library import Library, unheard
 
 TABLES = (search_partitions, search_buffer, search_documents, search_postings, search_terms, search_vectors)
 QUERIES = ("jasmine tea", "rain in Lisbon", "note 77", "violin", "harbour notes of Tuesday", "Lisb")
@@ -51,8 +51,7 @@ class Shelf(Library):
         self.archive = await make.stored_archive(self.store, agent, *texts[:40], tags=("first",))
         await self.add("Tuesday in the harbour.", "A violin was heard.")
         for owner_id in (self.agent_id, self.archive.id):
-            await self.flush(owner_id)
-            await self.embed(owner_id)
+            await self.index(owner_id)
         await self.add("Wednesday: jasmine.", "Lisboa again.")
 
     async def add(self, *texts: str) -> None:
@@ -90,18 +89,6 @@ async def shelf(store: Store, tmp_path: Path) -> Shelf:
     filled = Shelf(store, tmp_path)
     await filled.fill()
     return filled
-
-
-async def test_a_new_index_finds_what_the_old_one_found(shelf: Shelf) -> None:
-    before = await shelf.everything("fts")
-    assert sum(1 for found in before if found) > 6
-    await shelf.rebuild()
-    assert await shelf.everything("fts") == before
-    by_both = await shelf.everything()
-    await shelf.rebuild()
-    assert await shelf.everything() == by_both
-    assert await shelf.partitions() == {shelf.agent_id, shelf.archive.id}
-    assert await shelf.count(search_buffer) == 0
 
 
 @pytest.mark.parametrize("damaged", ["deleted", "garbage"])
@@ -209,17 +196,6 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
     shelf.forget()
     await shelf.rebuild(vectors_only=True)
     assert await shelf.everything() == before
-
-
-async def test_an_owner_that_goes_meanwhile_leaves_nothing(shelf: Shelf) -> None:
-    store, id = shelf.store, shelf.archive.id
-    await store.write(lambda tx: deletion.hide_archive(tx, Scope(), id))
-    await shelf.rebuild(id)
-    while await store.write(lambda tx: purge_portion(tx, "archive", id)):
-        pass
-    assert await shelf.partitions() == {shelf.agent_id}
-    await shelf.rebuild(id)
-    assert await shelf.partitions() == {shelf.agent_id}
 
 
 class Interrupted:

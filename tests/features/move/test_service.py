@@ -19,12 +19,9 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.move import service
 from ricordo.features.move.service import MoveOptions, MoveReport, TableHash, portions
-from ricordo.llm.registry.models import Models
-from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.search.index import insert_messages
-from ricordo.search.indexer import Indexer
-from ricordo.settings import ProviderSettings, Settings
+from ricordo.settings import Settings
 from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import jobs, messages, runs
 from ricordo.storage.engine import database
@@ -35,8 +32,8 @@ from ricordo.storage.schema.core_tables import agents, expenses, providers, run_
 from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.storage.schema.memory_tables import blocks, git_objects, memory_remotes, number_of_chain
 from tests.seams import make
-from tests.seams.server import serving
 from tests.support import postgres
+from tests.support.library import Library
 
 ODD: dict[str, Any] = {
     "emoji": "👩‍👩‍👧‍👦 🇮🇹",
@@ -134,14 +131,9 @@ async def fill(settings: Settings) -> str:
     said = [f"We spoke of jasmine tea on day {n}." for n in range(600)]
     await make.stored_messages(store, *(make.message(agent, one, created_at=n) for n, one in enumerate(said)))
     archive = await make.stored_archive(store, agent, "Tea grows in Darjeeling.", "Rain in Lisbon.", tags=("tea", "ö"))
-    chosen = Settings(data_dir=settings.data_dir, find_local_models=False, embedding="scripted/embedder")
-    embedders = Models(chosen, ProviderSettings.model_construct(), []).embedders
-    embedders.add(ScriptedEmbedder())
-    indexing = Indexer(store, embedders, {})
-    for owner, kind in ((agent.id, "messages"), (archive.id, "passages")):
-        job = Job("search", LOCAL_ORGANIZATION, {"kind": kind, "owner_id": owner})
-        await indexing.flush(job, unheard)
-        await indexing.embed(job, unheard)
+    library = Library(store, settings.data_dir)
+    for owner_id in (agent.id, archive.id):
+        await library.index(owner_id)
 
     def odd(tx: Transaction) -> None:
         run = make.run(agent, metadata={"odd": ODD})
@@ -223,19 +215,6 @@ async def _next_number(settings: Settings, agent_id: str) -> int:
     return added.seq
 
 
-async def test_a_server_on_the_copy_finds_what_the_old_one_found(
-    tmp_path: Path, first: Settings, on_postgres: Settings, agent_id: str
-) -> None:
-    await move(first, on_postgres)
-
-    def ask() -> Any:
-        with serving(tmp_path / "server", database_url=on_postgres.postgres_url) as server, server.http() as http:
-            place = f"/v1/agents/{agent_id}/archival-memory/search"
-            return http.get(place, params={"query": "Darjeeling"}).json()["results"][0]["content"]
-
-    assert await asyncio.to_thread(ask) == "Tea grows in Darjeeling."
-
-
 async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew(
     tmp_path: Path, first: Settings, last: Settings
 ) -> None:
@@ -264,21 +243,6 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
     await open_store(last).close()
 
 
-async def test_a_copy_to_postgresql_that_broke_off_is_begun_anew(first: Settings, on_postgres: Settings) -> None:
-
-    def breaks(phase: str, table: str, _done: int, _total: int) -> None:
-        if (phase, table) == ("compared", "messages"):
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        await move(first, on_postgres, report=breaks)
-    with pytest.raises(Unavailable, match="half-finished copy"):
-        open_store(on_postgres)
-    assert (await asyncio.to_thread(check, on_postgres)).state == "broken"
-    await move(first, on_postgres, MoveOptions(replace=True))
-    assert await hash_in(on_postgres) == await hash_in(first)
-
-
 async def test_a_copy_that_was_changed_behind_our_back_is_not_called_done(
     first: Settings, on_postgres: Settings
 ) -> None:
@@ -291,6 +255,9 @@ async def test_a_copy_that_was_changed_behind_our_back_is_not_called_done(
         await move(first, on_postgres, report=meddles)
     with pytest.raises(Unavailable, match="half-finished copy"):
         open_store(on_postgres)
+    assert (await asyncio.to_thread(check, on_postgres)).state == "broken"
+    await move(first, on_postgres, MoveOptions(replace=True))
+    assert await hash_in(on_postgres) == await hash_in(first)
 
 
 @bare
