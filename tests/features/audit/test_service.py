@@ -12,7 +12,6 @@ from ricordo.search.index import insert_archive, insert_messages
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Store
 from tests.seams import make
-from tests.seams.stores import count_statements
 
 
 async def audited(store: Store) -> Audit:
@@ -75,21 +74,16 @@ async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_n
     assert (what.blocks, what.lines, what.counts["unsupported"]) == (1, 4, 1)
 
 
-async def test_a_version_without_a_step_has_no_source(store: Store) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block("human", "")])
-    await wrote(store, state, "human", "Studies mathematics in Turin.", run_id=None, step_id=None)
-    (one,) = [one for one in (await audited(store)).findings if one.kind == "unsupported"]
-    assert one.reason == "its version names no step"
-
-
-async def test_what_users_said_later_supports_nothing(store: Store, clock: Any) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block("human", "")])
+async def test_a_version_without_a_step_and_what_users_said_later_support_nothing(store: Store, clock: Any) -> None:
+    state = await make.stored_agent(store, with_blocks=[make.block("human", ""), make.block("notes", "")])
+    await wrote(store, state, "notes", "Studies mathematics in Turin.", run_id=None, step_id=None)
     await wrote(store, state, "human", "Studies mathematics in Turin.", said=["Hello."])
     late = make.message(
         state.agent, "I study mathematics in Turin.", run_id="run-2", created_at=clock.now() + 10_000_000
     )
     await store.write(lambda tx: insert_messages(tx, [late]))
-    assert found(await audited(store), "unsupported") == [("unsupported", "human", 1)]
+    reasons = {one.place: one.reason for one in (await audited(store)).findings if one.kind == "unsupported"}
+    assert reasons == {"human": "no user said anything like it before", "notes": "its version names no step"}
 
 
 async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store: Store) -> None:
@@ -145,11 +139,3 @@ async def test_growth_is_counted_over_all_versions(store: Store) -> None:
     human, notes = (await audited(store)).growth
     assert (human.label, human.began, human.characters, human.versions, human.per_version) == ("human", 3, 31, 5, 7.0)
     assert (notes.label, notes.characters, notes.versions, notes.per_version) == ("notes", 0, 1, 0.0)
-
-
-async def test_an_audit_writes_nothing(store: Store) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block("human", "Ada")])
-    await wrote(store, state, "human", "Likes tea.", said=["I like tea"])
-    with count_statements(store) as counted:  # type: ignore[arg-type]
-        await audited(store)
-    assert all(statement.lstrip().upper().startswith(("SELECT", "WITH")) for statement in counted.statements)

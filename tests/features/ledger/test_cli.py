@@ -6,7 +6,6 @@ import pytest
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.domain.usage import Expense, Usage
-from ricordo.features.ledger.cli import table
 from ricordo.features.ledger.service import FILE
 from ricordo.settings import Settings
 from ricordo.storage import runs
@@ -61,29 +60,3 @@ def test_what_cannot_be_shown_is_told_in_a_sentence(shell: Shell, arguments: tup
     done = shell.run("costs", *arguments)
     assert done.returncode == 2
     assert sentence in done.stderr
-
-
-def test_a_table_without_prices_shows_no_money() -> None:
-    line = {
-        "key": None,
-        "prompt_tokens": 1234,
-        "cached_input_tokens": None,
-        "completion_tokens": 5,
-        "total_tokens": 1239,
-        "cost": None,
-        "unpriced_tokens": None,
-    }
-    found = {
-        "group_by": "user",
-        "since": "2026-01-01T00:00:00Z",
-        "until": "2026-01-30T00:00:00Z",
-        "currency": None,
-        "lines": [line],
-        "total": line,
-    }
-    assert table(found) == (
-        "Tokens from 2026-01-01 to 2026-01-30 (UTC)\n\n"
-        "user  input  of it cached  output  total\n"
-        "-     1,234             -       5  1,239\n"
-        "all   1,234             -       5  1,239"
-    )

@@ -2,17 +2,14 @@
 
 from typing import Any
 
-import pytest
-
 from ricordo.agents.deletion import purge_portion
 from ricordo.domain.agent import Agent
 from ricordo.domain.clock import DAY
 from ricordo.domain.run import Run
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
-from ricordo.errors import Conflict
 from ricordo.features.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
-from ricordo.storage import conversations, deletion, runs
+from ricordo.storage import deletion, runs
 from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams import make
 from tests.seams.stores import START, count_statements
@@ -151,26 +148,3 @@ async def test_nothing_is_lost_or_counted_twice_between_two_portions(store: Sqli
     assert max(counted for _, counted in seen) <= 600
     assert await used(store) == 600
     assert [await spent(store, group) for group in ("day", "agent", "user", "model", "purpose")] == before
-
-
-async def test_what_a_deleted_thread_spent_stays_in_the_ledger(store: SqliteStore, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    await store.write(lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-2")))
-    await turn(store, agent, Usage(10, 4), conversation_id="conv-2")
-    kept = await turn(store, agent, Usage(1, 1))
-    before = await spent(store)
-
-    await store.write(lambda tx: deletion.hide_conversation(tx, scope, "conv-2"))
-    while await store.write(lambda tx: purge_portion(tx, "conversation", "conv-2")):
-        pass
-
-    assert await spent(store) == before
-    assert (await store.read(lambda tx: runs.get(tx, scope, kept.id))).usage == Usage(1, 1)
-
-
-async def test_an_open_run_cannot_be_deleted(store: SqliteStore, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    run = await turn(store, agent, Usage(10, 4), ended_at=None)
-    with pytest.raises(Conflict, match="has not ended"):
-        await store.write(lambda tx: runs.delete_one(tx, scope, run.id))
-    assert len(await spent(store)) == 1

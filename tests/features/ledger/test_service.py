@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.domain.usage import Budget, Usage
+from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid
 from ricordo.features.ledger.queries import LedgerEntry
 from ricordo.features.ledger.service import FILE, Cost, LedgerLine, Price, Prices, read_prices, settle, total
@@ -101,14 +101,4 @@ def test_lines_hold_all_models_of_a_key_and_say_what_has_no_price() -> None:
     assert (everything.usage.total_tokens, everything.unpriced_tokens) == (1_000_009, 9)
     assert everything.cost is not None
     assert everything.cost.total == 1
-
-
-def test_without_prices_nothing_costs_anything() -> None:
-    (line,) = settle([LedgerEntry("x", "a/1", Usage(5, 5))], None)
-    assert line == LedgerLine("x", Usage(5, 5), None, 10)
-    assert total([]).cost is None
-
-
-def test_a_budget_is_spent_from_its_limit_on() -> None:
-    assert [Budget(100, used, 0).is_spent() for used in (0, 99, 100, 101)] == [False, False, True, True]
-    assert [Budget(100, used, 0).is_spent(80) for used in (79, 80)] == [False, True]
+    assert settle(entries[2:], None) == [LedgerLine("y", Usage(1, 1), None, 2)]

@@ -64,19 +64,15 @@ def test_an_address_that_leads_nowhere_is_refused_in_a_sentence(shell: Shell, ur
     assert "s3cret" not in refused.stdout + refused.stderr
 
 
-def test_progress_is_a_line_now_and_then_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    moments = iter([0.0, 1.0, 6.0, 7.0])
-    progress = ProgressLine(is_live=False, clock=lambda: next(moments))
-    for done in (1, 2, 3, 4):
-        progress.show("copied messages", done, 4)
-    progress.end()
-    assert capsys.readouterr().out == "copied messages: 1 of 4\ncopied messages: 3 of 4\ncopied messages: 4 of 4\n"
-
-
-def test_progress_is_one_changing_line_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    moments = iter([0.0, 0.05, 0.2])
-    progress = ProgressLine(is_live=True, clock=lambda: next(moments))
-    for done in (1, 2, 3):
-        progress.show("indexed", done, 4000)
-    progress.end()
-    assert capsys.readouterr().out == "\r\x1b[Kindexed: 1 of 4,000\r\x1b[Kindexed: 3 of 4,000\n"
+def test_progress_is_a_line_now_and_then_in_a_pipe_and_one_changing_line_on_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for is_live, moments, shown in (
+        (False, [0.0, 1.0, 6.0], "copied: 1 of 3,000\ncopied: 3 of 3,000\n"),
+        (True, [0.0, 0.05, 0.2], "\r\x1b[Kcopied: 1 of 3,000\r\x1b[Kcopied: 3 of 3,000\n"),
+    ):
+        progress = ProgressLine(is_live=is_live, clock=iter(moments).__next__)
+        for done in (1, 2, 3):
+            progress.show("copied", done, 3000)
+        progress.end()
+        assert capsys.readouterr().out == shown

@@ -132,42 +132,19 @@ def test_what_contradicts_itself_or_says_nothing_is_refused() -> None:
             kind.from_memory_string(text)
 
 
-@given(HUMANS)
-def test_a_human_that_is_written_is_read_back(human: HumanBlock) -> None:
-    assert HumanBlock.from_memory_string(human.to_full_string()) == human.cleaned()
-
-
-@given(PERSONAS)
-def test_a_persona_that_is_written_is_read_back(persona: PersonaBlock) -> None:
-    assert PersonaBlock.from_memory_string(persona.to_full_string()) == persona
-
-
-@given(HUMANS, st.integers(150, 400))
-def test_a_written_human_keeps_every_limit_and_is_read_back_as_what_was_kept(human: HumanBlock, limit: int) -> None:
-    kept = human.fitted(limit)
-    text = human.to_memory_string(limit)
-
-    assert len(text) <= limit
-    assert HumanBlock.from_memory_string(text) == kept
-    assert (len(kept.preferences) <= 4, len(kept.facts) <= 3, len(kept.context_notes) <= 3) == (True, True, True)
-    whole = human.cleaned()
-    for name in ("preferences", "facts", "context_notes", "other_lines"):
-        values = getattr(kept, name)
-        assert values == getattr(whole, name)[len(getattr(whole, name)) - len(values) :]  # the newest
-
-
-@given(PERSONAS, st.integers(150, 400))
-def test_a_written_persona_keeps_every_limit_and_is_read_back_as_what_was_kept(
-    persona: PersonaBlock, limit: int
+@given(HUMANS | PERSONAS, st.integers(150, 400))
+def test_what_is_written_keeps_every_limit_and_is_read_back_as_what_was_kept(
+    block: HumanBlock | PersonaBlock, limit: int
 ) -> None:
-    kept = persona.fitted(limit)
-
-    assert len(persona.to_memory_string(limit)) <= limit
-    assert PersonaBlock.from_memory_string(persona.to_memory_string(limit)) == kept
-    for name, number in (("capabilities", 5), ("expertise", 4), ("constraints", 3)):
-        values = getattr(kept, name)
+    whole, kept, text = block.cleaned(), block.fitted(limit), block.to_memory_string(limit)
+    assert len(text) <= limit
+    assert type(block).from_memory_string(text) == kept
+    assert type(block).from_memory_string(block.to_full_string()) == whole
+    for name, number in block.NUMBERS.items():
+        values, every = getattr(kept, name), getattr(whole, name)
         assert len(values) <= number
-        assert values == getattr(persona, name)[: len(values)]  # the first
+        # A human block keeps the newest, a persona the first.
+        assert values == (every[len(every) - len(values) :] if block.KEEPS_NEWEST else every[: len(values)])
 
 
 @given(

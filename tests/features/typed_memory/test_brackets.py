@@ -10,16 +10,6 @@ TEXT = st.text(alphabet=st.one_of(st.sampled_from("|;,[]\\\n\r\t n.aZéß語🙂
 SEPARATORS = st.sampled_from(["|", ",", ";"])
 
 
-@given(TEXT)
-def test_a_cleaned_value_stays_as_it_is(value: str) -> None:
-    cleaned = brackets.clean(value)
-
-    assert brackets.clean(cleaned) == cleaned
-    cleaned.encode()
-    assert "\r" not in cleaned
-    assert "\x00" not in cleaned
-
-
 @given(st.lists(TEXT, min_size=1), SEPARATORS)
 def test_values_that_are_joined_are_split_as_they_were(values: list[str], separator: str) -> None:
     cleaned = [brackets.clean(value) for value in values]
@@ -48,13 +38,6 @@ def test_what_is_no_text_is_refused(value: object) -> None:
         brackets.read_lines(value, ("TASK",))  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="Put it into a list"):
         brackets.clean_all("one text")
-
-
-def test_lines_are_read_by_their_tags_and_the_others_are_kept() -> None:
-    found, others = brackets.read_lines(" [TASK] Essay\n\nShe waves.\r\n[MOOD] fine\n[TASK]again\n[TASK]", ("TASK",))
-
-    assert found == {"TASK": ["Essay", "again", ""]}
-    assert others == ["She waves.", "[MOOD] fine"]
 
 
 @given(st.lists(st.one_of(TEXT, TEXT.map(lambda text: f"[TASK] {text}"), TEXT.map(lambda text: f"\\[TASK]{text}"))))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.errors import Invalid, NotFound
-from ricordo.features.typed_memory.blocks import CODING_ASSISTANT_PERSONA, HumanBlock, PersonaBlock
+from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock
 from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
 from ricordo.features.typed_memory.rotation import (
     AdaptiveRotation,
@@ -119,18 +119,6 @@ def test_the_strategy_decides_how_full_is_too_full(strategy: type[AdaptiveRotati
     assert seen == rotated
 
 
-def test_free_text_that_is_too_long_is_archived_whole_and_shortened_by_the_strategy() -> None:
-    text = "\n".join(f"Line {number} about her day." for number in range(200))
-    for strategy in (AggressiveRotation(), AdaptiveRotation(), PreservativeRotation()):
-        client = FakeLetta(text)
-        manager_of(client, strategy=strategy).learn_fact("Drinks tea")
-
-        (archived,) = client.archive
-        assert archived.endswith(text)
-        assert 750 < len(client.human) < 1500 * strategy.threshold
-        assert "[FACTS] Drinks tea" in client.human
-
-
 def test_a_block_of_ones_own_holds_after_a_rotation_what_stayed() -> None:
     client = FakeLetta(ALICE)
     manager = manager_of(client)
@@ -216,21 +204,6 @@ def test_an_agent_without_a_human_block_is_told_apart_and_one_without_a_persona_
         manager_of(client).learn_fact("Drinks tea")
     with pytest.raises(Invalid, match="at least one"):
         manager_of(client).search_archival("essay", limit=0)
-
-
-def test_an_agent_is_made_with_its_two_blocks_and_learns() -> None:
-    client = FakeLetta()
-    agent = BaseAgent(client, persona=CODING_ASSISTANT_PERSONA, human=HumanBlock(name="Ada"), tags=["x"])
-    agent.update_context(task="Essay", note="Begin")
-    agent.learn(preference="Short answers", fact="Lives in Turin")
-
-    persona = {"label": "persona", "value": CODING_ASSISTANT_PERSONA.to_memory_string()}
-    human = {"label": "human", "value": "[USER] Ada\n[STATE] idle"}
-    assert client.made == [{"name": "CodeHelper", "tags": ["x"], "memory_blocks": [persona, human]}]
-    assert (agent.agent_id, agent.memory.agent_id) == ("agent-1", "agent-1")
-    assert client.human == (
-        "[USER] Ada\n[TASK] Essay\n[STATE] active_task\n[PREFS] Short answers\n[FACTS] Lives in Turin\n[CONTEXT] Begin"
-    )
 
 
 def test_what_is_wrong_is_found_before_there_is_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:

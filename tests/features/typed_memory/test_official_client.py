@@ -69,20 +69,6 @@ def test_what_leaves_the_block_is_found_in_the_archive(client: StrictLetta, agen
     assert found[0].split("\n")[1:3] == ["Task: Essay", "Context:"]
 
 
-def test_an_update_that_never_came_through_is_repeated_without_a_second_passage(
-    client: StrictLetta, agent: BaseAgent
-) -> None:
-    agent.update_context(task="Essay", note="Begin")
-    before = human_of(agent)
-    agent.memory.clear_task()
-    client.agents.blocks.update("human", agent_id=agent.agent_id, value=before)  # as if it had been killed before that
-
-    MemoryManager(client, agent.agent_id).clear_task()
-
-    assert len(archive_of(client, agent)) == 1
-    assert human_of(agent) == "[USER] Alice | Student\n[STATE] idle"
-
-
 def test_a_missing_block_and_one_that_is_too_small_are_clear_errors(client: StrictLetta, agent: BaseAgent) -> None:
     other = client.agents.create(name="bare", model=MODEL, memory_blocks=[{"label": "notes", "value": ""}])
     with pytest.raises(NotFound, match='has no block "human"'):

@@ -55,29 +55,18 @@ def test_a_compressed_text_is_never_longer_than_asked_for(kind: type[RotationStr
         assert compressed == text
 
 
-def test_a_threshold_rises_where_a_block_is_rotated_though_it_stands_half_empty() -> None:
-    strategy = AdaptiveRotation()
-    for _ in range(3):
-        for share in (0.97, *[0.1] * 9):
+def test_a_threshold_rises_for_a_rotated_block_that_is_half_empty_and_falls_for_one_that_is_always_full() -> None:
+    half_empty = [0.97, *[0.1] * 9]
+    for shares, threshold in (
+        (half_empty * 3, 0.95),
+        (half_empty * 4, 0.95),
+        ([0.92] * 100, 0.6),
+        ([0.1] * 30 + [0.7] * 30, 0.8),
+    ):
+        strategy = AdaptiveRotation()
+        for share in shares:
             strategy.should_rotate(used(share))
-    assert strategy.threshold == 0.95
-    for share in (0.97, *[0.1] * 9):
-        strategy.should_rotate(used(share))
-    assert (strategy.threshold, strategy.base_threshold) == (0.95, 0.8)
-
-
-def test_a_threshold_falls_where_a_block_is_nearly_full_all_the_time() -> None:
-    strategy = AdaptiveRotation()
-    for _ in range(100):
-        strategy.should_rotate(used(0.92))
-    assert strategy.threshold == 0.6
-
-
-def test_a_block_that_was_never_rotated_or_is_used_well_changes_nothing() -> None:
-    strategy = AdaptiveRotation()
-    for share in (*[0.1] * 30, *[0.7] * 30):
-        strategy.should_rotate(used(share))
-    assert strategy.threshold == 0.8
+        assert (strategy.threshold, strategy.base_threshold) == (threshold, 0.8)
 
 
 def test_a_strategy_keeps_what_matters_most_to_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services.adapters import PineconeIndex, QdrantIndex, TurbopufferIndex
-from ricordo.features.vector_services.service import ServiceTimeouts
+from ricordo.features.vector_services.service import ServiceTimeouts, by_size
 from ricordo.search.vector_index import VectorFilter
 from tests.features.vector_services.test_vector_indexes import record, unit
 from tests.support.json_server import KEY
@@ -151,17 +151,30 @@ async def test_a_collection_that_another_server_dropped_is_made_again_with_its_i
     await index.upsert("agent-1", "model", [record(2)])
     assert await found(index) == [2]
     assert list(server.indexes.values()) == [indexed]
+    # With a time to wait the client raises an error of another family than for all other answers.
+    server.fails(429, 1, retry_after="3")
+    with pytest.raises(Unavailable, match=r"status 429\). Try again later"):
+        await found(index)
     await index.close()
     await other.close()
 
 
-async def test_a_plea_to_wait_is_a_refusal_by_number(start: Callable[[str], Any]) -> None:
-    """With a time to wait the client raises an error of another family than for all other answers."""
-    server = start("qdrant")
-    index = QdrantIndex(server.url, KEY)
-    await index.upsert("agent-1", "model", [record(1)])
-    server.fails(429, 1, retry_after="3")
-    with pytest.raises(Unavailable, match=r"status 429\). Try again later"):
-        await found(index)
-    assert await found(index) == [1]
-    await index.close()
+def test_batches_keep_order_and_both_limits_and_what_is_too_large_goes_alone() -> None:
+    items = ["a", "b" * 50, "c" * 500, "d", "e", "f", "g"]
+    batches = list(by_size(items, 3, 60))
+    assert [item for batch in batches for item in batch] == items
+    assert [[item[0] for item in batch] for batch in batches] == [["a", "b"], ["c"], ["d", "e", "f"], ["g"]]
+    assert list(by_size([], 3, 60)) == []
+
+
+def test_a_service_is_shown_without_its_key_and_without_a_password_in_its_address() -> None:
+    service = QdrantIndex("https://ada:hidden@host:6333/x?y=hidden", "hidden")
+    for error in (service.unreachable(), service.refused(400, "hidden"), service.failed("hidden")):
+        assert "hidden" not in str(error)
+    assert str(service.unreachable()).startswith("Qdrant (host:6333) cannot be reached.")
+
+
+async def test_a_failure_of_our_own_is_not_blamed_on_the_service() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with QdrantIndex("http://host")._request(1):
+            raise ZeroDivisionError

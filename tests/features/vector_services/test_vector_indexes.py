@@ -121,17 +121,6 @@ async def test_a_dropped_space_may_come_back_with_another_dimension(kind: Kind, 
     assert await index.search("agent-1", "model", [0.6, 0.8], 5, ANY) == [(1, pytest.approx(1.0, abs=1e-5))]
 
 
-async def test_many_at_once_share_one_client_and_lose_nothing(index: VectorIndex) -> None:
-    groups = [[record(number) for number in range(start, start + 10)] for start in range(1, 201, 10)]
-    await asyncio.gather(
-        *(index.upsert("agent-1", "model", group) for group in groups),
-        *(index.search("agent-1", "model", unit(1), 5, ANY) for _ in range(10)),
-        *(index.upsert(f"agent-{number}", "model", groups[0]) for number in range(2, 8)),
-    )
-    assert len(await agree(index, [one for group in groups for one in group], limit=500)) == 200
-    assert len(await index.search("agent-7", "model", unit(1), 50, ANY)) == 10
-
-
 async def test_two_servers_may_make_the_same_space_at_the_same_time(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
 ) -> None:
