@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import Chunk, ModelReply, ModelRequest, ToolSchema
+from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, ToolSchema
+from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.policy import CallPolicy
+from ricordo.llm.provider_sdks import build_model
+from ricordo.llm.provider_table import Provider
+from tests.support.model_server import ModelServer
 
 WEATHER = ToolSchema(
     "get_weather",
@@ -116,3 +120,11 @@ class Waits(list[float]):
     def policy(self, retries: int = 3, timeout: float = 5) -> CallPolicy:
         """A policy that waits here, without chance in it."""
         return CallPolicy(retries, timeout, sleep=self, jitter=lambda: 1.0)
+
+
+def claude_at(
+    server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted", **policy: Any
+) -> ChatModel:
+    info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
+    provider = Provider("anthropic", "", "anthropic", "anthropic", "key-1")
+    return build_model(provider, info, connections, waits.policy(**policy))

@@ -14,26 +14,10 @@ from tests.llm.talk import CLOCK, WEATHER, ask, said, weather_call, weather_retu
 
 
 def test_roles_keep_their_order_and_summaries_speak_as_the_user() -> None:
-    rows = to_messages(
-        [
-            said("system", "S"),
-            said("summary", "So far"),
-            said("user", "A"),
-            said("user", "B"),
-            said("assistant", "C"),
-            said("system", "alert"),
-            said("user", "D"),
-        ]
-    )
-    assert [(row["role"], row["content"]) for row in rows] == [
-        ("system", "S"),
-        ("user", "So far"),
-        ("user", "A"),
-        ("user", "B"),
-        ("assistant", "C"),
-        ("system", "alert"),
-        ("user", "D"),
-    ]
+    roles = "system", "summary", "user", "user", "assistant", "system", "user"
+    rows = to_messages([said(role, role) for role in roles])
+    assert [row["content"] for row in rows] == list(roles)
+    assert [row["role"] for row in rows] == [role.replace("summary", "user") for role in roles]
 
 
 def test_each_result_of_a_tool_message_is_a_message_of_its_own() -> None:
@@ -45,16 +29,8 @@ def test_each_result_of_a_tool_message_is_a_message_of_its_own() -> None:
 
 
 def test_pictures_go_as_data_or_by_address() -> None:
-    rows = to_messages(
-        [
-            said(
-                "user",
-                "See:",
-                ImagePart("image/png", data="QUJD"),
-                ImagePart("image/jpeg", url="https://x/y.jpg", detail="low"),
-            )
-        ]
-    )
+    pictures = ImagePart("image/png", data="QUJD"), ImagePart("image/jpeg", url="https://x/y.jpg", detail="low")
+    rows = to_messages([said("user", "See:", *pictures)])
     assert rows[0]["content"] == [
         {"type": "text", "text": "See:"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
@@ -85,30 +61,10 @@ def test_parallel_calls_are_left_to_the_provider_unless_set() -> None:
     assert "parallel_tool_calls" not in to_body(ask("x", tools=[WEATHER]), "m", Dialect())
 
 
-@pytest.mark.parametrize(
-    ("kind", "url", "name"),
-    [
-        ("openai", "https://api.openai.com/v1", "max_completion_tokens"),
-        ("openai", "http://127.0.0.1:9000/v1", "max_tokens"),
-        ("ollama", "http://127.0.0.1:11434/v1", "max_tokens"),
-    ],
-)
-def test_the_limit_of_an_answer_has_openais_name_at_openai_only(kind: str, url: str, name: str) -> None:
-    body = to_body(ask("x", settings=ModelSettings(max_output_tokens=5)), "m", dialect_of(kind, url))
-    assert body[name] == 5
-    assert len({"max_tokens", "max_completion_tokens"} & set(body)) == 1
-
-
-def test_mistral_gets_no_field_and_no_id_that_it_refuses() -> None:
-    dialect = dialect_of("mistral", "https://api.mistral.ai/v1")
-    request = ask(said("assistant", weather_call()), said("tool", weather_return()), stream=True, user_id="user-1")
-    body = to_body(request, "m", dialect)
-    assert "user" not in body
-    assert "stream_options" not in body
-    call_id = body["messages"][1]["tool_calls"][0]["id"]
-    assert len(call_id) == 9
-    assert call_id.isalnum()
-    assert body["messages"][2]["tool_call_id"] == call_id
+def test_the_limit_of_an_answer_has_openais_name_at_openai_only() -> None:
+    for url, name in ("https://api.openai.com/v1", "max_completion_tokens"), ("http://127.0.0.1:9000/v1", "max_tokens"):
+        body = to_body(ask("x", settings=ModelSettings(max_output_tokens=5)), "m", dialect_of("openai", url))
+        assert {key: value for key, value in body.items() if key.startswith("max")} == {name: 5}
 
 
 @pytest.mark.parametrize("payload", [{}, {"choices": []}, {"choices": [{}]}, {"choices": [{"message": None}]}])
@@ -116,36 +72,23 @@ def test_an_answer_without_a_message_is_an_empty_reply(payload: dict[str, object
     assert to_reply(payload, ask("x")).parts == ()
 
 
-@pytest.mark.parametrize("picture", [ImagePart("image/png", data="no base64!"), ImagePart("image/tiff", data="QUJD")])
-def test_a_picture_that_no_server_could_read_becomes_words(picture: ImagePart) -> None:
-    (row,) = to_messages([said("user", "See:", picture)])
-    assert row["content"] == [
-        {"type": "text", "text": "See:"},
-        {"type": "text", "text": "(a picture that cannot be read)"},
-    ]
-
-
 MALFORMED: list[dict[str, Any]] = [
     {"choices": [None]},
     {"choices": {"message": {}}},
     {"choices": "hello"},
     {"choices": [{"message": "hello"}]},
-    {"choices": [{"message": {"content": 5}}]},
     {"choices": [{"message": {"content": {"text": "x"}}}]},
     {"choices": [{"message": {"content": [["x"], 5]}}]},
     {"choices": [{"message": {"content": "x", "reasoning": 5}}]},
-    {"choices": [{"message": {"refusal": {"why": "x"}}}]},
-    {"choices": [{"message": {"tool_calls": "none"}}]},
     {"choices": [{"message": {"tool_calls": 5}}]},
+    {"choices": [{"delta": {"tool_calls": [{"index": "0", "function": {"name": "a"}}]}}]},
     {"choices": [{"message": {"tool_calls": [{"id": [7], "function": {"name": "a"}}]}}]},
     {"choices": [{"message": {"tool_calls": [{"id": "1", "function": "a"}]}}]},
     {"choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": 5}}]}}]},
-    {"choices": [{"message": {"content": "x"}, "finish_reason": {"type": "stop"}}]},
     {"choices": [{"message": {"content": "x"}, "finish_reason": 5}]},
     {"choices": [{"message": {"content": "x"}}], "model": {"id": "m"}},
     {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "12", "completion_tokens": "5"}},
     {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1, "prompt_tokens_details": "none"}},
-    {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": [1], "completion_tokens": 5}},
 ]
 
 
@@ -210,13 +153,6 @@ def named(reply: ModelReply) -> list[tuple[str, str]]:
     return [(part.name, part.arguments) for part in reply.parts if isinstance(part, ToolCallPart)]
 
 
-def test_calls_are_told_apart_by_id_where_there_is_no_index() -> None:
-    _, reply = build(
-        call("a", '{"x":', id="1"), call(None, "1}", id="1"), call("b", "{", id="2"), call(None, "}", id="2")
-    )
-    assert named(reply) == [("a", '{"x":1}'), ("b", "{}")]
-
-
 def test_calls_are_told_apart_by_name_where_there_is_neither_index_nor_id() -> None:
     chunks, reply = build(call("a", '{"x":'), call(None, "1}"), call("b", "{}"))
     assert named(reply) == [("a", '{"x":1}'), ("b", "{}")]
@@ -230,9 +166,3 @@ def test_calls_are_told_apart_by_name_where_there_is_neither_index_nor_id() -> N
 def test_indexes_may_begin_anywhere() -> None:
     _, reply = build(call("a", "{", index=3, id="1"), call("b", "{}", index=7, id="2"), call(None, "}", index=3))
     assert named(reply) == [("a", "{}"), ("b", "{}")]
-
-
-@pytest.mark.parametrize("index", ["0", [0], {}])
-def test_a_piece_whose_index_is_no_number_cannot_be_read(index: Any) -> None:
-    with pytest.raises(ModelError, match="gave an answer that cannot be read"):
-        build(call("a", "{}", index=index))

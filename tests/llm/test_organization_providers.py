@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.domain.model import ModelReply, OrganizationProvider
+from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import Conflict, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.policy import CallPolicy
@@ -74,16 +74,6 @@ async def owned(base: Models, desk: Desk) -> AsyncIterator[OrganizationProviders
     )
     yield made
     await made.close()
-
-
-async def test_an_organisations_model_answers_with_its_own_key(
-    owned: OrganizationProviders, desk: Desk, server: ModelServer
-) -> None:
-    desk.put(server)
-    model = (await owned.of("org-a")).get("mine/small")
-    assert isinstance(await whole_reply(model, ask("x")), ModelReply)
-    assert server.requests[0].headers["authorization"] == "Bearer key-of-a-1"
-    assert server.requests[0].body["model"] == "small"
 
 
 async def test_another_organisation_does_not_know_the_handle(
@@ -217,17 +207,6 @@ async def test_a_provider_that_lists_nothing_can_still_be_used(
     models = await owned.of("org-a")
     assert await models.list() == []
     assert (await models.require("mine/anything")).handle == "mine/anything"
-
-
-async def test_a_key_of_another_server_is_an_error_that_says_so(
-    owned: OrganizationProviders, desk: Desk, server: ModelServer, tmp_path: Path
-) -> None:
-    desk.rows["org-a"] = [replace(desk.put(server), secret=Secret(tmp_path / "other").encrypt("{}"))]
-    models = await owned.of("org-a")
-    assert await models.list() == []
-    with pytest.raises(Unavailable, match=r"secret\.key"):
-        await whole_reply(models.get("mine/small"), ask("x"))
-    assert server.requests == []
 
 
 async def test_a_name_that_the_server_itself_offers_is_not_free(tmp_path: Path, desk: Desk) -> None:

@@ -16,10 +16,9 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import AdapterName, Provider
-from tests.llm.talk import CLOCK, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.llm.talk import CLOCK, WEATHER, Waits, ask, claude_at, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, claude, claude_stream
 
-CLAUDE = Provider("anthropic", "", "anthropic", "anthropic", "key-1")
 THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
 TEXT = {"type": "text", "text": "I look."}
 CALL_A = {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"city": "Rome"}}
@@ -31,11 +30,6 @@ def not_found() -> httpx2.HTTPStatusError:
     """What a picture whose address is gone ends in."""
     request = httpx2.Request("GET", "https://host/a.png")
     return httpx2.HTTPStatusError("404 Not Found", request=request, response=httpx2.Response(404, request=request))
-
-
-def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:
-    info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
-    return build_model(CLAUDE, info, connections, waits.policy())
 
 
 @pytest.fixture
@@ -139,64 +133,15 @@ async def test_a_stream_brings_thought_text_and_calls_in_pieces(model: ChatModel
     assert server.requests[0].body["stream"] is True
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "message", "expected", "calls"),
-    [
-        (401, "authentication_error", "invalid x-api-key", "llm_authentication", 1),
-        (403, "permission_error", "not yours", "llm_authentication", 1),
-        (400, "invalid_request_error", "prompt is too long: 9 > 5", "context_window_exceeded", 1),
-        (400, "invalid_request_error", "Your credit balance is too low", "llm_insufficient_credits", 1),
-        (400, "invalid_request_error", "no such field", "llm_bad_request", 1),
-        (404, "not_found_error", "model: x", "llm_bad_request", 1),
-        (429, "rate_limit_error", "slow down", "llm_rate_limit", 4),
-        (500, "api_error", "oops", "llm_error", 4),
-        (529, "overloaded_error", "Overloaded", "llm_error", 4),
-    ],
-)
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_each_error_has_its_kind_and_only_our_retries_count(
-    model: ChatModel,
-    server: ModelServer,
-    status: int,
-    kind: str,
-    message: str,
-    expected: str,
-    calls: int,
-    streamed: bool,
-) -> None:
-    server.push(*[Answer({"type": "error", "error": {"type": kind, "message": message}}, status)] * 12)
-    with pytest.raises(ModelError, match=message) as caught:
-        await collect(model, ask("x", stream=streamed))
-    assert caught.value.kind == expected
-    assert len(server.requests) == calls
-
-
 async def test_silence_is_a_time_out(server: ModelServer) -> None:
     connections = Connections(timeout=0.05)
-    info = ModelInfo("anthropic/m", "anthropic", "m", "anthropic", endpoint=server.root)
-    model = build_model(CLAUDE, info, connections, Waits().policy(retries=1, timeout=0.05))
+    model = claude_at(server, connections, Waits(), retries=1, timeout=0.05)
     server.push(Answer({}, delay=60), Answer({}, delay=60))
     with pytest.raises(ModelError) as caught:
         await whole_reply(model, ask("x"))
     assert caught.value.kind == "llm_timeout"
     assert len(server.requests) == 2
     await connections.close()
-
-
-@pytest.mark.parametrize(
-    ("fields", "choice"),
-    [
-        ({"tool_choice": "auto"}, {"type": "auto"}),
-        ({"tool_choice": "required"}, {"type": "any"}),
-        ({"tool_choice": "none"}, {"type": "none"}),
-        ({"forced_tool": "get_time"}, {"type": "tool", "name": "get_time"}),
-    ],
-)
-async def test_each_choice_of_tools_has_anthropics_name(
-    model: ChatModel, server: ModelServer, fields: dict[str, Any], choice: dict[str, str]
-) -> None:
-    await whole_reply(model, ask("x", tools=[WEATHER, CLOCK], **fields))
-    assert server.requests[0].body["tool_choice"] == choice
 
 
 async def test_a_budget_for_thinking_leaves_room_for_the_answer(model: ChatModel, server: ModelServer) -> None:
@@ -206,12 +151,6 @@ async def test_a_budget_for_thinking_leaves_room_for_the_answer(model: ChatModel
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
     assert body["max_tokens"] > 4_000
     assert "temperature" not in body
-
-
-async def test_a_forced_tool_is_called_without_thinking(model: ChatModel, server: ModelServer) -> None:
-    settings = ModelSettings(max_reasoning_tokens=4_000)
-    await whole_reply(model, ask("x", tools=[WEATHER], forced_tool="get_weather", settings=settings))
-    assert "thinking" not in server.requests[0].body
 
 
 async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
@@ -233,17 +172,6 @@ async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.Mon
         )
         with pytest.raises(Unavailable, match=rf'pip install "ricordo\[{extra}\]"{advice}$'):
             await whole_reply(model, ask("x"))
-
-
-@pytest.mark.parametrize(
-    "picture", [ImagePart("image/png", data="no base64!"), ImagePart("image/tiff", data="QUJD"), ImagePart("x")]
-)
-async def test_a_picture_that_cannot_be_read_is_named_and_the_conversation_goes_on(
-    model: ChatModel, server: ModelServer, picture: ImagePart
-) -> None:
-    await whole_reply(model, ask(said("user", "See:", picture)))
-    (message,) = server.requests[0].body["messages"]
-    assert [piece["text"] for piece in message["content"]] == ["See:", "(a picture that cannot be read)"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -52,13 +52,6 @@ def models(settings: Settings | None = None, extra: tuple[Provider, ...] = (), *
     return made
 
 
-async def test_a_handle_of_a_configured_provider_answers(server: ModelServer) -> None:
-    known = models(openai_base_url=server.url)
-    reply = await whole_reply(known.get("openai/any-model"), ask("x"))
-    assert reply.parts == (TextPart("ok"),)
-    assert server.requests[0].body["model"] == "any-model"
-
-
 async def test_a_model_is_made_once_and_without_asking_anybody(server: ModelServer) -> None:
     known = models(openai_base_url=server.url, anthropic_api_key="k", anthropic_base_url=server.root)
     assert known.get("openai/a") is known.get("openai/a")
@@ -79,15 +72,6 @@ async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(serve
     assert str(caught.value) == expected
     with pytest.raises(NotFound):
         await known.require(handle)
-
-
-async def test_an_added_model_is_found_and_listed() -> None:
-    known = models()
-    model = ScriptedModel(["hi"], name="s")
-    known.add(model)
-    assert known.get("scripted/s") is model
-    assert await known.require("scripted/s") == model.info
-    assert await known.list() == [model.info]
 
 
 async def test_any_model_is_accepted_where_the_list_cannot_be_read(
@@ -189,14 +173,6 @@ async def test_without_the_librarian_it_is_said_that_no_model_is_configured() ->
         await known.require(LIBRARIAN)
 
 
-async def test_the_setting_comes_before_what_is_found(server: ModelServer) -> None:
-    server.push(tags("qwen3:8b"))
-    settings = Settings(_env_file=None, model="openai/gpt-4.1")
-    known = models(settings, local_servers=(local_server("ollama", server.port, "/api/tags"),))
-    await known.find_local()
-    assert known.default_handle() == "openai/gpt-4.1"
-
-
 async def test_something_else_on_a_known_port_is_not_taken_for_a_model_server(server: ModelServer) -> None:
     ours = {"object": "list", "data": [{"id": "agent-1", "owned_by": "ricordo"}]}
     server.push(Answer(ours), Answer(b"<html>", headers={"content-type": "text/html"}), Answer({}, 404))
@@ -274,13 +250,6 @@ def without_the_package(settings: Settings) -> Embedders:
     return Embedders(settings, known._directory, known._connections, CallPolicy(0, 5), has_embedded=lambda: False)
 
 
-async def test_a_handle_of_a_configured_provider_embeds(server: ModelServer) -> None:
-    known = models(openai_base_url=server.url)
-    (vector,) = await known.embedders.get(f"openai/{SMALL}").embed(["tea"])
-    assert len(vector) == 4
-    assert server.requests[0].body["model"] == SMALL
-
-
 @pytest.mark.parametrize("handle", [f"nobody/{SMALL}", "anthropic/claude-x", "bedrock/titan-embed", "openai/", "", "x"])
 async def test_embedding_an_unknown_handle_is_not_found_and_the_known_ones_are_named(
     server: ModelServer, handle: str
@@ -295,15 +264,6 @@ async def test_embedding_an_unknown_handle_is_not_found_and_the_known_ones_are_n
     for look_up in (known.embedders.require, known.embedders.choose):
         with pytest.raises(NotFound):
             await look_up(handle)
-
-
-async def test_one_list_tells_of_both_kinds_and_is_asked_for_once(server: ModelServer) -> None:
-    known = models(openai_base_url=server.url)
-    server.push(rows("gpt-4.1", SMALL, "text-embedding-3-large"))
-    handles = [info.handle for info in await known.embedders.list()]
-    assert handles == [HANDLE, f"openai/{SMALL}", "openai/text-embedding-3-large"]
-    assert [info.handle for info in await known.list()] == ["openai/gpt-4.1"]
-    assert len(server.requests) == 1
 
 
 async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(server: ModelServer) -> None:

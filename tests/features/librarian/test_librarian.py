@@ -242,15 +242,6 @@ async def test_what_is_nowhere_is_not_known_and_the_question_is_not_quoted() -> 
     assert "told me" not in second
 
 
-async def test_the_persons_words_come_before_its_own_answers() -> None:
-    talk = Talk(tools=("conversation_search",), blocks={})
-    await talk.says("My bicycle is in the cellar.")
-    await talk.says("Where is my bicycle?")
-    answer = await talk.next_day().says("Where did I leave the bicycle?")
-    assert answer.count("bicycle") == 1
-    assert '"My bicycle is in the cellar."' in answer
-
-
 async def test_the_same_fact_is_not_filed_twice() -> None:
     talk = Talk(blocks={"human": 'Name: Ada\n2026-01-02: "I live in Turin."'})
     for words in ("I live in Turin!", "my name is Ada", "Please remember that i live in turin"):

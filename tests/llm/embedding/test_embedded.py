@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from ricordo.errors import Unavailable
-from ricordo.llm.chat import KnowsWords
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import (
     LEAST_LIKE,
@@ -27,7 +26,6 @@ from ricordo.llm.embedding.embedded import (
     package_folder,
     pooled,
 )
-from ricordo.llm.scripted import ScriptedEmbedder
 from tests.support.sharing import LOAD
 
 
@@ -151,20 +149,15 @@ async def test_a_file_that_is_not_there_is_named_and_its_return_is_noticed(folde
     assert len((await model.embed(["tea"]))[0]) == 256
 
 
-async def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "tokenizers", None)
+        with pytest.raises(Unavailable, match=r'needs the package tokenizers\. .*pip install "ricordo\[embeddings\]"'):
+            await EmbeddedModel().embed(["tea"])
     assert is_installed()
     monkeypatch.setattr(embedded, "PACKAGE", "no_such_package")
     assert not is_installed()
     with pytest.raises(Unavailable, match=r'pip install "ricordo\[embeddings\]"'):
-        await EmbeddedModel().embed(["tea"])
-
-
-@pytest.mark.parametrize("module", ["tokenizers", "numpy"])
-async def test_without_a_package_it_builds_on_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(Unavailable, match=rf'needs the package {module}\. .*pip install "ricordo\[embeddings\]"'):
         await EmbeddedModel().embed(["tea"])
 
 
@@ -214,11 +207,6 @@ async def test_names_numbers_and_other_scripts_are_given_none(model: EmbeddedMod
 async def test_a_very_long_question_is_read_at_its_beginning(model: EmbeddedModel) -> None:
     related = await model.related("job " * 100_000 + "career")
     assert set(related) <= {"job"}
-
-
-def test_only_a_model_that_knows_words_is_asked() -> None:
-    assert isinstance(EmbeddedModel(), KnowsWords)
-    assert not isinstance(ScriptedEmbedder(), KnowsWords)
 
 
 def test_the_first_look_at_signs_loses_no_word_that_is_near() -> None:

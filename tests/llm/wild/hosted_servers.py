@@ -47,19 +47,6 @@ OPENAI = of(
         TIME,
     ),
     case("a streamed call", events(*_split_call(), last(), DONE), WEATHER_IN_ROME),
-    case(
-        "streamed calls in parallel",
-        events(
-            delta({"tool_calls": [piece(0, name="get_weather", arguments="", call_id="call_1")]}),
-            delta({"tool_calls": [piece(0, arguments=ROME)]}),
-            delta({"tool_calls": [piece(1, name="get_time", arguments="", call_id="call_2")]}),
-            delta({"tool_calls": [piece(1, arguments="{}")]}),
-            delta({}, "tool_calls"),
-            DONE,
-        ),
-        WEATHER_IN_ROME,
-        TIME,
-    ),
     case("cut off at its limit", body({"content": "Ciao!"}, "length"), TEXT, finish="length"),
     case(
         "a call cut off at its limit, and then a shorter one",
@@ -76,15 +63,6 @@ OPENAI = of(
 # Azure's REST reference for chat completions, "content filtering"; the first event as its users record it.
 AZURE = of(
     "azure",
-    case(
-        "text with its filters",
-        body(
-            {"role": "assistant", "content": "Ciao!"},
-            choice={"content_filter_results": _SAFE},
-            prompt_filter_results=[{"prompt_index": 0, "content_filter_results": _SAFE}],
-        ),
-        TEXT,
-    ),
     case(
         "a stream that begins without a choice",
         events(
@@ -120,15 +98,6 @@ _FAILED = {
 }
 GROQ = of(
     "groq",
-    case(
-        "text with a thought",
-        body(
-            {"content": "Ciao!", "reasoning": "Greet."},
-            usage={"prompt_tokens": 1, "completion_tokens": 2, "queue_time": 0.1},
-        ),
-        GREETING,
-        TEXT,
-    ),
     case(
         "usage under its own name in a stream",
         events(
@@ -277,25 +246,10 @@ MISTRAL = of(
         body({"content": '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}'}),
         WEATHER_IN_ROME,
     ),
-    case(
-        "calls that are null",
-        body({"role": "assistant", "content": "Ciao!", "tool_calls": None, "prefix": False}),
-        TEXT,
-    ),
 )
 # docs.together.ai: chat-completions; their models leave templates' tags in the text.
 TOGETHER = of(
     "together",
-    case(
-        "text with empty calls",
-        body({"role": "assistant", "content": "Ciao!", "tool_calls": []}, "eos", prompt=[]),
-        TEXT,
-    ),
-    case(
-        "a call with a sign before it",
-        body({"content": '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Rome"}}'}, "eos"),
-        WEATHER_IN_ROME,
-    ),
     case(
         "a streamed call whose usage comes with its end",
         events(

@@ -226,7 +226,8 @@ async def test_mistral_sees_short_ids_and_no_user_right_after_a_tool(
     server: ModelServer, connections: Connections
 ) -> None:
     messages = ("Hi", said("assistant", weather_call()), said("tool", weather_return()), "And now?")
-    seen = await asked_with(server, connections, "mistral", "m", *messages)
+    seen = await asked_with(server, connections, "mistral", "m", *messages, stream=True, user_id="user-1")
+    assert not {"user", "stream_options"} & set(seen)
     rows = seen["messages"][2:]
     assert [row["role"] for row in rows] == ["assistant", "tool", "assistant", "user"]
     assert rows[0]["tool_calls"][0]["id"] == rows[1]["tool_call_id"]

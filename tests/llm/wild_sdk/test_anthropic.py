@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelInfo, ModelSettings, ReasoningChunk, Restarted, TextChunk
+from ricordo.domain.model import ModelSettings, ReasoningChunk, Restarted, TextChunk
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.provider_sdks import build_model
-from ricordo.llm.provider_table import Provider
-from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, claude_at, collect, said, weather_call, weather_return
 from tests.support.model_server import Answer, ModelServer, claude, claude_stream, event
 
 THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
@@ -30,11 +28,6 @@ THOUGHT = ReasoningPart("Rome, then.", signature="sig-1", provider="anthropic")
 HIDDEN = ReasoningPart("", redacted="secret-1", provider="anthropic")
 BINDING = "claude-opus-5-5"  # thinks always, binds its thoughts, cannot be made to call a tool, takes no temperature
 PING = event({"type": "ping"}, "ping")
-
-
-def claude_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted") -> ChatModel:
-    info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
-    return build_model(Provider("anthropic", "", "anthropic", "anthropic", "key-1"), info, connections, waits.policy())
 
 
 @pytest.fixture
@@ -236,27 +229,6 @@ async def test_a_request_is_the_same_bytes_each_time_so_that_its_cache_is_hit(
 
 
 # What comes back.
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("stop", "finish"),
-    [
-        ("end_turn", "stop"),
-        ("stop_sequence", "stop"),
-        ("max_tokens", "length"),
-        ("model_context_window_exceeded", "length"),
-        ("refusal", "content_filter"),
-        ("pause_turn", "stop"),
-    ],
-)
-async def test_each_reason_to_stop_has_its_word(
-    model: ChatModel, server: ModelServer, waits: Waits, stop: str, finish: str, stream: bool
-) -> None:
-    server.push((claude_stream if stream else claude)(TEXT, stop=stop))
-    _, reply = await collect(model, ask("x", stream=stream))
-    assert (reply.parts, reply.finish) == ((TextPart("I look."),), finish)
-    assert waits == []
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -51,7 +51,7 @@ def _extra() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_loader() -> Iterator[None]:
+def one_loader() -> Iterator[None]:
     """Each client reads megabytes about AWS's services; here all read them once."""
     session = importlib.import_module("botocore.session")
     with pytest.MonkeyPatch.context() as patch:
@@ -211,48 +211,6 @@ async def test_every_history_becomes_a_request_that_is_taken(
     assert problems(server.requests[0].body) == []
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("stop", "finish"),
-    [
-        ("end_turn", "stop"),
-        ("max_tokens", "length"),
-        ("guardrail_intervened", "content_filter"),
-        ("content_filtered", "content_filter"),
-    ],
-)
-async def test_each_reason_to_stop_has_its_word(
-    model: ChatModel, server: ModelServer, stop: str, finish: str, stream: bool
-) -> None:
-    server.push((converse_stream if stream else converse)(TEXT, stop=stop))
-    _, reply = await collect(model, ask("x", stream=stream))
-    assert (reply.parts, reply.finish) == ((TextPart("I look."),), finish)
-
-
-@pytest.mark.parametrize(
-    ("status", "name", "words", "kind", "tries"),
-    [
-        (400, "ValidationException", "Input is too long for requested model.", "context_window_exceeded", 1),
-        (400, "ValidationException", "malformed input request", "llm_bad_request", 1),
-        (403, "AccessDeniedException", "You don't have access to the model", "llm_authentication", 1),
-        (403, "ExpiredTokenException", "The security token is expired", "llm_authentication", 1),
-        (404, "ResourceNotFoundException", "Could not resolve the model", "llm_bad_request", 1),
-        (429, "ThrottlingException", "Too many requests", "llm_rate_limit", 4),
-        (408, "ModelTimeoutException", "took too long", "llm_timeout", 4),
-        (500, "InternalServerException", "oops", "llm_error", 4),
-        (503, "ServiceUnavailableException", "busy", "llm_error", 4),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_each_error_has_its_kind_and_only_our_retries_count(
-    model: ChatModel, server: ModelServer, status: int, name: str, words: str, kind: str, tries: int, stream: bool
-) -> None:
-    server.push(*[Answer({"message": words}, status, {"x-amzn-errortype": name})] * 8)
-    with pytest.raises(ModelError, match=re.escape(words)) as caught:
-        await collect(model, ask("x", stream=stream))
-    assert (caught.value.kind, len(server.requests)) == (kind, tries)
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "tries"),
     [
@@ -286,21 +244,6 @@ async def test_a_stream_that_breaks_is_made_again(
     chunks, reply = await collect(model, ask("x", stream=True))
     assert reply.parts == (TextPart("I look."),)
     assert chunks.count(Restarted()) == len(waits) == 1
-
-
-@pytest.mark.parametrize(
-    ("fields", "choice"),
-    [({"tool_choice": "required"}, {"any": {}}), ({"forced_tool": "get_time"}, {"tool": {"name": "get_time"}})],
-)
-async def test_a_tool_is_forced_in_bedrocks_words(
-    model: ChatModel, server: ModelServer, fields: dict[str, Any], choice: dict[str, Any]
-) -> None:
-    server.push(converse(CALL, stop="tool_use"))
-    settings = ModelSettings(max_reasoning_tokens=2_000)
-    await whole_reply(model, ask("x", tools=[WEATHER, CLOCK], settings=settings, **fields))
-    body = server.requests[0].body
-    assert body["toolConfig"]["toolChoice"] == choice
-    assert "thinking" not in body.get("additionalModelRequestFields", {})
 
 
 async def test_a_picture_at_a_private_address_is_named_instead(model: ChatModel, server: ModelServer) -> None:

@@ -22,7 +22,6 @@ from ricordo.domain.model import (
     ToolSchema,
 )
 from ricordo.domain.usage import Usage
-from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.provider_sdks import build_model
@@ -158,19 +157,6 @@ async def test_another_providers_call_is_sent_with_the_mark_that_google_wants_th
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("reason", "finish"),
-    [("STOP", "stop"), ("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("RECITATION", "content_filter")],
-)
-async def test_each_reason_to_stop_has_its_word(
-    model: ChatModel, server: ModelServer, reason: str, finish: str, stream: bool
-) -> None:
-    server.push(as_answer(stream, {"text": "So"}, finish=reason))
-    _, reply = await collect(model, ask("x", stream=stream))
-    assert (reply.parts, reply.finish) == ((TextPart("So"),), finish)
-
-
-@pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_without_content_or_candidate_is_asked_for_again(
     model: ChatModel, server: ModelServer, waits: Waits, stream: bool
 ) -> None:
@@ -240,28 +226,6 @@ async def test_a_schema_with_what_geminis_own_kind_lacks_goes_as_json_schema(
     assert set(sent["properties"]) == set(SCHEMA["properties"])
 
 
-@pytest.mark.parametrize(
-    ("fields", "mode", "names"),
-    [
-        ({"tool_choice": "auto"}, "AUTO", None),
-        ({"tool_choice": "required"}, "ANY", None),
-        ({"tool_choice": "none"}, "NONE", None),
-        ({"forced_tool": "get_time"}, "ANY", ["get_time"]),
-    ],
-)
-async def test_each_choice_of_tools_has_googles_name(
-    model: ChatModel, server: ModelServer, fields: dict[str, Any], mode: str, names: list[str] | None
-) -> None:
-    # Where a call is wanted and none comes, the model is told so once.
-    server.push(Answer(gemini({"text": "ok"})), Answer(gemini({"text": "ok"})))
-    await whole_reply(model, ask("x", tools=[WEATHER, CLOCK], **fields))
-    config = server.requests[0].body.get("toolConfig", {}).get("functionCallingConfig", {"mode": "AUTO"})
-    # VALIDATED is AUTO with arguments that keep to the schema.
-    assert config["mode"].replace("VALIDATED", "AUTO") == mode
-    if names:
-        assert config["allowedFunctionNames"] == names
-
-
 async def test_a_budget_for_thinking_is_google_s_own(model: ChatModel, server: ModelServer) -> None:
     server.push(Answer(gemini({"text": "ok"})))
     await whole_reply(model, ask("x", settings=ModelSettings(max_reasoning_tokens=2_000)))
@@ -282,31 +246,6 @@ async def test_every_history_begins_and_ends_with_the_user(
     assert all(
         content["parts"] and all(part.get("text", "x").strip() for part in content["parts"]) for content in contents
     )
-
-
-@pytest.mark.parametrize(
-    ("status", "name", "words", "kind", "tries"),
-    [
-        (400, "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", "llm_authentication", 1),
-        (400, "INVALID_ARGUMENT", "The input token count (9) exceeds the maximum number of tokens allowed (5).",
-         "context_window_exceeded", 1),
-        (400, "INVALID_ARGUMENT", "Unknown name", "llm_bad_request", 1),
-        (403, "PERMISSION_DENIED", "not yours", "llm_authentication", 1),
-        (404, "NOT_FOUND", "models/x is not found", "llm_bad_request", 1),
-        (429, "RESOURCE_EXHAUSTED", "You exceeded your current quota", "llm_rate_limit", 4),
-        (500, "INTERNAL", "An internal error has occurred", "llm_error", 4),
-        (503, "UNAVAILABLE", "The model is overloaded", "llm_error", 4),
-        (504, "DEADLINE_EXCEEDED", "too slow", "llm_timeout", 4),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("stream", [False, True])
-async def test_each_error_has_its_kind_and_only_our_retries_count(
-    model: ChatModel, server: ModelServer, status: int, name: str, words: str, kind: str, tries: int, stream: bool
-) -> None:
-    server.push(*[Answer({"error": {"code": status, "message": words, "status": name}}, status)] * 8)
-    with pytest.raises(ModelError) as caught:
-        await collect(model, ask("x", stream=stream))
-    assert (caught.value.kind, len(server.requests)) == (kind, tries)
 
 
 async def test_a_picture_at_an_address_that_is_gone_does_not_end_the_conversation(
