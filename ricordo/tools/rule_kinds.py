@@ -11,6 +11,7 @@ from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
 from ricordo.prompt.memory import disarm
 
+_MOST_CALLS = 1_000_000_000
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*(?:\|\s*join\(\s*(?:'([^']*)'|\"([^\"]*)\")\s*\)\s*)?\}\}")
 
@@ -86,8 +87,8 @@ def parse_rule(rule: ToolRule) -> ParsedRule:
             options = _branches(rule)
         case "max_count_per_step":
             limit = options["limit"] = rule.options.get("max_count_limit")
-            if type(limit) is not int or limit < 0:
-                raise _fault(rule, "max_count_limit has to be a whole number, 0 or more")
+            if type(limit) is not int or not 0 <= limit <= _MOST_CALLS:
+                raise _fault(rule, f"max_count_limit has to be a whole number from 0 to {_MOST_CALLS}")
     return ParsedRule(rule.type, rule.tool_name, **options)
 
 

@@ -220,6 +220,7 @@ def test_approval_and_order_are_told_apart() -> None:
         (rule("conditional", "plan", child_output_mapping={"a": "b"}, require_output_mapping="no"), "true or false"),
         (rule("max_count_per_step", "plan"), "whole number"),
         (rule("max_count_per_step", "plan", max_count_limit=-1), "whole number"),
+        (rule("max_count_per_step", "plan", max_count_limit=1_000_000_001), "whole number from 0 to 1000000000"),
         (rule("max_count_per_step", "plan", max_count_limit=True), "whole number"),
     ],
 )
