@@ -1,12 +1,21 @@
 """A running server for each module of API tests, the official client on it, a plain HTTP client, and an agent to talk to."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import httpx2
 import pytest
 from letta_client.types import AgentState
 
 from tests.seams.server import MODEL, ServerInThread, StrictLetta, serving
+
+
+class Api(NamedTuple):
+    """A running server with the official client and a plain one."""
+
+    server: ServerInThread
+    client: StrictLetta
+    http: httpx2.Client
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +57,12 @@ def client(server: ServerInThread, running_client: StrictLetta) -> StrictLetta:
 def http(server: ServerInThread, running_http: httpx2.Client) -> httpx2.Client:
     """A plain HTTP client."""
     return running_http
+
+
+@pytest.fixture
+def api(server: ServerInThread, client: StrictLetta, http: httpx2.Client) -> Api:
+    """The server and both clients."""
+    return Api(server, client, http)
 
 
 @pytest.fixture

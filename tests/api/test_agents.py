@@ -11,8 +11,9 @@ from ricordo.agents.agent_types import traits_of
 from ricordo.api.models.agents import ContextResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
+from tests.api.conftest import Api
 from tests.seams.http import require_fits
-from tests.seams.server import MODEL, ServerInThread, StrictLetta
+from tests.seams.server import MODEL, StrictLetta
 from tests.seams.stores import count_statements
 
 
@@ -107,10 +108,8 @@ def test_a_change_touches_only_what_was_sent(client: StrictLetta, agent: AgentSt
     assert client.agents.retrieve(agent.id).to_dict() == after
 
 
-def test_every_field_of_an_agent_can_be_changed(
-    client: StrictLetta, http: httpx2.Client, agent: AgentState, block_id: str
-) -> None:
-    speech = client.tools.list(name="send_message").items[0]
+def test_every_field_of_an_agent_can_be_changed(api: Api, agent: AgentState, block_id: str) -> None:
+    speech = api.client.tools.list(name="send_message").items[0]
     plain: dict[str, Any] = {
         "description": "Older",
         "system": "Be short.",
@@ -122,34 +121,32 @@ def test_every_field_of_an_agent_can_be_changed(
         "max_files_open": 2,
     }
 
-    client.agents.update(agent.id, **plain, context_window_limit=9000, block_ids=[block_id], tool_ids=[speech.id])
+    api.client.agents.update(agent.id, **plain, context_window_limit=9000, block_ids=[block_id], tool_ids=[speech.id])
 
-    now = http.get(f"/v1/agents/{agent.id}").json()
+    now = api.http.get(f"/v1/agents/{agent.id}").json()
     assert {name: now[name] for name in plain} == plain
     assert (now["llm_config"]["temperature"], now["llm_config"]["context_window"]) == (0.5, 9000)
     assert [block["id"] for block in now["blocks"]] == [block_id]
     assert [tool["name"] for tool in now["tools"]] == ["send_message"]
     # Null takes the description away and leaves the rest; another model brings its own window.
     nulls = {"description": None, "system": None, "metadata": None, "name": None}
-    after = http.patch(f"/v1/agents/{agent.id}", json=nulls).json()
+    after = api.http.patch(f"/v1/agents/{agent.id}", json=nulls).json()
     assert [after[name] for name in nulls] == [None, "Be short.", {"n": 1}, "Nina"]
-    smaller = client.agents.update(agent.id, model="scripted/small")
-    chosen = client.agents.update(agent.id, model=MODEL, context_window_limit=5000)
+    smaller = api.client.agents.update(agent.id, model="scripted/small")
+    chosen = api.client.agents.update(agent.id, model=MODEL, context_window_limit=5000)
     assert (smaller.model, smaller.llm_config.context_window) == ("scripted/small", 16_000)
     assert (chosen.model, chosen.llm_config.context_window) == (MODEL, 5000)
 
 
-def test_agents_are_counted_and_found_by_name_by_a_piece_of_it_and_by_tags(
-    client: StrictLetta, http: httpx2.Client
-) -> None:
-    mark, before = new_id("tag"), http.get("/v1/agents/count").json()
-    both = client.agents.create(model=MODEL, name=f"Anna {mark}", tags=[mark, f"{mark}-2"])
-    one = client.agents.create(model=MODEL, name=f"Bert {mark}", tags=[mark], hidden=True)
+def test_agents_are_counted_and_found_by_name_by_a_piece_of_it_and_by_tags(api: Api) -> None:
+    mark, before = new_id("tag"), api.http.get("/v1/agents/count").json()
+    both = api.client.agents.create(model=MODEL, name=f"Anna {mark}", tags=[mark, f"{mark}-2"])
+    one = api.client.agents.create(model=MODEL, name=f"Bert {mark}", tags=[mark], hidden=True)
 
     def ids(**query: Any) -> list[str]:
-        return [found.id for found in client.agents.list(**query)]
+        return [found.id for found in api.client.agents.list(**query)]
 
-    assert http.get("/v1/agents/count").json() == before + 2
+    assert api.http.get("/v1/agents/count").json() == before + 2
     assert ids(name=f"Anna {mark}") == [both.id]
     assert ids(query_text=mark.upper()) == [one.id, both.id]
     assert ids(tags=[mark]) == [one.id, both.id]
@@ -178,39 +175,35 @@ def test_a_deleted_agent_is_gone_and_its_blocks_stay(client: StrictLetta, agent:
     assert list(client.runs.list(agent_id=agent.id)) == []
 
 
-def test_an_agent_whose_provider_is_gone_can_still_be_looked_at(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    forgotten = server.runtime.models._added.pop(MODEL)
+def test_an_agent_whose_provider_is_gone_can_still_be_looked_at(api: Api, agent: AgentState) -> None:
+    forgotten = api.server.runtime.models._added.pop(MODEL)
     try:
-        shown = client.agents.retrieve(agent.id)
+        shown = api.client.agents.retrieve(agent.id)
     finally:
-        server.runtime.models.add(forgotten)
+        api.server.runtime.models.add(forgotten)
 
     assert (shown.model, shown.llm_config.handle, shown.llm_config.model) == (MODEL, MODEL, "model")
 
 
-def test_reading_an_agent_costs_at_most_four_statements(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    client.agents.messages.create(agent.id, input="Hello.")
-    client.agents.retrieve(agent.id)  # so that no statement is counted that only a first call needs
-    with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
-        client.agents.retrieve(agent.id)
+def test_reading_an_agent_costs_at_most_four_statements(api: Api, agent: AgentState) -> None:
+    api.client.agents.messages.create(agent.id, input="Hello.")
+    api.client.agents.retrieve(agent.id)  # so that no statement is counted that only a first call needs
+    with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
+        api.client.agents.retrieve(agent.id)
 
     assert 1 <= len(counted.statements) <= 4, counted.statements
     assert counted.transactions == 1
 
 
 def test_making_an_agent_costs_at_most_twelve_statements_and_one_more_where_blocks_have_tags(
-    client: StrictLetta, server: ServerInThread, block_id: str
+    api: Api, block_id: str
 ) -> None:
-    speech = client.tools.list(name="send_message").items[0]
-    client.agents.create(model=MODEL)  # from here on it is known which providers there are
+    speech = api.client.tools.list(name="send_message").items[0]
+    api.client.agents.create(model=MODEL)  # from here on it is known which providers there are
     for tags, most in (([], 12), (["person"], 13)):
         human: Any = {"label": "human", "value": "Ada", "tags": tags}
-        with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
-            client.agents.create(
+        with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
+            api.client.agents.create(
                 model=MODEL,
                 memory_blocks=[{"label": "persona", "value": "I am Nina."}, human],
                 block_ids=[block_id],
@@ -235,13 +228,11 @@ def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None
     assert [after.get(name) for name in (*settings, "reasoning")] == [None, 100, None, None]
 
 
-def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread
-) -> None:
+def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(api: Api) -> None:
     ada = new_id("ada")
     for label, more in (("human", {}), ("maths", {"course": "maths"}), ("law", {"course": "law"})):
-        http.put(f"/users/{ada}/blocks/{label}", json={"body": f"Ada's {label}.", **more})
-    made = client.agents.create(
+        api.http.put(f"/users/{ada}/blocks/{label}", json={"body": f"Ada's {label}.", **more})
+    made = api.client.agents.create(
         model=MODEL,
         metadata={"course": "maths"},
         memory_blocks=[{"label": "human", "value": "Nobody yet."}],
@@ -249,42 +240,40 @@ def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(
     )
 
     assert [block.value for block in made.blocks] == ["Ada's human.", "Ada's maths."]
-    assert client.agents.retrieve(made.id).blocks == made.blocks
-    assert client.agents.blocks.retrieve("maths", agent_id=made.id).value == "Ada's maths."
-    (system,) = client.agents.messages.list(made.id).items
+    assert api.client.agents.retrieve(made.id).blocks == made.blocks
+    assert api.client.agents.blocks.retrieve("maths", agent_id=made.id).value == "Ada's maths."
+    (system,) = api.client.agents.messages.list(made.id).items
     assert "Ada's maths." in str(system.content)
-    client.agents.messages.create(made.id, input="Hello.")
+    api.client.agents.messages.create(made.id, input="Hello.")
     # The prompt that was made with the agent was right already.
-    assert server.model.requests[-1].messages[0].text == system.content
-    thread = client.conversations.create(agent_id=made.id)
-    assert "Ada's human." in client.conversations.recompile(thread.id, dry_run=True)
-    bob = client.conversations.create(agent_id=made.id, extra_body={"user_id": new_id("bob")})
-    assert "Ada's" not in client.conversations.recompile(bob.id, dry_run=True)
-    client.agents.delete(made.id)
-    assert len(http.get(f"/users/{ada}/blocks").json()) == 3
+    assert api.server.model.requests[-1].messages[0].text == system.content
+    thread = api.client.conversations.create(agent_id=made.id)
+    assert "Ada's human." in api.client.conversations.recompile(thread.id, dry_run=True)
+    bob = api.client.conversations.create(agent_id=made.id, extra_body={"user_id": new_id("bob")})
+    assert "Ada's" not in api.client.conversations.recompile(bob.id, dry_run=True)
+    api.client.agents.delete(made.id)
+    assert len(api.http.get(f"/users/{ada}/blocks").json()) == 3
 
 
-def test_a_context_window_is_shown_section_by_section(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
+def test_a_context_window_is_shown_section_by_section(api: Api, agent: AgentState) -> None:
     def shown(agent_id: str = agent.id, **query: str) -> dict[str, Any]:
-        answer = http.get(f"/v1/agents/{agent_id}/context", params=query)
+        answer = api.http.get(f"/v1/agents/{agent_id}/context", params=query)
         assert answer.status_code == 200, answer.text
         require_fits(ContextResponse, answer.json())
         return dict(answer.json())
 
-    client.agents.messages.create(agent.id, input="Hello.")
+    api.client.agents.messages.create(agent.id, input="Hello.")
     own = shown()
     assert (own["num_messages"], own["num_recall_memory"], own["num_archival_memory"]) == (3, 3, 0)
     assert own["system_prompt"] == agent.system
     assert {tool["function"]["name"] for tool in own["functions_definitions"]} == {tool.name for tool in agent.tools}
-    assert [message["id"] for message in own["messages"]] == client.agents.retrieve(agent.id).message_ids
+    assert [message["id"] for message in own["messages"]] == api.client.agents.retrieve(agent.id).message_ids
 
-    other = client.conversations.create(agent_id=agent.id, context_window_limit=9_000)
+    other = api.client.conversations.create(agent_id=agent.id, context_window_limit=9_000)
     seen = shown(conversation_id=other.id)
     assert [message["id"] for message in seen["messages"]] == other.in_context_message_ids
     assert seen["context_window_size_max"] == 9_000
     assert shown(conversation_id="default") == own
-    stranger = client.agents.create(model=MODEL)
-    assert http.get(f"/v1/agents/{stranger.id}/context?conversation_id={other.id}").status_code == 404
-    assert http.get(f"/v1/agents/{new_id('agent')}/context").status_code == 404
+    stranger = api.client.agents.create(model=MODEL)
+    assert api.http.get(f"/v1/agents/{stranger.id}/context?conversation_id={other.id}").status_code == 404
+    assert api.http.get(f"/v1/agents/{new_id('agent')}/context").status_code == 404

@@ -11,7 +11,8 @@ from letta_client.types import AgentState
 from ricordo.api.models.archives import MOST_ITEMS
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
-from tests.seams.server import ServerInThread, StrictLetta
+from tests.api.conftest import Api
+from tests.seams.server import StrictLetta
 
 
 def test_an_archive_is_made_changed_and_deleted(client: StrictLetta, http: httpx2.Client) -> None:
@@ -99,20 +100,18 @@ def test_a_passage_is_put_into_an_archive_and_taken_out(client: StrictLetta, htt
         client.archives.passages.delete(made.id or "", archive_id=archive.id)
 
 
-def test_many_passages_are_put_in_at_once_in_their_order(
-    client: StrictLetta, http: httpx2.Client, agent: AgentState
-) -> None:
-    archive = client.archives.create(name="Many")
-    client.agents.archives.attach(archive.id, agent_id=agent.id)
+def test_many_passages_are_put_in_at_once_in_their_order(api: Api, agent: AgentState) -> None:
+    archive = api.client.archives.create(name="Many")
+    api.client.agents.archives.attach(archive.id, agent_id=agent.id)
     items: Any = [{"text": f"Tea number {number}", "tags": ["tea"]} for number in range(1_203)]
 
-    made = client.archives.passages.create_many(archive.id, passages=items)
+    made = api.client.archives.passages.create_many(archive.id, passages=items)
 
     assert [item.text for item in made] == [item["text"] for item in items]
     assert len({item.id for item in made}) == len(items)
-    listed = client.agents.passages.list(agent.id, limit=1000)
+    listed = api.client.agents.passages.list(agent.id, limit=1000)
     assert [item.id for item in listed] == [item.id for item in made[:1000]]
-    assert client.agents.passages.search(agent.id, query="number 1042").results[0].content == "Tea number 1042"
+    assert api.client.agents.passages.search(agent.id, query="number 1042").results[0].content == "Tea number 1042"
 
 
 BAD_PASSAGES: list[dict[str, Any]] = [
@@ -127,28 +126,24 @@ BAD_PASSAGES: list[dict[str, Any]] = [
 ]
 
 
-def test_one_bad_passage_refuses_the_whole_batch(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread
-) -> None:
-    archive = client.archives.create(name="Clean")
-    rows = server.rows()
+def test_one_bad_passage_refuses_the_whole_batch(api: Api) -> None:
+    archive = api.client.archives.create(name="Clean")
+    rows = api.server.rows()
     path = f"/v1/archives/{archive.id}/passages/batch"
     items = [{"text": f"Tea {number}"} for number in range(600)]
     for wrong in BAD_PASSAGES:
-        assert http.post(path, json={"passages": [*items, wrong]}).status_code in (400, 422), wrong
+        assert api.http.post(path, json={"passages": [*items, wrong]}).status_code in (400, 422), wrong
     for size in (0, MOST_ITEMS + 1):
-        answer = http.post(path, json={"passages": [{"text": "Tea"}] * size})
+        answer = api.http.post(path, json={"passages": [{"text": "Tea"}] * size})
         told = f"A request takes 1 to {MOST_ITEMS} passages, not {size}. Send them in several requests."
         assert (answer.status_code, answer.json()) == (400, {"detail": f"INVALID_ARGUMENT: {told}"})
-    assert server.rows() == rows
+    assert api.server.rows() == rows
 
 
-def test_a_database_or_a_model_that_is_not_set_up_is_refused(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread
-) -> None:
-    rows = server.rows()
+def test_a_database_or_a_model_that_is_not_set_up_is_refused(api: Api) -> None:
+    rows = api.server.rows()
 
-    answer = http.post("/v1/archives/", json={"name": "Notes", "vector_db_provider": "pinecone"})
+    answer = api.http.post("/v1/archives/", json={"name": "Notes", "vector_db_provider": "pinecone"})
 
     assert answer.status_code == 422
     assert answer.json()["detail"] == (
@@ -156,38 +151,36 @@ def test_a_database_or_a_model_that_is_not_set_up_is_refused(
         "Leave vector_db_provider out, or choose one of: native."
     )
     with pytest.raises(NotFoundError):
-        client.archives.create(name="Notes", embedding="nobody/model")
+        api.client.archives.create(name="Notes", embedding="nobody/model")
     for body in ({}, {"name": ""}, {"name": None}, {"name": "x" * 257}, {"name": "Notes", "metadata": []}):
-        assert http.post("/v1/archives/", json=body).status_code == 422
-    assert server.rows() == rows
+        assert api.http.post("/v1/archives/", json=body).status_code == 422
+    assert api.server.rows() == rows
 
 
-def test_an_agents_passage_is_archived_shown_and_deleted_by_nobody_else(
-    client: StrictLetta, http: httpx2.Client, agent: AgentState
-) -> None:
-    (made,) = client.agents.passages.create(agent.id, text="Tea grows in Darjeeling.", tags=["tea", "india", "tea"])
+def test_an_agents_passage_is_archived_shown_and_deleted_by_nobody_else(api: Api, agent: AgentState) -> None:
+    (made,) = api.client.agents.passages.create(agent.id, text="Tea grows in Darjeeling.", tags=["tea", "india", "tea"])
 
     assert is_id(made.id or "", "passage")
     assert is_id(made.archive_id or "", "archive")
     assert (made.text, made.tags, made.metadata) == ("Tea grows in Darjeeling.", ["tea", "india"], {})
     assert (made.embedding, made.embedding_config, made.is_deleted) == (None, None, False)
     assert made.created_by_id == LOCAL_USER
-    (raw,) = http.get(f"/v1/agents/{agent.id}/archival-memory").json()
+    (raw,) = api.http.get(f"/v1/agents/{agent.id}/archival-memory").json()
     assert raw["organization_id"] == LOCAL_ORGANIZATION
-    (listed,) = client.agents.passages.list(agent.id)
+    (listed,) = api.client.agents.passages.list(agent.id)
     assert listed.to_dict() == made.to_dict()
 
-    other = client.agents.create(model=agent.model)
-    client.agents.passages.create(other.id, text="Coffee")
-    assert client.agents.passages.search(other.id, query="Darjeeling").count == 0
+    other = api.client.agents.create(model=agent.model)
+    api.client.agents.passages.create(other.id, text="Coffee")
+    assert api.client.agents.passages.search(other.id, query="Darjeeling").count == 0
     with pytest.raises(NotFoundError):
-        client.agents.passages.delete(made.id or "", agent_id=other.id)
-    answer = client.agents.passages.delete(made.id or "", agent_id=agent.id)
+        api.client.agents.passages.delete(made.id or "", agent_id=other.id)
+    answer = api.client.agents.passages.delete(made.id or "", agent_id=agent.id)
     assert answer == {"message": f"Memory id={made.id} successfully deleted"}
-    assert client.agents.passages.list(agent.id) == []
-    assert client.agents.passages.search(agent.id, query="tea").count == 0
+    assert api.client.agents.passages.list(agent.id) == []
+    assert api.client.agents.passages.search(agent.id, query="tea").count == 0
     with pytest.raises(NotFoundError):
-        client.agents.passages.delete(made.id or "", agent_id=agent.id)
+        api.client.agents.passages.delete(made.id or "", agent_id=agent.id)
 
 
 def test_the_list_looks_for_a_piece_of_the_text(client: StrictLetta, agent: AgentState) -> None:
@@ -233,19 +226,17 @@ def test_a_search_gives_the_best_first_and_is_narrowed_by_tags_dates_and_number(
     assert days(end_datetime="2025-01-02") == {"1", "2"}
 
 
-def test_dates_that_are_none_are_refused_before_anything_is_kept(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    rows = server.rows()
+def test_dates_that_are_none_are_refused_before_anything_is_kept(api: Api, agent: AgentState) -> None:
+    rows = api.server.rows()
 
     with pytest.raises(BadRequestError) as caught:
-        client.agents.passages.create(agent.id, text="Tea", created_at="yesterday")
+        api.client.agents.passages.create(agent.id, text="Tea", created_at="yesterday")
     assert caught.value.body == {
         "detail": "INVALID_ARGUMENT: Invalid created_at format: yesterday. "
         "Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
     }
     for name in ("start_datetime", "end_datetime"):
         with pytest.raises(BadRequestError) as caught:
-            client.agents.passages.search(agent.id, query="tea", **{name: "32.13.2025"})
+            api.client.agents.passages.search(agent.id, query="tea", **{name: "32.13.2025"})
         assert f"Invalid {name} format: 32.13.2025." in str(caught.value.body)
-    assert server.rows() == rows
+    assert api.server.rows() == rows

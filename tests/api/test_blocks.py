@@ -10,8 +10,9 @@ from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
+from tests.api.conftest import Api
 from tests.seams.http import ok, put, refused
-from tests.seams.server import MODEL, ServerInThread, StrictLetta
+from tests.seams.server import MODEL, StrictLetta
 
 
 def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> None:
@@ -91,16 +92,14 @@ def test_an_agents_blocks_are_read_and_changed_by_label(client: StrictLetta, age
     assert caught.value.body == {"detail": f"NOT_FOUND: Block with label human not found for agent {agent.id}"}
 
 
-def test_a_label_may_hold_slashes_and_core_memory_is_all_blocks_at_once(
-    client: StrictLetta, http: httpx2.Client
-) -> None:
-    made = client.agents.create(model=MODEL, memory_blocks=[{"label": "people/ada", "value": "Curious"}])
+def test_a_label_may_hold_slashes_and_core_memory_is_all_blocks_at_once(api: Api) -> None:
+    made = api.client.agents.create(model=MODEL, memory_blocks=[{"label": "people/ada", "value": "Curious"}])
     address = f"/v1/agents/{made.id}/core-memory"
 
-    assert client.agents.blocks.retrieve("people/ada", agent_id=made.id).value == "Curious"
-    changed = http.patch(f"{address}/blocks/people/ada", json={"value": "Very curious"}).json()
+    assert api.client.agents.blocks.retrieve("people/ada", agent_id=made.id).value == "Curious"
+    changed = api.http.patch(f"{address}/blocks/people/ada", json={"value": "Very curious"}).json()
     assert changed["value"] == "Very curious"
-    memory = http.get(address).json()
+    memory = api.http.get(address).json()
     assert memory["blocks"] == [changed]
     assert (memory["agent_type"], memory["git_enabled"], memory["file_blocks"]) == ("letta_v1_agent", False, [])
 
@@ -121,17 +120,15 @@ def test_a_block_is_attached_once_and_detached(client: StrictLetta, agent: Agent
     assert client.blocks.retrieve(block.id).value == "Ricordo"
 
 
-def test_two_blocks_of_an_agent_never_share_a_label(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    other = client.blocks.create(label="human", value="Someone else")
-    before, rows = client.agents.retrieve(agent.id).to_dict(), server.rows()
+def test_two_blocks_of_an_agent_never_share_a_label(api: Api, agent: AgentState) -> None:
+    other = api.client.blocks.create(label="human", value="Someone else")
+    before, rows = api.client.agents.retrieve(agent.id).to_dict(), api.server.rows()
 
     attempts: list[Callable[[], object]] = [
-        lambda: client.agents.blocks.attach(other.id, agent_id=agent.id),
-        lambda: client.agents.update(agent.id, name="Half", block_ids=[agent.blocks[1].id or "", other.id]),
-        lambda: client.agents.blocks.update("persona", agent_id=agent.id, label="human"),
-        lambda: client.blocks.update(agent.blocks[0].id or "", label="human", value="Half"),
+        lambda: api.client.agents.blocks.attach(other.id, agent_id=agent.id),
+        lambda: api.client.agents.update(agent.id, name="Half", block_ids=[agent.blocks[1].id or "", other.id]),
+        lambda: api.client.agents.blocks.update("persona", agent_id=agent.id, label="human"),
+        lambda: api.client.blocks.update(agent.blocks[0].id or "", label="human", value="Half"),
     ]
     for attempt in attempts:
         with pytest.raises(ConflictError) as caught:
@@ -142,43 +139,39 @@ def test_two_blocks_of_an_agent_never_share_a_label(
         assert "UNIQUE" not in detail
         assert caught.value.response.headers["x-should-retry"] == "false"
 
-    assert client.agents.retrieve(agent.id).to_dict() == before
-    assert server.rows() == rows
+    assert api.client.agents.retrieve(agent.id).to_dict() == before
+    assert api.server.rows() == rows
 
 
-def test_a_label_that_cannot_be_is_refused(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    rows = server.rows()
+def test_a_label_that_cannot_be_is_refused(api: Api, agent: AgentState) -> None:
+    rows = api.server.rows()
     for label in ("", " ", "a//b", "/a", "a/", "history", "a/restore", "a\nb", "<a>", "x" * 256):
         for answer in (
-            http.post("/v1/blocks/", json={"label": label, "value": ""}),
-            http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [{"label": label, "value": ""}]}),
-            http.patch(f"/v1/blocks/{agent.blocks[0].id}", json={"label": label, "value": "Half"}),
+            api.http.post("/v1/blocks/", json={"label": label, "value": ""}),
+            api.http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [{"label": label, "value": ""}]}),
+            api.http.patch(f"/v1/blocks/{agent.blocks[0].id}", json={"label": label, "value": "Half"}),
         ):
             assert answer.status_code == 400, label
             assert answer.json()["detail"].startswith("INVALID_ARGUMENT: Block label "), label
-    assert server.rows() == rows
-    assert client.blocks.retrieve(agent.blocks[0].id or "").value == "I am Nina."
+    assert api.server.rows() == rows
+    assert api.client.blocks.retrieve(agent.blocks[0].id or "").value == "I am Nina."
 
 
-def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
+def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(api: Api, agent: AgentState) -> None:
     persona = agent.blocks[0].id or ""
-    client.blocks.update(persona, limit=20)
-    client.blocks.update(persona, value="é" * 20)
-    assert client.blocks.create(label="new", value="", limit=0).limit == 0
-    before, rows = client.agents.retrieve(agent.id).to_dict(), server.rows()
+    api.client.blocks.update(persona, limit=20)
+    api.client.blocks.update(persona, value="é" * 20)
+    assert api.client.blocks.create(label="new", value="", limit=0).limit == 0
+    before, rows = api.client.agents.retrieve(agent.id).to_dict(), api.server.rows()
     long = "x" * 21
 
     attempts: list[Callable[[], object]] = [
-        lambda: client.blocks.create(label="new", value=long, limit=20, tags=["t"]),
-        lambda: client.blocks.create(label="new", value="x" * 100_001),
-        lambda: client.blocks.update(persona, value=long, description="Half", tags=["half"]),
-        lambda: client.blocks.update(persona, limit=3),
-        lambda: client.agents.blocks.update("persona", agent_id=agent.id, value=long),
-        lambda: client.agents.create(
+        lambda: api.client.blocks.create(label="new", value=long, limit=20, tags=["t"]),
+        lambda: api.client.blocks.create(label="new", value="x" * 100_001),
+        lambda: api.client.blocks.update(persona, value=long, description="Half", tags=["half"]),
+        lambda: api.client.blocks.update(persona, limit=3),
+        lambda: api.client.agents.blocks.update("persona", agent_id=agent.id, value=long),
+        lambda: api.client.agents.create(
             model=MODEL, tags=["t"], memory_blocks=[{"label": "new", "value": long, "limit": 20}]
         ),
     ]
@@ -190,32 +183,30 @@ def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(
         assert detail.startswith('INVALID_ARGUMENT: Block "')
         assert "its limit is" in detail
 
-    assert client.agents.retrieve(agent.id).to_dict() == before
-    assert server.rows() == rows
+    assert api.client.agents.retrieve(agent.id).to_dict() == before
+    assert api.server.rows() == rows
 
 
-def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(
-    client: StrictLetta, http: httpx2.Client, agent: AgentState
-) -> None:
-    block = client.agents.blocks.retrieve("human", agent_id=agent.id)
-    client.agents.blocks.update("human", agent_id=agent.id, value="Her name is Ada.\nShe likes tea.")
+def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(api: Api, agent: AgentState) -> None:
+    block = api.client.agents.blocks.retrieve("human", agent_id=agent.id)
+    api.client.agents.blocks.update("human", agent_id=agent.id, value="Her name is Ada.\nShe likes tea.")
     address = f"/v1/blocks/{block.id}"
 
-    newest, first = ok(http.get(f"{address}/history"))
+    newest, first = ok(api.http.get(f"{address}/history"))
     assert (newest["parents"], first["label"], first["author_kind"]) != ([], "human", "agent")
-    assert ok(http.get(f"{address}/history", params={"limit": 1, "before": newest["sha"]})) == [first]
-    assert ok(http.get(f"{address}/versions/{first['sha'][:7]}"))["body"] == "Her name is Ada."
-    seen = ok(http.get(f"{address}/compare"))
+    assert ok(api.http.get(f"{address}/history", params={"limit": 1, "before": newest["sha"]})) == [first]
+    assert ok(api.http.get(f"{address}/versions/{first['sha'][:7]}"))["body"] == "Her name is Ada."
+    seen = ok(api.http.get(f"{address}/compare"))
     assert (seen["from_version"], seen["to_version"]) == (first["sha"], newest["sha"])
-    assert [one["version"]["sha"] for one in ok(http.get(f"{address}/blame"))] == [first["sha"], newest["sha"]]
+    assert [one["version"]["sha"] for one in ok(api.http.get(f"{address}/blame"))] == [first["sha"], newest["sha"]]
 
-    back = ok(http.post(f"{address}/restore", json={"sha": first["sha"], "message": "Back"}))
-    assert ok(http.get(f"{address}/history"))[0]["message"] == "Back"
+    back = ok(api.http.post(f"{address}/restore", json={"sha": first["sha"], "message": "Back"}))
+    assert ok(api.http.get(f"{address}/history"))[0]["message"] == "Back"
     assert (back["id"], back["value"]) == (block.id, "Her name is Ada.")
-    assert client.blocks.retrieve(block.id).value == "Her name is Ada."
-    assert len(ok(http.get(f"{address}/history"))) == 3
-    ok(http.post(f"{address}/restore", json={"sha": first["sha"]}))
-    assert len(ok(http.get(f"{address}/history"))) == 3
+    assert api.client.blocks.retrieve(block.id).value == "Her name is Ada."
+    assert len(ok(api.http.get(f"{address}/history"))) == 3
+    ok(api.http.post(f"{address}/restore", json={"sha": first["sha"]}))
+    assert len(ok(api.http.get(f"{address}/history"))) == 3
 
 
 def test_a_text_that_is_too_long_by_now_is_not_restored(client: StrictLetta, http: httpx2.Client) -> None:

@@ -14,6 +14,7 @@ from ricordo.api.conversations import ConversationResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.llm.scripted import call
 from ricordo.storage import conversations
+from tests.api.conftest import Api
 from tests.seams import make
 from tests.seams.http import refused
 from tests.seams.server import MODEL, Gate, ServerInThread, StrictLetta
@@ -126,202 +127,188 @@ def test_lists_leave_out_archived_and_hidden_threads_and_the_agents_own(client: 
         client.conversations.list(agent_id=new_id("agent"))
 
 
-def test_talking_in_a_thread_streams_unless_told_otherwise(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, thread: Conversation, agent: AgentState
-) -> None:
-    server.says("Hello.", "Hello again.", "And again.")
+def test_talking_in_a_thread_streams_unless_told_otherwise(api: Api, thread: Conversation, agent: AgentState) -> None:
+    api.server.says("Hello.", "Hello again.", "And again.")
 
-    streamed = posted(http, f"{thread.id}/messages", input="One")
+    streamed = posted(api.http, f"{thread.id}/messages", input="One")
     assert streamed.headers["content-type"].startswith("text/event-stream")
     assert streamed.text.endswith("data: [DONE]\n\n")
-    whole = posted(http, f"{thread.id}/messages", input="Two", streaming=False).json()
+    whole = posted(api.http, f"{thread.id}/messages", input="Two", streaming=False).json()
     assert [message["content"] for message in whole["messages"]] == ["Hello again."]
     assert whole["stop_reason"]["stop_reason"] == "end_turn"
-    assert tell(client, thread.id, "Three", stream_tokens=True, agent_id=agent.id) == ["And ", "again."]
+    assert tell(api.client, thread.id, "Three", stream_tokens=True, agent_id=agent.id) == ["And ", "again."]
 
-    assert texts(client, thread.id) == ["One", "Hello.", "Two", "Hello again.", "Three", "And again."]
-    assert texts(client, "default", agent_id=agent.id) == []
-    newest = client.conversations.messages.list(thread.id, limit=1)
+    assert texts(api.client, thread.id) == ["One", "Hello.", "Two", "Hello again.", "Three", "And again."]
+    assert texts(api.client, "default", agent_id=agent.id) == []
+    newest = api.client.conversations.messages.list(thread.id, limit=1)
     assert newest.items[0].content == "And again."  # type: ignore[union-attr]
-    only = client.conversations.messages.list(thread.id, include_return_message_types=["user_message"], order="asc")
+    only = api.client.conversations.messages.list(thread.id, include_return_message_types=["user_message"], order="asc")
     assert [message.content for message in only] == ["One", "Two", "Three"]  # type: ignore[union-attr]
-    answer = posted(http, f"{thread.id}/messages", input="x", streaming=False, stream_tokens=True)
+    answer = posted(api.http, f"{thread.id}/messages", input="x", streaming=False, stream_tokens=True)
     assert "Streaming options" in refused(answer, 422)
-    assert posted(http, f"{new_id('conv')}/messages", input="x").status_code == 404
+    assert posted(api.http, f"{new_id('conv')}/messages", input="x").status_code == 404
 
 
-def test_default_and_an_agents_id_name_the_agents_own_thread(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says("One.", "Two.", "Three.")
-    assert tell(client, "default", "1", agent_id=agent.id) == ["One."]
-    assert tell(client, agent.id, "2") == ["Two."]
-    client.agents.messages.create(agent.id, input="3")
+def test_default_and_an_agents_id_name_the_agents_own_thread(api: Api, agent: AgentState) -> None:
+    api.server.says("One.", "Two.", "Three.")
+    assert tell(api.client, "default", "1", agent_id=agent.id) == ["One."]
+    assert tell(api.client, agent.id, "2") == ["Two."]
+    api.client.agents.messages.create(agent.id, input="3")
 
     said = ["1", "One.", "2", "Two.", "3", "Three."]
-    assert texts(client, "default", agent_id=agent.id) == texts(client, agent.id) == said
-    own = client.conversations.retrieve(agent.id)
-    assert http.get(f"/v1/conversations/default?agent_id={agent.id}").json()["id"] == own.id
-    assert own.in_context_message_ids == client.agents.retrieve(agent.id).message_ids
-    fork = client.conversations.fork("default", agent_id=agent.id)
-    assert texts(client, fork.id)[-1] == "Three."
+    assert texts(api.client, "default", agent_id=agent.id) == texts(api.client, agent.id) == said
+    own = api.client.conversations.retrieve(agent.id)
+    assert api.http.get(f"/v1/conversations/default?agent_id={agent.id}").json()["id"] == own.id
+    assert own.in_context_message_ids == api.client.agents.retrieve(agent.id).message_ids
+    fork = api.client.conversations.fork("default", agent_id=agent.id)
+    assert texts(api.client, fork.id)[-1] == "Three."
     with pytest.raises(BadRequestError, match="agent_id"):
-        client.conversations.messages.list("default")
+        api.client.conversations.messages.list("default")
     with pytest.raises(ConflictError, match="Reset the agent's messages instead") as caught:
-        client.conversations.delete(own.id)
+        api.client.conversations.delete(own.id)
     assert caught.value.response.headers["x-should-retry"] == "false"
-    assert client.conversations.list(agent_id=agent.id)[0].id == fork.id
+    assert api.client.conversations.list(agent_id=agent.id)[0].id == fork.id
 
 
-def test_two_threads_run_at_once_and_one_thread_runs_once(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, thread: Conversation, agent: AgentState
-) -> None:
-    gate = Gate(server, "First.")
-    server.answers_with(gate)
-    with http.stream("POST", f"/v1/conversations/{thread.id}/messages", json={"input": "One"}) as first:
+def test_two_threads_run_at_once_and_one_thread_runs_once(api: Api, thread: Conversation, agent: AgentState) -> None:
+    gate = Gate(api.server, "First.")
+    api.server.answers_with(gate)
+    with api.http.stream("POST", f"/v1/conversations/{thread.id}/messages", json={"input": "One"}) as first:
         gate.wait()
-        answer = posted(http, f"{thread.id}/messages", input="Two", streaming=False)
+        answer = posted(api.http, f"{thread.id}/messages", input="Two", streaming=False)
         assert BUSY in refused(answer, 409)
         assert is_id(answer.json()["run_id"], "run")
-        assert http.post(f"/v1/conversations/{thread.id}/recompile").status_code == 409
-        server.answers_with(lambda _request: "Beside it.")
-        assert tell(client, "default", "Three", agent_id=agent.id) == ["Beside it."]
+        assert api.http.post(f"/v1/conversations/{thread.id}/recompile").status_code == 409
+        api.server.answers_with(lambda _request: "Beside it.")
+        assert tell(api.client, "default", "Three", agent_id=agent.id) == ["Beside it."]
         gate.open()
         assert "First." in "".join(first.iter_text())
-    assert texts(client, thread.id) == ["One", "First."]
+    assert texts(api.client, thread.id) == ["One", "First."]
 
 
-def test_a_fork_shares_the_messages_in_view_and_may_end_at_one(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, thread: Conversation
-) -> None:
-    server.says("Uno.", "Due.", "Tre.")
-    tell(client, thread.id, "One")
-    tell(client, thread.id, "Two")
-    (system, one, uno, *_) = client.conversations.retrieve(thread.id).in_context_message_ids or []
+def test_a_fork_shares_the_messages_in_view_and_may_end_at_one(api: Api, thread: Conversation) -> None:
+    api.server.says("Uno.", "Due.", "Tre.")
+    tell(api.client, thread.id, "One")
+    tell(api.client, thread.id, "Two")
+    (system, one, uno, *_) = api.client.conversations.retrieve(thread.id).in_context_message_ids or []
 
-    fork = client.conversations.fork(thread.id)
-    early = client.conversations.fork(thread.id, message_id=uno, hidden=True)
+    fork = api.client.conversations.fork(thread.id)
+    early = api.client.conversations.fork(thread.id, message_id=uno, hidden=True)
 
-    window = client.conversations.retrieve(thread.id).in_context_message_ids or []
+    window = api.client.conversations.retrieve(thread.id).in_context_message_ids or []
     assert (fork.in_context_message_ids or [])[1:] == window[1:]
     assert (early.in_context_message_ids or [])[1:] == [one, uno]
     assert fork.summary == thread.summary
-    tell(client, early.id, "Three")
-    assert texts(client, early.id) == ["One", "Uno.", "Three", "Tre."]
-    assert texts(client, fork.id) == texts(client, thread.id) == ["One", "Uno.", "Two", "Due."]
-    assert {one.id for one in client.conversations.list(agent_id=thread.agent_id)} == {thread.id, fork.id}
+    tell(api.client, early.id, "Three")
+    assert texts(api.client, early.id) == ["One", "Uno.", "Three", "Tre."]
+    assert texts(api.client, fork.id) == texts(api.client, thread.id) == ["One", "Uno.", "Two", "Due."]
+    assert {one.id for one in api.client.conversations.list(agent_id=thread.agent_id)} == {thread.id, fork.id}
     with pytest.raises(BadRequestError, match="not in view"):
-        client.conversations.fork(thread.id, message_id=new_id("message"))
-    tell(client, fork.id, "Four")  # its history is listed in pages from both ends
-    whole = [message.id for message in client.conversations.messages.list(fork.id, order="asc", limit=100)]
+        api.client.conversations.fork(thread.id, message_id=new_id("message"))
+    tell(api.client, fork.id, "Four")  # its history is listed in pages from both ends
+    whole = [message.id for message in api.client.conversations.messages.list(fork.id, order="asc", limit=100)]
     for limit in (1, 2, 3):
         for order, step in (("asc", 1), ("desc", -1)):
-            paged = [one.id for one in client.conversations.messages.list(fork.id, order=order, limit=limit)]  # type: ignore[arg-type]
+            paged = [one.id for one in api.client.conversations.messages.list(fork.id, order=order, limit=limit)]  # type: ignore[arg-type]
             assert paged == whole[::step]
-    page = http.get(
+    page = api.http.get(
         f"/v1/conversations/{fork.id}/messages", params={"before": whole[-1], "order": "asc", "limit": 2}
     ).json()
     assert [one["id"] for one in page] == whole[-3:-1]
-    client.conversations.delete(thread.id)
-    assert texts(client, fork.id)[:4] == ["One", "Uno.", "Two", "Due."]
+    api.client.conversations.delete(thread.id)
+    assert texts(api.client, fork.id)[:4] == ["One", "Uno.", "Two", "Due."]
     assert system not in whole
 
 
-def test_a_running_thread_is_cancelled_and_deleted(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState, thread: Conversation
-) -> None:
+def test_a_running_thread_is_cancelled_and_deleted(api: Api, agent: AgentState, thread: Conversation) -> None:
     with pytest.raises(ConflictError, match="no active runs"):
-        client.conversations.cancel(thread.id)
-    gate = Gate(server)
-    server.answers_with(gate)
-    with http.stream("POST", f"/v1/conversations/{thread.id}/messages", json={"input": "One"}) as stream:
+        api.client.conversations.cancel(thread.id)
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    with api.http.stream("POST", f"/v1/conversations/{thread.id}/messages", json={"input": "One"}) as stream:
         gate.wait()
-        outcome = client.conversations.cancel(thread.id)
+        outcome = api.client.conversations.cancel(thread.id)
         assert '"cancelled"' in "".join(stream.iter_text())
     (run_id,) = outcome
     assert outcome == {run_id: "cancelled"}
-    assert client.runs.retrieve(run_id).status == "cancelled"
+    assert api.client.runs.retrieve(run_id).status == "cancelled"
 
-    gate = Gate(server)
-    server.answers_with(gate)
-    with http.stream("POST", f"/v1/conversations/{thread.id}/messages", json={"input": "Two"}) as stream:
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    with api.http.stream("POST", f"/v1/conversations/{thread.id}/messages", json={"input": "Two"}) as stream:
         gate.wait()
-        client.conversations.delete(thread.id)
+        api.client.conversations.delete(thread.id)
         assert "[DONE]" in "".join(stream.iter_text())
     with pytest.raises(NotFoundError):
-        client.runs.retrieve(run_id)
-    assert server.read(lambda tx: make.conversation_ids(tx, agent.id)) == [conversations.default_id(agent.id)]
+        api.client.runs.retrieve(run_id)
+    assert api.server.read(lambda tx: make.conversation_ids(tx, agent.id)) == [conversations.default_id(agent.id)]
 
 
-def test_a_prompt_is_made_anew_and_returned(
-    client: StrictLetta, http: httpx2.Client, agent: AgentState, thread: Conversation
-) -> None:
-    client.agents.blocks.update("human", agent_id=agent.id, value="Her name is Bea.")
+def test_a_prompt_is_made_anew_and_returned(api: Api, agent: AgentState, thread: Conversation) -> None:
+    api.client.agents.blocks.update("human", agent_id=agent.id, value="Her name is Bea.")
 
     def stored() -> str:
-        (system,) = client.conversations.messages.list(thread.id, include_return_message_types=["system_message"])
+        (system,) = api.client.conversations.messages.list(thread.id, include_return_message_types=["system_message"])
         return str(system.content)  # type: ignore[union-attr]
 
-    dry = client.conversations.recompile(thread.id, dry_run=True)
+    dry = api.client.conversations.recompile(thread.id, dry_run=True)
     assert "Her name is Bea." in dry
     assert "Her name is Ada." in stored()
     # JSON, as the document says and the retired server answers; this client hands a string on as it came.
-    assert json.loads(client.conversations.recompile(thread.id)) == stored()
+    assert json.loads(api.client.conversations.recompile(thread.id)) == stored()
     assert "Her name is Bea." in stored()
-    own = client.agents.recompile(agent.id, dry_run=True)
+    own = api.client.agents.recompile(agent.id, dry_run=True)
     assert "- CONVERSATION_ID: default" in own
-    assert "Her name is Bea." in client.conversations.recompile("default", agent_id=agent.id)
-    assert "Her name is Bea." in client.agents.recompile(agent.id, update_timestamp=True)
+    assert "Her name is Bea." in api.client.conversations.recompile("default", agent_id=agent.id)
+    assert "Her name is Bea." in api.client.agents.recompile(agent.id, update_timestamp=True)
     with pytest.raises(UnprocessableEntityError, match="compaction_settings has no effect"):
-        client.conversations.recompile(thread.id, compaction_settings={"mode": "all"})
+        api.client.conversations.recompile(thread.id, compaction_settings={"mode": "all"})
     with pytest.raises(APIStatusError):
-        client.agents.recompile(new_id("agent"))
+        api.client.agents.recompile(new_id("agent"))
 
 
-def test_a_search_in_a_fork_finds_what_it_shares(
-    client: StrictLetta, server: ServerInThread, thread: Conversation
-) -> None:
-    server.says("Uno.", "Due.", "Tre.")
-    tell(client, thread.id, "Tea one")
-    fork = client.conversations.fork(thread.id)
-    tell(client, thread.id, "Tea two")
-    tell(client, fork.id, "Tea three")
+def test_a_search_in_a_fork_finds_what_it_shares(api: Api, thread: Conversation) -> None:
+    api.server.says("Uno.", "Due.", "Tre.")
+    tell(api.client, thread.id, "Tea one")
+    fork = api.client.conversations.fork(thread.id)
+    tell(api.client, thread.id, "Tea two")
+    tell(api.client, fork.id, "Tea three")
 
     def found(thread_id: str) -> set[str]:
-        hits = client.messages.search(
+        hits = api.client.messages.search(
             query="tea", agent_id=thread.agent_id, conversation_id=thread_id, search_mode="fts"
         )
         return {hit.content for hit in hits if hit.message_type == "user_message"}  # type: ignore[misc]
 
     assert found(fork.id) == {"Tea one", "Tea three"}
     assert found(thread.id) == {"Tea one", "Tea two"}
-    client.conversations.delete(thread.id)
+    api.client.conversations.delete(thread.id)
     assert found(thread.id) == set()
     assert found(fork.id) == {"Tea one", "Tea three"}
 
 
 def test_a_thread_sees_the_memory_of_the_user_it_names_and_makes_her_where_she_is_new(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+    api: Api, agent: AgentState
 ) -> None:
     ada = new_id("ada")
-    made = client.conversations.create(agent_id=agent.id, extra_body={"user_id": ada})
-    wire = http.get(f"/v1/conversations/{made.id}").json()
+    made = api.client.conversations.create(agent_id=agent.id, extra_body={"user_id": ada})
+    wire = api.http.get(f"/v1/conversations/{made.id}").json()
     assert is_id(wire["user_id"], "user")
-    assert http.get(f"/users/{ada}/blocks").json() == []
+    assert api.http.get(f"/users/{ada}/blocks").json() == []
 
-    http.put(f"/users/{ada}/blocks/human", json={"body": "Her name is Ada Lovelace."})
-    http.put(f"/users/{ada}/blocks/other", json={"body": "For another.", "agent_id": new_id("agent")})
-    client.conversations.messages.create(made.id, input="Hello.", streaming=False)
+    api.http.put(f"/users/{ada}/blocks/human", json={"body": "Her name is Ada Lovelace."})
+    api.http.put(f"/users/{ada}/blocks/other", json={"body": "For another.", "agent_id": new_id("agent")})
+    api.client.conversations.messages.create(made.id, input="Hello.", streaming=False)
 
-    prompt = server.model.requests[-1].messages[0].text
+    prompt = api.server.model.requests[-1].messages[0].text
     assert "Ada Lovelace" in prompt
     assert "Her name is Ada.\n" not in prompt
     assert "For another." not in prompt
-    fork = client.conversations.fork(made.id)
-    assert http.get(f"/v1/conversations/{fork.id}").json()["user_id"] == wire["user_id"]
-    again = http.post(f"/v1/conversations/?agent_id={agent.id}", json={"user_id": wire["user_id"]}).json()
+    fork = api.client.conversations.fork(made.id)
+    assert api.http.get(f"/v1/conversations/{fork.id}").json()["user_id"] == wire["user_id"]
+    again = api.http.post(f"/v1/conversations/?agent_id={agent.id}", json={"user_id": wire["user_id"]}).json()
     assert again["user_id"] == wire["user_id"]
-    assert "Ada Lovelace" in http.post(f"/v1/conversations/{again['id']}/recompile?dry_run=true").json()
+    assert "Ada Lovelace" in api.http.post(f"/v1/conversations/{again['id']}/recompile?dry_run=true").json()
 
 
 def test_a_user_who_cannot_be_makes_no_thread(http: httpx2.Client, server: ServerInThread, agent: AgentState) -> None:
@@ -333,14 +320,14 @@ def test_a_user_who_cannot_be_makes_no_thread(http: httpx2.Client, server: Serve
     assert server.rows() == before
 
 
-def test_what_is_said_in_one_users_thread_is_not_found_in_anothers(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
+def test_what_is_said_in_one_users_thread_is_not_found_in_anothers(api: Api, agent: AgentState) -> None:
     """One agent, two users: each thread's search sees its own user's words, and never the other's."""
-    ada, bob = (client.conversations.create(agent_id=agent.id, extra_body={"user_id": new_id("u")}) for _ in range(2))
-    client.conversations.messages.create(ada.id, input="My locker opens with kingfisher.", streaming=False)
+    ada, bob = (
+        api.client.conversations.create(agent_id=agent.id, extra_body={"user_id": new_id("u")}) for _ in range(2)
+    )
+    api.client.conversations.messages.create(ada.id, input="My locker opens with kingfisher.", streaming=False)
     for thread, is_found in ((bob, False), (ada, True)):
-        server.says(call("conversation_search", query="locker kingfisher"), "Done.")
-        client.conversations.messages.create(thread.id, input="What opens it?", streaming=False)
-        shown = str(server.model.requests[-1].messages[-1].tool_returns[0])
+        api.server.says(call("conversation_search", query="locker kingfisher"), "Done.")
+        api.client.conversations.messages.create(thread.id, input="What opens it?", streaming=False)
+        shown = str(api.server.model.requests[-1].messages[-1].tool_returns[0])
         assert ("My locker" in shown) == is_found

@@ -12,8 +12,9 @@ from letta_client.types import AgentState
 
 from ricordo.domain.ids import new_id
 from ricordo.errors import Forbidden, ModelError, ModelErrorKind, RicordoError, Unavailable
+from tests.api.conftest import Api
 from tests.seams.http import refused
-from tests.seams.server import MODEL, ServerInThread, StrictLetta
+from tests.seams.server import MODEL, ServerInThread
 
 JSON = {"content-type": "application/json"}
 # Routes on which the named thing is missing; the other ids are those of things that are there.
@@ -70,24 +71,22 @@ MISSING = {
 ENOUGH = {"input": "Hello.", "text": "Tea", "passages": [{"text": "Tea"}], "messages": None}
 
 
-def test_what_is_not_there_is_not_found_on_any_route(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
+def test_what_is_not_there_is_not_found_on_any_route(api: Api, agent: AgentState) -> None:
     ids = {f"no-{kind}": new_id(kind) for kind in "agent tool block archive run step message conv passage".split()}
     ids |= {"agent": agent.id, "tool": agent.tools[0].id, "block": agent.blocks[0].id or ""}
-    ids["archive"] = client.archives.create(name="Notes").id
-    rows = server.rows()
+    ids["archive"] = api.client.archives.create(name="Notes").id
+    rows = api.server.rows()
     for text, routes in MISSING.items():
         lines = [line.split() for line in routes.strip().splitlines()]
         for method, path in ((method, path) for methods, path in lines for method in methods.split("|")):
             body = None if method in ("GET", "DELETE") or path.endswith("cancel") else ENOUGH
-            answer = http.request(method, "/v1" + path.format_map(ids), json=body)
+            answer = api.http.request(method, "/v1" + path.format_map(ids), json=body)
             words = refused(answer, 404)
             assert words.startswith(f"NOT_FOUND: {text.format_map(ids)}"), (method, path, words)
     for path, name in (("nonsense", "nonsense"), ("a%00b", "a\0b")):
-        answer = http.get(f"/v1/agents/{path}")
+        answer = api.http.get(f"/v1/agents/{path}")
         assert answer.json() == {"detail": f"NOT_FOUND: Agent with ID {name} not found"}
-    assert server.rows() == rows
+    assert api.server.rows() == rows
 
 
 REFUSED: list[tuple[str, str, object, int]] = [
@@ -119,14 +118,12 @@ REFUSED: list[tuple[str, str, object, int]] = [
 ]
 
 
-def test_requests_that_cannot_be_are_refused_and_change_nothing(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    rows = server.rows()
+def test_requests_that_cannot_be_are_refused_and_change_nothing(api: Api, agent: AgentState) -> None:
+    rows = api.server.rows()
     for method, path, body, status in REFUSED:
-        answer = http.request(method, "/v1" + path.format(agent=agent.id), json=body)
+        answer = api.http.request(method, "/v1" + path.format(agent=agent.id), json=body)
         assert answer.status_code == status, (path, body, answer.text)
-    assert server.rows() == rows
+    assert api.server.rows() == rows
 
 
 def test_unknown_routes_and_methods_are_refused(http: httpx2.Client) -> None:
@@ -135,10 +132,8 @@ def test_unknown_routes_and_methods_are_refused(http: httpx2.Client) -> None:
     assert (wrong.status_code, wrong.json()) == (405, {"detail": "Method Not Allowed"})
 
 
-def test_a_malformed_message_is_refused_with_its_faults(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    rows = server.rows()
+def test_a_malformed_message_is_refused_with_its_faults(api: Api, agent: AgentState) -> None:
+    rows = api.server.rows()
     for content, headers, fault in (
         (b'{"messages": [', JSON, "body.14: JSON decode error"),
         (b"", {}, "body: Field required"),
@@ -153,11 +148,11 @@ def test_a_malformed_message_is_refused_with_its_faults(
         (b'{"input": "x", "max_steps": "many"}', JSON, "body.max_steps: Input should be a valid integer"),
         (b'{"input": "\\ud83d"}', JSON, "body: Value error, cannot be stored"),
     ):
-        answer = http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=headers)
+        answer = api.http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=headers)
         assert (answer.status_code, answer.json()["trace_id"]) == (422, ""), content
         assert answer.json()["detail"].startswith(f"INVALID_ARGUMENT: {fault}"), (content, answer.json())
         assert answer.json().keys() == {"trace_id", "detail"}
-    assert server.rows() == rows
+    assert api.server.rows() == rows
 
 
 def test_all_faults_are_named_and_what_was_sent_is_not_repeated(http: httpx2.Client) -> None:
@@ -191,16 +186,14 @@ NONSENSE: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-def test_a_message_that_makes_no_sense_is_refused(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    rows = server.rows()
+def test_a_message_that_makes_no_sense_is_refused(api: Api, agent: AgentState) -> None:
+    rows = api.server.rows()
     for path in ("messages", "messages/stream"):
         for body, status, text in NONSENSE:
-            words = refused(http.post(f"/v1/agents/{agent.id}/{path}", json=body), status)
+            words = refused(api.http.post(f"/v1/agents/{agent.id}/{path}", json=body), status)
             assert words.startswith(f"INVALID_ARGUMENT: {text}"), (path, body)
-    assert server.rows() == rows
-    assert server.model.requests == []
+    assert api.server.rows() == rows
+    assert api.server.model.requests == []
 
 
 IMPOSSIBLE_AGENTS: list[tuple[dict[str, Any], int, str]] = [
@@ -216,16 +209,14 @@ IMPOSSIBLE_AGENTS: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-def test_an_agent_that_cannot_be_is_refused_and_nothing_of_it_is_kept(
-    http: httpx2.Client, server: ServerInThread
-) -> None:
-    rows = server.rows()
+def test_an_agent_that_cannot_be_is_refused_and_nothing_of_it_is_kept(api: Api) -> None:
+    rows = api.server.rows()
     for body, status, text in IMPOSSIBLE_AGENTS:
         blocks = [{"label": "human", "value": "Ada", "tags": ["x"]}, *body.get("memory_blocks", [])]
         sent = {"model": MODEL, "tags": ["t"], **body, "memory_blocks": blocks}
-        answer = http.post("/v1/agents/", json=sent)
+        answer = api.http.post("/v1/agents/", json=sent)
         assert (answer.status_code, answer.json()["detail"][: len(text)]) == (status, text), body
-        assert server.rows() == rows, body
+        assert api.server.rows() == rows, body
 
 
 MALFORMED_AGENTS: list[tuple[dict[str, Any], str]] = [
@@ -269,15 +260,13 @@ IMPOSSIBLE_CHANGES: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-def test_a_change_that_cannot_be_leaves_the_agent_as_it_was(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    before, rows = client.agents.retrieve(agent.id).to_dict(), server.rows()
+def test_a_change_that_cannot_be_leaves_the_agent_as_it_was(api: Api, agent: AgentState) -> None:
+    before, rows = api.client.agents.retrieve(agent.id).to_dict(), api.server.rows()
     for body, status in IMPOSSIBLE_CHANGES:
-        answer = http.patch(f"/v1/agents/{agent.id}", json={"name": "Half", "tags": ["half"], **body})
+        answer = api.http.patch(f"/v1/agents/{agent.id}", json={"name": "Half", "tags": ["half"], **body})
         assert answer.status_code == status, body
-        assert client.agents.retrieve(agent.id).to_dict() == before, body
-    assert server.rows() == rows
+        assert api.client.agents.retrieve(agent.id).to_dict() == before, body
+    assert api.server.rows() == rows
 
 
 MODEL_ERRORS: dict[ModelErrorKind, tuple[int, type[APIStatusError]]] = {
@@ -291,52 +280,46 @@ MODEL_ERRORS: dict[ModelErrorKind, tuple[int, type[APIStatusError]]] = {
 }
 
 
-def test_a_models_failure_is_told_in_its_own_words_and_not_repeated(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
+def test_a_models_failure_is_told_in_its_own_words_and_not_repeated(api: Api, agent: AgentState) -> None:
     assert MODEL_ERRORS.keys() | {"context_window_exceeded"} == set(get_args(ModelErrorKind))
     for kind, (status, error) in MODEL_ERRORS.items():
-        server.forget()
-        server.says(ModelError(kind, "The provider said no."))
+        api.server.forget()
+        api.server.says(ModelError(kind, "The provider said no."))
         with pytest.raises(error) as caught:
-            client.with_options(max_retries=2).agents.messages.create(agent.id, input="Hello.")
+            api.client.with_options(max_retries=2).agents.messages.create(agent.id, input="Hello.")
         assert caught.value.status_code == status
         assert caught.value.body == {"error": {"type": kind, "message": "The provider said no.", "detail": None}}
         assert caught.value.response.headers["x-should-retry"] == "false"
-        assert len(server.model.requests) == 1
+        assert len(api.server.model.requests) == 1
 
 
-def test_a_turn_that_breaks_says_so_and_shows_nothing_internal(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
+def test_a_turn_that_breaks_says_so_and_shows_nothing_internal(api: Api, agent: AgentState) -> None:
     for error, status, detail in (
         (ModelError("context_window_exceeded", "Too long."), 400, "CONTEXT_WINDOW_EXCEEDED: Too long."),
         (RuntimeError("secret words"), 500, "An unknown error occurred"),
         (Unavailable("The sandbox is down."), 500, "The sandbox is down."),
     ):
-        server.forget()
-        server.says(*[error] * 5)
-        answer = http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
+        api.server.forget()
+        api.server.says(*[error] * 5)
+        answer = api.http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
         assert (answer.status_code, answer.json()) == (status, {"detail": detail})
 
 
-def test_the_agent_answers_again_after_any_failure(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
+def test_the_agent_answers_again_after_any_failure(api: Api, agent: AgentState) -> None:
     failures = {"One.": ModelError("llm_error", "No."), "Two.": RuntimeError("broken")}
     # What a model refuses to read stays out of the window, or it would refuse the next turn too.
     refused = {"Three.": ModelError("context_window_exceeded", "Long."), "Four.": ModelError("llm_bad_request", "Bad.")}
     for text, line in (failures | refused).items():
-        server.says(*[line] * (5 if text == "Three." else 1))  # so often a smaller window is tried
+        api.server.says(*[line] * (5 if text == "Three." else 1))  # so often a smaller window is tried
         with pytest.raises(APIStatusError):
-            client.agents.messages.create(agent.id, input=text)
-        server.forget()  # what is left of a refusal that was not repeated as often
+            api.client.agents.messages.create(agent.id, input=text)
+        api.server.forget()  # what is left of a refusal that was not repeated as often
 
-    assert client.agents.messages.create(agent.id, input="Five.").stop_reason.stop_reason == "end_turn"
-    sent = [message.text for message in server.model.requests[-1].messages[1:]]
+    assert api.client.agents.messages.create(agent.id, input="Five.").stop_reason.stop_reason == "end_turn"
+    sent = [message.text for message in api.server.model.requests[-1].messages[1:]]
     assert sent[-1] == "Five."
     assert not {"Three.", "Four."} & set(sent)
-    kept = client.agents.messages.list(agent.id, order="asc", include_return_message_types=["user_message"])
+    kept = api.client.agents.messages.list(agent.id, order="asc", include_return_message_types=["user_message"])
     assert [message.to_dict()["content"] for message in kept] == ["One.", "Two.", "Three.", "Four.", "Five."]
 
 
@@ -359,11 +342,9 @@ def test_every_error_of_a_route_has_a_status_and_no_traceback(
         assert (answer.status_code, answer.json()) == (status, {"detail": detail})
 
 
-def test_a_server_that_stops_takes_no_new_turn(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = server.rows()
-    monkeypatch.setattr(server.runtime, "is_stopping", True)
-    words = refused(http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."}), 503)
+def test_a_server_that_stops_takes_no_new_turn(api: Api, agent: AgentState, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = api.server.rows()
+    monkeypatch.setattr(api.server.runtime, "is_stopping", True)
+    words = refused(api.http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."}), 503)
     assert words.startswith("The server is shutting down.")
-    assert server.rows() == rows
+    assert api.server.rows() == rows

@@ -1,7 +1,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx2
 import pytest
 from letta_client import ConflictError, NotFoundError
 from letta_client.types import AgentState
@@ -12,6 +11,7 @@ from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
 from ricordo.llm.scripted import call
+from tests.api.conftest import Api
 from tests.seams.http import refused
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, StrictLetta
 from tests.seams.stores import count_statements
@@ -27,12 +27,10 @@ def kinds(answer: LettaResponse) -> list[str]:
     return [message.message_type or "" for message in answer.messages]
 
 
-def test_an_answer_is_what_the_agent_said_why_it_ended_and_what_it_took(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(ModelReply((TextPart("Hello, Ada."),), usage=Usage(100, 7, 60, 5, 2)))
+def test_an_answer_is_what_the_agent_said_why_it_ended_and_what_it_took(api: Api, agent: AgentState) -> None:
+    api.server.says(ModelReply((TextPart("Hello, Ada."),), usage=Usage(100, 7, 60, 5, 2)))
 
-    answer = client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "Hello."}])
+    answer = api.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "Hello."}])
 
     (said,) = answer.messages
     assert said.message_type == "assistant_message"
@@ -50,38 +48,34 @@ def test_an_answer_is_what_the_agent_said_why_it_ended_and_what_it_took(
     assert is_id(said.run_id or "", "run")
 
 
-def test_the_model_sees_what_was_said_and_what_was_said_before(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says("Nice.", "I do.")
-    client.agents.messages.create(agent.id, input="I like tea.")
+def test_the_model_sees_what_was_said_and_what_was_said_before(api: Api, agent: AgentState) -> None:
+    api.server.says("Nice.", "I do.")
+    api.client.agents.messages.create(agent.id, input="I like tea.")
     several = [
         {"role": "system", "content": "She is in a hurry."},
         {"role": "user", "content": "Why?", "name": "Ada", "otid": "my-otid", "sender_id": "identity-1"},
         {"type": "message", "role": "user", "content": [{"type": "text", "text": "Are you there?"}]},
     ]
-    client.agents.messages.create(agent.id, messages=several)
+    api.client.agents.messages.create(agent.id, messages=several)
 
-    seen = [(message.role, message.text) for message in server.model.requests[-1].messages]
+    seen = [(message.role, message.text) for message in api.server.model.requests[-1].messages]
     assert seen[0][0] == "system"
     assert "Her name is Ada." in seen[0][1]
     assert seen[1:3] == [("user", "I like tea."), ("assistant", "Nice.")]
     assert [text for _, text in seen[3:]] == ["She is in a hurry.", "Why?", "Are you there?"]
-    assert server.model.requests[-1].stream is False
-    listed = client.agents.messages.list(agent.id, order="asc").items[3:6]
+    assert api.server.model.requests[-1].stream is False
+    listed = api.client.agents.messages.list(agent.id, order="asc").items[3:6]
     assert [message.message_type for message in listed] == ["system_message", "user_message", "user_message"]
     why = listed[1]
     assert (why.name, why.otid, why.sender_id, why.step_id) == ("Ada", "my-otid", "identity-1", None)
     assert listed[2].otid == part_otid(listed[2].id, 0)
 
 
-def test_a_turn_with_a_tool_shows_call_result_and_answer(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
+def test_a_turn_with_a_tool_shows_call_result_and_answer(api: Api, agent: AgentState) -> None:
     insert = call("memory_insert", label="human", new_string="She likes tea.")
-    server.says(insert, "I will remember that.")
+    api.server.says(insert, "I will remember that.")
 
-    answer = client.agents.messages.create(agent.id, input="I like tea.")
+    answer = api.client.agents.messages.create(agent.id, input="I like tea.")
 
     called, result, said = answer.messages
     assert called.message_type == "tool_call_message"
@@ -96,15 +90,13 @@ def test_a_turn_with_a_tool_shows_call_result_and_answer(
     assert said.message_type == "assistant_message"
     assert called.step_id == result.step_id != said.step_id
     assert answer.usage.step_count == 2
-    assert client.agents.blocks.retrieve("human", agent_id=agent.id).value == value
+    assert api.client.agents.blocks.retrieve("human", agent_id=agent.id).value == value
 
 
-def test_a_tool_that_fails_says_so_and_the_turn_goes_on(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(call("memory_insert", label="nowhere", new_string="x"), "Sorry.")
+def test_a_tool_that_fails_says_so_and_the_turn_goes_on(api: Api, agent: AgentState) -> None:
+    api.server.says(call("memory_insert", label="nowhere", new_string="x"), "Sorry.")
 
-    _, result, said = client.agents.messages.create(agent.id, input="Hello.").messages
+    _, result, said = api.client.agents.messages.create(agent.id, input="Hello.").messages
 
     assert result.message_type == "tool_return_message"
     assert result.status == "error"
@@ -115,15 +107,13 @@ def test_a_tool_that_fails_says_so_and_the_turn_goes_on(
     assert (said.message_type, said.content) == ("assistant_message", "Sorry.")  # type: ignore[union-attr]
 
 
-def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    speech = client.tools.list(name="send_message").items[0]
-    client.agents.tools.attach(speech.id, agent_id=agent.id)
+def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(api: Api, agent: AgentState) -> None:
+    speech = api.client.tools.list(name="send_message").items[0]
+    api.client.agents.tools.attach(speech.id, agent_id=agent.id)
 
     def ask(**options: Any) -> list[tuple[str, str | None]]:
-        server.says(call("send_message", message="Hello, Ada."), "Done.")
-        answer = client.agents.messages.create(agent.id, input="Hello.", **options)
+        api.server.says(call("send_message", message="Hello, Ada."), "Done.")
+        answer = api.client.agents.messages.create(agent.id, input="Hello.", **options)
         return [(message.message_type or "", getattr(message, "content", None)) for message in answer.messages]
 
     as_speech = [("assistant_message", "Hello, Ada."), ("tool_return_message", None), ("assistant_message", "Done.")]
@@ -134,7 +124,7 @@ def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(
     assert ask(assistant_message_tool_kwarg="words") == as_call
 
     def listed(**options: Any) -> int:
-        page = client.agents.messages.list(agent.id, limit=100, **options).items
+        page = api.client.agents.messages.list(agent.id, limit=100, **options).items
         return sum(message.message_type == "tool_call_message" for message in page)
 
     assert (listed(), listed(use_assistant_message=False)) == (0, 4)
@@ -142,58 +132,52 @@ def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(
     assert listed(**custom) == 4
 
 
-def test_only_the_types_that_are_wanted_are_shown(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(call("memory_insert", label="human", new_string="x"), "Done.")
+def test_only_the_types_that_are_wanted_are_shown(api: Api, agent: AgentState) -> None:
+    api.server.says(call("memory_insert", label="human", new_string="x"), "Done.")
 
     types = ["assistant_message", "tool_return_message"]
-    answer = client.agents.messages.create(agent.id, input="Hello.", include_return_message_types=types)
+    answer = api.client.agents.messages.create(agent.id, input="Hello.", include_return_message_types=types)
     assert kinds(answer) == ["tool_return_message", "assistant_message"]
-    listed = client.agents.messages.list(agent.id, include_return_message_types=["user_message"]).items
+    listed = api.client.agents.messages.list(agent.id, include_return_message_types=["user_message"]).items
     assert [message.message_type for message in listed] == ["user_message"]
-    server.says("Nothing of that.")
-    assert client.agents.messages.create(agent.id, input="Hello.", include_return_message_types=[]).messages == []
+    api.server.says("Nothing of that.")
+    assert api.client.agents.messages.create(agent.id, input="Hello.", include_return_message_types=[]).messages == []
 
 
-def test_a_picture_reaches_the_model_and_the_list(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
+def test_a_picture_reaches_the_model_and_the_list(api: Api, agent: AgentState) -> None:
     content: list[Any] = [
         {"type": "text", "text": "What is this?"},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL, "detail": "low"}},
         {"type": "image", "source": {"type": "url", "url": "https://example.org/cat.png"}},
     ]
 
-    client.agents.messages.create(agent.id, messages=[{"role": "user", "content": content}])
+    api.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": content}])
 
     pictures = ImagePart("image/png", PIXEL, None, "low"), ImagePart("image/png", None, "https://example.org/cat.png")
-    assert server.model.requests[-1].messages[-1].parts == (TextPart("What is this?"), *pictures)
-    user = client.agents.messages.list(agent.id, order="asc").items[1]
+    assert api.server.model.requests[-1].messages[-1].parts == (TextPart("What is this?"), *pictures)
+    user = api.client.agents.messages.list(agent.id, order="asc").items[1]
     assert user.to_dict()["content"] == content
 
 
-def test_messages_are_listed_in_either_order_down_to_their_pieces(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
+def test_messages_are_listed_in_either_order_down_to_their_pieces(api: Api, agent: AgentState) -> None:
     insert = call("memory_insert", label="human", new_string="x")
-    server.says((ReasoningPart("Hm."), TextPart("Let me note that."), insert), "Done.")
-    client.agents.messages.create(agent.id, input="Hello.")
+    api.server.says((ReasoningPart("Hm."), TextPart("Let me note that."), insert), "Done.")
+    api.client.agents.messages.create(agent.id, input="Hello.")
 
-    oldest_first = client.agents.messages.list(agent.id, order="asc").items
-    newest_first = client.agents.messages.list(agent.id).items
+    oldest_first = api.client.agents.messages.list(agent.id, order="asc").items
+    newest_first = api.client.agents.messages.list(agent.id).items
 
     types = "system user reasoning assistant tool_call tool_return assistant".split()
     assert [message.message_type for message in oldest_first] == [f"{type}_message" for type in types]
     assert [one.otid for one in newest_first] == [one.otid for one in oldest_first][::-1]
-    assert list(client.agents.messages.list(agent.id, conversation_id="default")) == newest_first
-    thread = client.runs.list(agent_id=agent.id).items[0].conversation_id
-    assert len(client.agents.messages.list(agent.id, conversation_id=thread).items) == 7
+    assert list(api.client.agents.messages.list(agent.id, conversation_id="default")) == newest_first
+    thread = api.client.runs.list(agent_id=agent.id).items[0].conversation_id
+    assert len(api.client.agents.messages.list(agent.id, conversation_id=thread).items) == 7
     with pytest.raises(NotFoundError):
-        client.agents.messages.list(agent.id, conversation_id=new_id("conv"))
+        api.client.agents.messages.list(agent.id, conversation_id=new_id("conv"))
     # One agent never shows another's messages.
     with pytest.raises(NotFoundError):
-        client.agents.messages.list(client.agents.create(model=MODEL).id, conversation_id=thread)
+        api.client.agents.messages.list(api.client.agents.create(model=MODEL).id, conversation_id=thread)
 
 
 def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentState) -> None:
@@ -208,21 +192,19 @@ def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentStat
         assert [message.content for message in found] == said[::step]
 
 
-def test_a_reset_begins_anew_and_keeps_the_memory(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(call("memory_insert", label="human", new_string="She likes tea."), "Done.")
-    client.agents.messages.create(agent.id, input="I like tea.")
+def test_a_reset_begins_anew_and_keeps_the_memory(api: Api, agent: AgentState) -> None:
+    api.server.says(call("memory_insert", label="human", new_string="She likes tea."), "Done.")
+    api.client.agents.messages.create(agent.id, input="I like tea.")
 
-    state = client.agents.messages.reset(agent.id, add_default_initial_messages=False)
+    state = api.client.agents.messages.reset(agent.id, add_default_initial_messages=False)
 
-    listed = client.agents.messages.list(agent.id).items
+    listed = api.client.agents.messages.list(agent.id).items
     assert [message.message_type for message in listed] == ["system_message"]
     assert "She likes tea." in listed[0].content  # type: ignore[union-attr,operator]
     assert state.message_ids == [listed[0].id]
-    assert client.agents.retrieve(agent.id).message_ids == state.message_ids
-    client.agents.messages.create(agent.id, input="Who am I?")
-    assert [message.role for message in server.model.requests[-1].messages] == ["system", "user"]
+    assert api.client.agents.retrieve(agent.id).message_ids == state.message_ids
+    api.client.agents.messages.create(agent.id, input="Who am I?")
+    assert [message.role for message in api.server.model.requests[-1].messages] == ["system", "user"]
 
 
 def test_a_cancelled_turn_ends_where_it_stands(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
@@ -249,29 +231,27 @@ def test_a_cancelled_turn_ends_where_it_stands(client: StrictLetta, server: Serv
 
 
 @pytest.mark.parametrize("path", ["messages", "messages/stream"])
-def test_a_second_message_at_the_same_time_is_refused_as_busy(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState, path: str
-) -> None:
-    gate = Gate(server)
-    server.answers_with(gate)
+def test_a_second_message_at_the_same_time_is_refused_as_busy(api: Api, agent: AgentState, path: str) -> None:
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(lambda: client.agents.messages.create(agent.id, input="First."))
+        asking = pool.submit(lambda: api.client.agents.messages.create(agent.id, input="First."))
         gate.wait()
-        (run,) = client.runs.list(agent_id=agent.id).items
-        rows = server.rows()
+        (run,) = api.client.runs.list(agent_id=agent.id).items
+        rows = api.server.rows()
 
-        answer = http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Second."})
+        answer = api.http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Second."})
 
         assert (answer.status_code, answer.json()) == (409, {"detail": BUSY, "run_id": run.id})
         assert answer.headers["x-should-retry"] == "false"
-        assert server.rows() == rows
+        assert api.server.rows() == rows
         with pytest.raises(ConflictError, match="Another request is currently being processed"):
-            client.with_options(max_retries=2).agents.messages.create(agent.id, input="Second.")
+            api.client.with_options(max_retries=2).agents.messages.create(agent.id, input="Second.")
         with pytest.raises(ConflictError, match="Another request is currently being processed"):
-            client.agents.messages.reset(agent.id)
+            api.client.agents.messages.reset(agent.id)
         gate.open()
         asking.result(LIMIT)
-    assert len(server.model.requests) == 1
+    assert len(api.server.model.requests) == 1
 
 
 def said(*otids: str) -> dict[str, Any]:
@@ -282,39 +262,37 @@ def said(*otids: str) -> dict[str, Any]:
     ("body", "headers"), [(said("otid-1"), {}), ({"input": "Hello."}, {"x-stainless-retry-count": "1"})]
 )
 def test_a_repeated_request_gets_the_first_answer(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState, body: Any, headers: dict[str, str]
+    api: Api, agent: AgentState, body: Any, headers: dict[str, str]
 ) -> None:
-    server.says("The only answer.")
+    api.server.says("The only answer.")
     path = f"/v1/agents/{agent.id}/messages"
-    first = http.post(path, json=body)
-    rows = server.rows()
+    first = api.http.post(path, json=body)
+    rows = api.server.rows()
 
-    again = http.post(path, json=body, headers=headers)
+    again = api.http.post(path, json=body, headers=headers)
 
     assert (again.status_code, again.json()) == (200, first.json())
-    assert server.rows() == rows
-    assert len(server.model.requests) == 1
+    assert api.server.rows() == rows
+    assert len(api.server.model.requests) == 1
 
 
-def test_an_otid_that_was_used_for_something_else_is_refused(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
+def test_an_otid_that_was_used_for_something_else_is_refused(api: Api, agent: AgentState) -> None:
     path = f"/v1/agents/{agent.id}/messages"
-    http.post(path, json=said("otid-1"))
-    rows = server.rows()
+    api.http.post(path, json=said("otid-1"))
+    rows = api.server.rows()
 
-    assert "CONFLICT: The otid otid-1 was used before" in refused(http.post(path, json=said("otid-1", "otid-2")), 409)
-    assert http.post(path, json=said("same", "same")).status_code in (400, 422)
-    assert server.rows() == rows
+    assert "CONFLICT: The otid otid-1 was used before" in refused(
+        api.http.post(path, json=said("otid-1", "otid-2")), 409
+    )
+    assert api.http.post(path, json=said("same", "same")).status_code in (400, 422)
+    assert api.server.rows() == rows
 
 
-def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    client.agents.messages.create(agent.id, input="Hello.")
+def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(api: Api, agent: AgentState) -> None:
+    api.client.agents.messages.create(agent.id, input="Hello.")
 
-    with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
-        client.agents.messages.create(agent.id, input="Hello again.")
+    with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
+        api.client.agents.messages.create(agent.id, input="Hello again.")
 
     assert 6 <= len(counted.statements) <= 12, counted.statements
     assert counted.transactions <= 2
@@ -329,12 +307,12 @@ def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
     ],
 )
 def test_a_step_with_a_tool_costs_little_more(
-    client: StrictLetta, server: ServerInThread, agent: AgentState, name: str, arguments: Any, most: tuple[int, int]
+    api: Api, agent: AgentState, name: str, arguments: Any, most: tuple[int, int]
 ) -> None:
     def cost(*lines: Any) -> tuple[int, int]:
-        server.says(*lines)
-        with count_statements(server.runtime.store) as counted:  # type: ignore[attr-defined]
-            client.agents.messages.create(agent.id, input="Hello.")
+        api.server.says(*lines)
+        with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
+            api.client.agents.messages.create(agent.id, input="Hello.")
         return len(counted.statements), counted.transactions
 
     cost(call(name, **arguments), "Done.")

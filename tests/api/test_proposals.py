@@ -14,8 +14,8 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
+from tests.api.conftest import Api
 from tests.seams.http import get, ok, post, propose, put, refused, require_fits
-from tests.seams.server import ServerInThread
 
 TEXT = "Name: Ada\nLikes tea.\nLives in Turin.\n"
 
@@ -174,11 +174,9 @@ def test_many_are_decided_at_once_and_each_tells_what_became_of_it(http: httpx2.
         refused(http.post(f"{address}/approve", json=body), 422)
 
 
-def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(
-    http: httpx2.Client, server: ServerInThread, ada: str
-) -> None:
+def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(api: Api, ada: str) -> None:
     run, other = new_id("run"), new_id("ada")
-    put(http, other, "student", TEXT)
+    put(api.http, other, "student", TEXT)
 
     def work(tx: Transaction) -> None:
         for user in (ada, other):
@@ -190,16 +188,16 @@ def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(
             )
             blocks.update(tx, block, replace(block, value=block.value.replace("tea", "coffee")), metadata)
 
-    server.write(work)
-    put(http, ada, "student", get(http, ada, "student")["body"] + "Reads much.\n")
+    api.server.write(work)
+    put(api.http, ada, "student", get(api.http, ada, "student")["body"] + "Reads much.\n")
     # The agent was deleted with its runs: what it wrote is still there.
-    done = ok(http.post(f"/users/{ada}/runs/{run}/undo"))
+    done = ok(api.http.post(f"/users/{ada}/runs/{run}/undo"))
 
     assert [(one["label"], one["status"]) for one in done["blocks"]] == [("student", "undone")]
-    assert get(http, ada, "student")["body"] == TEXT + "Reads much.\n"
-    assert get(http, ada, "student")["version"] == done["blocks"][0]["version"]
-    assert get(http, other, "student")["body"] == TEXT.replace("tea", "coffee")
-    assert ok(http.post(f"/users/{ada}/runs/{run}/undo"))["blocks"][0]["status"] == "unchanged"
+    assert get(api.http, ada, "student")["body"] == TEXT + "Reads much.\n"
+    assert get(api.http, ada, "student")["version"] == done["blocks"][0]["version"]
+    assert get(api.http, other, "student")["body"] == TEXT.replace("tea", "coffee")
+    assert ok(api.http.post(f"/users/{ada}/runs/{run}/undo"))["blocks"][0]["status"] == "unchanged"
 
 
 def test_all_is_a_hundred_at_a_time_and_what_is_left_is_told(

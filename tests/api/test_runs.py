@@ -17,23 +17,22 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
+from tests.api.conftest import Api
 from tests.seams.http import ok, refused, require_fits
-from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, StrictLetta
+from tests.seams.server import LIMIT, MODEL, Gate, StrictLetta
 
 
-def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_times(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
+def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_times(api: Api, agent: AgentState) -> None:
     insert = call("memory_insert", label="human", new_string="x")
-    server.says(
+    api.server.says(
         ModelReply((TextPart("Noted."), insert), Usage(10, 2, 4, 1, None), "tool_calls", model="model-2026"),
         ModelReply((TextPart("Done."),), Usage(20, 3, 5, None, 2)),
     )
     before = datetime.now(UTC).timestamp() * 1e9
-    answer = client.agents.messages.create(agent.id, input="Hello.", assistant_message_tool_name="speak")
+    answer = api.client.agents.messages.create(agent.id, input="Hello.", assistant_message_tool_name="speak")
     run_id = answer.messages[0].run_id or ""
 
-    run = client.runs.retrieve(run_id)
+    run = api.client.runs.retrieve(run_id)
     assert is_id(run.id, "run")
     assert (run.agent_id, run.status, run.stop_reason, run.background) == (agent.id, "completed", "end_turn", False)
     assert is_id(run.conversation_id or "", "conv")
@@ -50,31 +49,31 @@ def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_tim
     assert run.completed_at is not None
     assert (run.completed_at - run.created_at).total_seconds() * 1e9 == pytest.approx(run.total_duration_ns)
     assert 0 < (run.ttft_ns or 0) <= (run.total_duration_ns or 0)
-    metrics = ok(http.get(f"/v1/runs/{run_id}/metrics"))
+    metrics = ok(api.http.get(f"/v1/runs/{run_id}/metrics"))
     require_fits(RunMetricsResponse, metrics)
     tool_ids = [tool.id for tool in agent.tools if tool.name == "memory_insert"]
     assert (metrics["num_steps"], metrics["run_ns"], metrics["tools_used"]) == (2, run.total_duration_ns, tool_ids)
     assert metrics["run_start_ns"] == pytest.approx(run.created_at.timestamp() * 1e9, abs=1e6)
 
-    messages = client.runs.messages.list(run_id).items
+    messages = api.client.runs.messages.list(run_id).items
     types = [f"{type}_message" for type in ("user", "assistant", "tool_call", "tool_return", "assistant")]
     assert [message.message_type for message in messages] == types
-    newest_first = client.runs.messages.list(run_id, order="desc").items
+    newest_first = api.client.runs.messages.list(run_id, order="desc").items
     assert [message.otid for message in newest_first] == [message.otid for message in messages][::-1]
-    usage = client.runs.usage.retrieve(run_id)
+    usage = api.client.runs.usage.retrieve(run_id)
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (30, 5, 35)
     assert usage.prompt_tokens_details is not None
     assert usage.prompt_tokens_details.to_dict() == {"cached_tokens": 9, "cache_creation_tokens": 1}
     assert usage.completion_tokens_details is not None
     assert usage.completion_tokens_details.to_dict() == {"reasoning_tokens": 2}
-    steps = client.runs.steps.list(run_id, order="asc").items
+    steps = api.client.runs.steps.list(run_id, order="asc").items
     assert [(step.prompt_tokens, step.completion_tokens, step.stop_reason) for step in steps] == [
         (10, 2, None),
         (20, 3, "end_turn"),
     ]
-    assert [step.id for step in client.runs.steps.list(run_id)] == [step.id for step in reversed(steps)]
+    assert [step.id for step in api.client.runs.steps.list(run_id)] == [step.id for step in reversed(steps)]
 
-    step = client.steps.retrieve(steps[0].id)
+    step = api.client.steps.retrieve(steps[0].id)
     assert is_id(step.id, "step")
     assert (step.agent_id, step.run_id) == (agent.id, run_id)
     assert (step.model, step.api_model_handle, step.provider_name) == ("model-2026", MODEL, "scripted")
@@ -82,10 +81,12 @@ def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_tim
     assert step.prompt_tokens_details == {"cached_tokens": 4, "cache_creation_tokens": 1}
     assert (step.status, step.stop_reason, step.context_window_limit) == ("success", None, 128_000)
     assert (step.error_type, step.error_data, step.feedback, step.tags) == (None, None, None, [])
-    made = client.steps.messages.list(step.id).items
+    made = api.client.steps.messages.list(step.id).items
     assert [one.otid for one in made] == [one.otid for one in messages[1:4]]
-    assert [one.otid for one in client.steps.messages.list(step.id, order="desc")] == [one.otid for one in made][::-1]
-    times = client.steps.metrics.retrieve(step.id)
+    assert [one.otid for one in api.client.steps.messages.list(step.id, order="desc")] == [one.otid for one in made][
+        ::-1
+    ]
+    times = api.client.steps.metrics.retrieve(step.id)
     assert (times.id, times.run_id, times.agent_id) == (step.id, run_id, agent.id)
     assert times.to_dict()["organization_id"] == LOCAL_ORGANIZATION
     assert before - 1e6 <= (times.step_start_ns or 0) <= datetime.now(UTC).timestamp() * 1e9
@@ -93,42 +94,40 @@ def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_tim
     assert 0 < (times.llm_request_ns or 0) + (times.tool_execution_ns or 0) <= (times.step_ns or 0)
 
 
-def test_a_failed_run_and_its_step_keep_the_error(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(ModelError("llm_rate_limit", "Slow down."))
+def test_a_failed_run_and_its_step_keep_the_error(api: Api, agent: AgentState) -> None:
+    api.server.says(ModelError("llm_rate_limit", "Slow down."))
     with pytest.raises(Exception, match="Slow down"):
-        client.agents.messages.create(agent.id, input="Hello.")
+        api.client.agents.messages.create(agent.id, input="Hello.")
 
-    (run,) = client.runs.list(agent_id=agent.id).items
+    (run,) = api.client.runs.list(agent_id=agent.id).items
 
     assert (run.status, run.stop_reason) == ("failed", "llm_api_error")
     assert run.metadata == {"run_type": "send_message", "error": {"type": "llm_rate_limit", "message": "Slow down."}}
     assert run.completed_at is not None
-    assert client.runs.usage.retrieve(run.id).total_tokens == 0
-    assert [message.message_type for message in client.runs.messages.list(run.id)] == ["user_message"]
-    (step,) = client.runs.steps.list(run.id).items
+    assert api.client.runs.usage.retrieve(run.id).total_tokens == 0
+    assert [message.message_type for message in api.client.runs.messages.list(run.id)] == ["user_message"]
+    (step,) = api.client.runs.steps.list(run.id).items
     assert (step.status, step.stop_reason, step.error_type) == ("failed", "llm_api_error", "llm_rate_limit")
     assert step.error_data == {"type": "llm_rate_limit", "message": "Slow down."}
     assert step.total_tokens == 0
-    assert client.steps.metrics.retrieve(step.id).llm_request_ns
-    assert list(client.steps.messages.list(step.id)) == []
+    assert api.client.steps.metrics.retrieve(step.id).llm_request_ns
+    assert list(api.client.steps.messages.list(step.id)) == []
 
 
 def test_runs_are_found_by_agent_status_thread_and_reason_and_an_open_one_is_not_deleted(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+    api: Api, agent: AgentState
 ) -> None:
-    other = client.agents.create(model=agent.model)
-    theirs = (client.agents.messages.create(other.id, input="Hello.").usage.run_ids or [])[0]
-    first = (client.agents.messages.create(agent.id, input="Hello.").usage.run_ids or [])[0]
-    gate = Gate(server)
-    server.answers_with(gate)
+    other = api.client.agents.create(model=agent.model)
+    theirs = (api.client.agents.messages.create(other.id, input="Hello.").usage.run_ids or [])[0]
+    first = (api.client.agents.messages.create(agent.id, input="Hello.").usage.run_ids or [])[0]
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
 
     def ids(**query: object) -> list[str]:
-        return [run.id for run in client.runs.list(**query)]  # type: ignore[arg-type]
+        return [run.id for run in api.client.runs.list(**query)]  # type: ignore[arg-type]
 
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(lambda: client.agents.messages.create(agent.id, input="Wait."))
+        asking = pool.submit(lambda: api.client.agents.messages.create(agent.id, input="Wait."))
         gate.wait()
         second = ids(agent_id=agent.id)[0]
         assert ids(agent_id=agent.id) == [second, first]
@@ -139,29 +138,27 @@ def test_runs_are_found_by_agent_status_thread_and_reason_and_an_open_one_is_not
         assert ids(agent_id=agent.id, statuses=["running", "completed"]) == [second, first]
         assert ids(agent_id=agent.id, stop_reason="end_turn") == [first]
         assert ids(agent_id=agent.id, background=True) == []
-        assert ids(conversation_id=client.runs.retrieve(theirs).conversation_id) == [theirs]
-        running = client.runs.retrieve(second)
+        assert ids(conversation_id=api.client.runs.retrieve(theirs).conversation_id) == [theirs]
+        running = api.client.runs.retrieve(second)
         assert (running.status, running.stop_reason, running.completed_at) == ("running", None, None)
-        assert "has not ended" in refused(http.delete(f"/v1/runs/{second}"), 409)
+        assert "has not ended" in refused(api.http.delete(f"/v1/runs/{second}"), 409)
         gate.open()
         asking.result(LIMIT)
-    assert client.runs.retrieve(second).status == "completed"
+    assert api.client.runs.retrieve(second).status == "completed"
 
 
-def test_a_run_is_deleted_with_its_steps_and_without_its_messages(
-    client: StrictLetta, http: httpx2.Client, agent: AgentState
-) -> None:
-    said = client.agents.messages.create(agent.id, input="Hello.").messages[0]
+def test_a_run_is_deleted_with_its_steps_and_without_its_messages(api: Api, agent: AgentState) -> None:
+    said = api.client.agents.messages.create(agent.id, input="Hello.").messages[0]
     run_id = said.run_id or ""
-    history = [message.id for message in client.agents.messages.list(agent.id)]
+    history = [message.id for message in api.client.agents.messages.list(agent.id)]
 
-    assert http.delete(f"/v1/runs/{run_id}").json() == {"message": f"{run_id} was deleted."}
+    assert api.http.delete(f"/v1/runs/{run_id}").json() == {"message": f"{run_id} was deleted."}
 
     for path in (f"/v1/runs/{run_id}", f"/v1/steps/{said.step_id}"):
-        assert http.get(path).status_code == 404
-    assert http.delete(f"/v1/runs/{run_id}").status_code == 404
-    assert [message.id for message in client.agents.messages.list(agent.id)] == history
-    assert client.agents.messages.create(agent.id, input="Again.").messages
+        assert api.http.get(path).status_code == 404
+    assert api.http.delete(f"/v1/runs/{run_id}").status_code == 404
+    assert [message.id for message in api.client.agents.messages.list(agent.id)] == history
+    assert api.client.agents.messages.create(agent.id, input="Again.").messages
 
 
 def test_feedback_and_tags_are_kept_with_a_step(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
@@ -210,18 +207,19 @@ def test_steps_are_found_by_agent_model_feedback_tags_and_dates(client: StrictLe
 
 
 def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_that_were_found(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+    api: Api, agent: AgentState
 ) -> None:
-    (passage,) = client.agents.passages.create(agent.id, text="Jasmine tea is her favourite.", tags=["tea"])
+    (passage,) = api.client.agents.passages.create(agent.id, text="Jasmine tea is her favourite.", tags=["tea"])
     edit = call("memory_insert", label="human", new_string="Likes tea.")
-    server.says(call("archival_memory_search", query="favourite tea"), edit, "Jasmine.")
+    api.server.says(call("archival_memory_search", query="favourite tea"), edit, "Jasmine.")
 
-    answer = client.agents.messages.create(agent.id, input="Which tea do I like?")
+    answer = api.client.agents.messages.create(agent.id, input="Which tea do I like?")
 
-    why = ok(http.get(f"/v1/messages/{answer.messages[-1].id}/memory"))
+    why = ok(api.http.get(f"/v1/messages/{answer.messages[-1].id}/memory"))
     require_fits(LineageResponse, why)
     versions = {
-        block.label: ok(http.get(f"/v1/blocks/{block.id}/history"))[0] for block in client.agents.blocks.list(agent.id)
+        block.label: ok(api.http.get(f"/v1/blocks/{block.id}/history"))[0]
+        for block in api.client.agents.blocks.list(agent.id)
     }
     assert {held["label"]: held["version"] for held in why["blocks"]} == versions
     assert {held["label"]: held["sha"] for held in why["blocks"]} == {
@@ -229,32 +227,32 @@ def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_th
     }
     assert [(one["id"], one["text"], one["tags"]) for one in why["passages"]] == [(passage.id, passage.text, ["tea"])]
 
-    edited = ok(http.get(f"/v1/messages/{answer.messages[-2].id}/memory"))
+    edited = ok(api.http.get(f"/v1/messages/{answer.messages[-2].id}/memory"))
     assert edited["changed"] == [versions["human"]]
-    said = client.agents.messages.list(agent.id, order="asc").items[0]
-    asked = ok(http.get(f"/v1/messages/{said.id}/memory"))
+    said = api.client.agents.messages.list(agent.id, order="asc").items[0]
+    asked = ok(api.http.get(f"/v1/messages/{said.id}/memory"))
     assert (asked["step_id"], asked["blocks"], asked["passages"], asked["changed"]) == (None, [], [], [])
 
-    client.agents.passages.delete(str(passage.id), agent_id=agent.id)
-    later = ok(http.get(f"/v1/messages/{answer.messages[-1].id}/memory"))
+    api.client.agents.passages.delete(str(passage.id), agent_id=agent.id)
+    later = ok(api.http.get(f"/v1/messages/{answer.messages[-1].id}/memory"))
     assert (later["passages"], later["forgotten_passage_ids"]) == ([], [passage.id])
 
 
 def test_a_step_that_edited_tells_what_it_changed_and_what_a_user_said_knew_nothing(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
+    api: Api, agent: AgentState
 ) -> None:
     edit = call("memory_replace", label="human", old_string="Ada", new_string="Ada L.")
-    server.says(edit, "Noted.")
+    api.server.says(edit, "Noted.")
 
-    answer = client.agents.messages.create(agent.id, input="My name is Ada L.")
+    answer = api.client.agents.messages.create(agent.id, input="My name is Ada L.")
 
-    said = next(one for one in client.agents.messages.list(agent.id) if one.message_type == "user_message")
-    nothing = ok(http.get(f"/v1/messages/{said.id}/memory"))
+    said = next(one for one in api.client.agents.messages.list(agent.id) if one.message_type == "user_message")
+    nothing = ok(api.http.get(f"/v1/messages/{said.id}/memory"))
     assert (nothing["step_id"], nothing["blocks"], nothing["passages"]) == (None, [], [])
-    why = ok(http.get(f"/v1/messages/{answer.messages[0].id}/memory"))
+    why = ok(api.http.get(f"/v1/messages/{answer.messages[0].id}/memory"))
     (changed,) = why["changed"]
-    human = client.agents.blocks.retrieve("human", agent_id=agent.id)
-    newest, first = ok(http.get(f"/v1/blocks/{human.id}/history"))
+    human = api.client.agents.blocks.retrieve("human", agent_id=agent.id)
+    newest, first = ok(api.http.get(f"/v1/blocks/{human.id}/history"))
     assert changed == newest
     # It read the version before its own.
     assert first["sha"] in {held["sha"] for held in why["blocks"]}

@@ -14,6 +14,7 @@ from ricordo.api.models.archives import MOST_ITEMS, FoundPassageResponse
 from ricordo.api.search import FoundMessageResponse, StoredMessageHitResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.message import ReasoningPart, TextPart
+from tests.api.conftest import Api
 from tests.seams import make
 from tests.seams.http import require_fits
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
@@ -39,41 +40,42 @@ def say(http: httpx2.Client, agent: AgentState, *said: tuple[str, str, str]) -> 
 
 
 def test_messages_are_found_across_agents_best_first_with_the_reason(
-    client: StrictLetta, http: httpx2.Client, two: tuple[AgentState, AgentState]
+    api: Api, two: tuple[AgentState, AgentState]
 ) -> None:
-    (walk,) = say(http, two[0], ("user", "We spoke of jasmine once, on a long walk.", "2025-01-01"))
+    (walk,) = say(api.http, two[0], ("user", "We spoke of jasmine once, on a long walk.", "2025-01-01"))
     tea, noted = say(
-        http, two[1], ("user", "Jasmine tea, only jasmine tea.", "2025-01-02"), ("assistant", "Noted.", "2025-01-03")
+        api.http,
+        two[1],
+        ("user", "Jasmine tea, only jasmine tea.", "2025-01-02"),
+        ("assistant", "Noted.", "2025-01-03"),
     )
 
-    found = client.messages.search(query="jasmine tea")
+    found = api.client.messages.search(query="jasmine tea")
 
     assert [hit.message_id for hit in found][:2] == [tea, walk]
     first = found[0]
     own = "conv-" + two[1].id.removeprefix("agent-")
     assert (first.message_type, first.agent_id, first.conversation_id) == ("user_message", two[1].id, own)
     assert first.created_at == datetime(2025, 1, 1, 15, tzinfo=UTC)  # midnight in Tokyo
-    raw = http.post("/v1/messages/search", json={"query": "jasmine tea"}).json()
+    raw = api.http.post("/v1/messages/search", json={"query": "jasmine tea"}).json()
     for hit in raw:
         require_fits(FoundMessageResponse, hit)
     assert raw[0]["content"] == "Jasmine tea, only jasmine tea."
     assert raw[0]["relevance"]["fts_rank"] == 1
     assert raw[0]["relevance"]["rrf_score"] >= raw[1]["relevance"]["rrf_score"]
-    assert noted not in [hit.message_id for hit in client.messages.search(query="jasmine tea", limit=2)]
+    assert noted not in [hit.message_id for hit in api.client.messages.search(query="jasmine tea", limit=2)]
 
 
-def test_a_search_of_messages_is_narrowed_before_the_limit(
-    client: StrictLetta, http: httpx2.Client, two: tuple[AgentState, AgentState]
-) -> None:
+def test_a_search_of_messages_is_narrowed_before_the_limit(api: Api, two: tuple[AgentState, AgentState]) -> None:
     one, tokyo = two
     days = [
         (role, f"Tea on day {day}.", f"2025-02-0{day}") for day, role in enumerate(("user", "assistant", "user"), 1)
     ]
-    say(http, one, *days)
-    say(http, tokyo, *days)
+    say(api.http, one, *days)
+    say(api.http, tokyo, *days)
 
     def texts(**query: Any) -> set[str]:
-        hits = http.post("/v1/messages/search", json={"query": "tea", **query}).json()
+        hits = api.http.post("/v1/messages/search", json={"query": "tea", **query}).json()
         return {f"{hit['agent_id'] == one.id:d}{hit['content'][-2]}" for hit in hits}
 
     assert texts() == {"11", "12", "13", "01", "02", "03"}
@@ -89,23 +91,23 @@ def test_a_search_of_messages_is_narrowed_before_the_limit(
     assert texts(conversation_id="conv-" + one.id.removeprefix("agent-")) == {"11", "12", "13"}
     assert texts(conversation_id=new_id("conv")) == set()
     for mode in ("vector", "fts", "hybrid"):
-        assert len(client.messages.search(query="tea", agent_id=one.id, search_mode=mode)) in (0, 3)
+        assert len(api.client.messages.search(query="tea", agent_id=one.id, search_mode=mode)) in (0, 3)
     # Without words: the newest.
     assert texts(query="", agent_id=one.id, limit=1) == texts(query=None, agent_id=one.id, limit=1) == {"13"}
 
 
 def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
-    http: httpx2.Client, server: ServerInThread, two: tuple[AgentState, AgentState]
+    api: Api, two: tuple[AgentState, AgentState]
 ) -> None:
     one = make.agent(id=two[0].id)
     thought = (ReasoningPart("She asks for tea."), TextPart("Your jasmine tea is ready."))
     spoken = make.message(one, role="assistant", parts=thought, model="model")
     rolled = make.result(one, "roll_dice", "jasmine six")
-    server.run(make.stored_messages(server.runtime.store, spoken, rolled))
+    api.server.run(make.stored_messages(api.server.runtime.store, spoken, rolled))
 
     def search(**query: Any) -> list[dict[str, Any]]:
         body = {"query": "jasmine", "agent_id": one.id, **query}
-        hits: list[dict[str, Any]] = http.post("/v1/agents/messages/search", json=body).json()
+        hits: list[dict[str, Any]] = api.http.post("/v1/agents/messages/search", json=body).json()
         for hit in hits:
             require_fits(StoredMessageHitResponse, hit)
         return hits
@@ -120,21 +122,19 @@ def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
     ]
 
 
-def test_passages_are_found_across_archives_and_within_one(
-    client: StrictLetta, http: httpx2.Client, two: tuple[AgentState, AgentState]
-) -> None:
-    own = client.archives.create(name="Own")
-    loose = client.archives.create(name="Loose")
-    client.agents.archives.attach(own.id, agent_id=two[1].id)
+def test_passages_are_found_across_archives_and_within_one(api: Api, two: tuple[AgentState, AgentState]) -> None:
+    own = api.client.archives.create(name="Own")
+    loose = api.client.archives.create(name="Loose")
+    api.client.agents.archives.attach(own.id, agent_id=two[1].id)
     for day, tags in ((1, ["a"]), (2, ["a", "b"]), (3, ["b"])):
         for archive in (own, loose):
-            client.archives.passages.create(
+            api.client.archives.passages.create(
                 archive.id, text=f"Oolong on day {day}", tags=tags, created_at=f"2025-03-0{day}T00:00+09:00"
             )
 
     def days(**query: Any) -> list[str]:
         wanted: dict[str, Any] = {"query": "oolong", "limit": 100} | query
-        found = client.passages.search(**wanted)
+        found = api.client.passages.search(**wanted)
         return sorted(f"{hit.passage.archive_id == own.id:d}{hit.passage.text[-1]}" for hit in found)
 
     assert days() == ["01", "02", "03", "11", "12", "13"]
@@ -145,13 +145,13 @@ def test_passages_are_found_across_archives_and_within_one(
     assert days(agent_id=two[1].id, start_date="2025-03-02", end_date="2025-03-02") == ["12"]
     assert days(archive_id=own.id, start_date="2025-03-02") == ["13"]
     assert days(archive_id=own.id, query=None, limit=1) == ["13"]
-    raw = http.post("/v1/passages/search", json={"query": "oolong", "archive_id": own.id}).json()
+    raw = api.http.post("/v1/passages/search", json={"query": "oolong", "archive_id": own.id}).json()
     for hit in raw:
         require_fits(FoundPassageResponse, hit)
     assert raw[0]["metadata"]["fts_rank"] == 1
     assert [hit["score"] for hit in raw] == sorted((hit["score"] for hit in raw), reverse=True)
     for archive in (own, loose):
-        client.archives.delete(archive.id)
+        api.client.archives.delete(archive.id)
     assert days() == []
 
 
@@ -182,30 +182,30 @@ def test_a_query_is_words_and_never_syntax(client: StrictLetta, http: httpx2.Cli
         client.passages.search(query=query)
 
 
-def test_past_messages_are_listed_found_and_answered_to(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
+def test_past_messages_are_listed_found_and_answered_to(api: Api, agent: AgentState) -> None:
     past = [
         {"role": "user", "content": "My cat is called Minka.", "created_at": "2024-05-06T07:08:09Z", "otid": "a"},
         {"role": "assistant", "content": [{"type": "text", "text": "A lovely name."}], "name": "Nina"},
     ]
 
-    answer = http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past})
+    answer = api.http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past})
 
     assert answer.status_code == 200
     ids = answer.json()["message_ids"]
     assert all(is_id(id, "message") for id in ids)
-    listed = [one for one in client.agents.messages.list(agent.id, order="asc") if one.message_type != "system_message"]
+    listed = [
+        one for one in api.client.agents.messages.list(agent.id, order="asc") if one.message_type != "system_message"
+    ]
     assert [item.id for item in listed] == ids
     assert [item.message_type for item in listed] == ["user_message", "assistant_message"]
-    assert client.agents.retrieve(agent.id).message_ids == agent.message_ids
-    (found,) = client.messages.search(query="Minka", agent_id=agent.id, limit=1)
+    assert api.client.agents.retrieve(agent.id).message_ids == agent.message_ids
+    (found,) = api.client.messages.search(query="Minka", agent_id=agent.id, limit=1)
     assert found.message_id == ids[0]
-    server.says("Hello.")
-    client.agents.messages.create(agent.id, input="Good morning.")
-    assert len(server.model.requests) == 1
-    assert len(server.model.requests[0].messages) == 2
-    repeated = http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past[:1]})
+    api.server.says("Hello.")
+    api.client.agents.messages.create(agent.id, input="Good morning.")
+    assert len(api.server.model.requests) == 1
+    assert len(api.server.model.requests[0].messages) == 2
+    repeated = api.http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past[:1]})
     assert repeated.json() == {"message_ids": ids[:1]}
 
 
@@ -247,10 +247,8 @@ def test_one_bad_message_refuses_all(http: httpx2.Client, server: ServerInThread
     assert http.post(path, json=body | {"conversation_id": "default"}).status_code == 200
 
 
-def test_ten_thousand_messages_come_in_at_once_while_others_talk(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    other = client.agents.create(model=agent.model)
+def test_ten_thousand_messages_come_in_at_once_while_others_talk(api: Api, agent: AgentState) -> None:
+    other = api.client.agents.create(model=agent.model)
     words = "The weather in Turin was fine and we walked along the river until the sun went down behind the hills"
     past = [
         {"role": ("user", "assistant")[place % 2], "content": f"{words} {place}", "otid": f"o-{place}"}
@@ -259,7 +257,7 @@ def test_ten_thousand_messages_come_in_at_once_while_others_talk(
     answers: list[httpx2.Response] = []
 
     def bring_in() -> None:
-        with server.http() as own:
+        with api.server.http() as own:
             answers.append(own.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past}))
 
     importing = threading.Thread(target=bring_in)
@@ -267,12 +265,12 @@ def test_ten_thousand_messages_come_in_at_once_while_others_talk(
     waits = []
     while importing.is_alive():
         began = time.monotonic()
-        client.agents.messages.create(other.id, input="Hello.")
+        api.client.agents.messages.create(other.id, input="Hello.")
         waits.append(time.monotonic() - began)
     importing.join()
     (answer,) = answers
     ids = answer.json()["message_ids"]
     assert len(set(ids)) == MOST_ITEMS
     assert len(waits) > 3
-    (found,) = client.messages.search(query="river 7777", agent_id=agent.id, limit=1)
+    (found,) = api.client.messages.search(query="river 7777", agent_id=agent.id, limit=1)
     assert found.message_id == ids[7777]

@@ -21,8 +21,9 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from ricordo.storage import runs
+from tests.api.conftest import Api
 from tests.seams.http import refused
-from tests.seams.server import LIMIT, PIECES, Gate, ServerInThread, StrictLetta, events_of, serving
+from tests.seams.server import LIMIT, PIECES, Gate, ServerInThread, events_of, serving
 from tests.support import postgres
 from tests.support.json_server import JsonServer
 
@@ -43,11 +44,11 @@ def kinds(events: list[Any]) -> list[str]:
 
 @pytest.mark.parametrize(("path", "body"), [("messages/stream", {}), ("messages", {"streaming": True})])
 def test_a_stream_is_ping_messages_stop_reason_usage_and_done(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState, path: str, body: dict[str, Any]
+    api: Api, agent: AgentState, path: str, body: dict[str, Any]
 ) -> None:
-    server.says(call("memory_insert", label="human", new_string="x"), ModelReply((TextPart("Done."),), USAGE))
+    api.server.says(call("memory_insert", label="human", new_string="x"), ModelReply((TextPart("Done."),), USAGE))
 
-    answer = http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Hello.", **body})
+    answer = api.http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Hello.", **body})
 
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert answer.headers["cache-control"] == "no-cache"
@@ -63,31 +64,27 @@ def test_a_stream_is_ping_messages_stop_reason_usage_and_done(
     assert (usage["step_count"], usage["run_ids"]) == (2, [ping["run_id"]])
 
 
-def test_without_tokens_every_event_is_the_whole_message_that_is_stored(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(
+def test_without_tokens_every_event_is_the_whole_message_that_is_stored(api: Api, agent: AgentState) -> None:
+    api.server.says(
         (ReasoningPart("Hm.", signature="proof"), TextPart("Let me note that."), *_calls("a", "b")),
         (ReasoningPart("", signature="proof"), ReasoningPart("", redacted="x"), TextPart("Done.")),
     )
 
-    events = stream(http, agent, include_pings=False)
+    events = stream(api.http, agent, include_pings=False)
 
-    listed = http.get(f"/v1/agents/{agent.id}/messages", params={"order": "asc"}).json()
+    listed = api.http.get(f"/v1/agents/{agent.id}/messages", params={"order": "asc"}).json()
     assert [value for _, value in events[:-3]] == listed[2:]
     assert isinstance(events[2][1]["tool_calls"], list)
     assert "ping" not in kinds(events)
 
 
-async def test_the_clients_read_a_stream_and_end_at_done(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(*["Hello, Ada."] * 4)
+async def test_the_clients_read_a_stream_and_end_at_done(api: Api, agent: AgentState) -> None:
+    api.server.says(*["Hello, Ada."] * 4)
 
-    whole = list(client.agents.messages.create(agent.id, input="Hello.", streaming=True))
-    deltas = list(client.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True))
+    whole = list(api.client.agents.messages.create(agent.id, input="Hello.", streaming=True))
+    deltas = list(api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True))
     with pytest.deprecated_call():
-        older = list(client.agents.messages.stream(agent.id, input="Hello.", include_pings=False))
+        older = list(api.client.agents.messages.stream(agent.id, input="Hello.", include_pings=False))
 
     assert [event.message_type for event in whole] == ["ping", "assistant_message", "stop_reason", "usage_statistics"]
     assert whole[1].content == "Hello, Ada."  # type: ignore[union-attr]
@@ -95,7 +92,7 @@ async def test_the_clients_read_a_stream_and_end_at_done(
     said = [event for event in deltas if event.message_type == "assistant_message"]
     assert [event.content for event in said] == ["Hello, ", "Ada."]
     assert len({(event.id, event.otid) for event in said}) == 1
-    async with server.async_client() as other:
+    async with api.server.async_client() as other:
         answer = await other.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True)
         words = [event.content async for event in answer if event.message_type == "assistant_message"]
     assert "".join(words) == "Hello, Ada."
@@ -105,64 +102,56 @@ def _calls(*names: str) -> list[ToolCallPart]:
     return [ToolCallPart(f"call-{name}", "conversation_search", f'{{"query": "{name}"}}') for name in names]
 
 
-def test_an_error_ends_the_stream_with_an_exception_of_the_client(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(ModelError("llm_rate_limit", "Slow down."))
+def test_an_error_ends_the_stream_with_an_exception_of_the_client(api: Api, agent: AgentState) -> None:
+    api.server.says(ModelError("llm_rate_limit", "Slow down."))
     seen: list[str | None] = []
-    answers = client.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True)
+    answers = api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True)
     with pytest.raises(APIStatusError) as caught:
         seen.extend(event.message_type for event in answers)
     assert seen == ["ping", "stop_reason"]
     assert caught.value.body["error_type"] == "llm_rate_limit"  # type: ignore[index]
 
 
-def test_an_error_of_ours_never_shows_its_insides(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(RuntimeError("secret words of a broken driver"))
-    error = stream(http, agent)[-2][1]
+def test_an_error_of_ours_never_shows_its_insides(api: Api, agent: AgentState) -> None:
+    api.server.says(RuntimeError("secret words of a broken driver"))
+    error = stream(api.http, agent)[-2][1]
     assert (error["error_type"], error["message"]) == ("internal_error", "An unknown error occurred")
     assert not {"secret", "Traceback"} & set(str(error).split())
 
 
-def test_leaving_a_stream_does_not_cancel_the_turn(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState, caplog: Any, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(server.runtime.settings, "keepalive", 0.02)
-    gate = Gate(server)
-    server.answers_with(gate)
-    with http.stream("POST", f"/v1/agents/{agent.id}/messages/stream", json={"input": "Hello."}) as answer:
+def test_leaving_a_stream_does_not_cancel_the_turn(api: Api, agent: AgentState, caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(api.server.runtime.settings, "keepalive", 0.02)
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    with api.http.stream("POST", f"/v1/agents/{agent.id}/messages/stream", json={"input": "Hello."}) as answer:
         lines = answer.iter_lines()
         assert '"ping"' in next(lines)
         gate.wait()
     time.sleep(0.1)  # the server notices that nobody listens at its next ping
-    (run,) = client.runs.list(agent_id=agent.id).items
+    (run,) = api.client.runs.list(agent_id=agent.id).items
     assert run.status == "running"
     gate.open()
 
-    while client.runs.retrieve(run.id).status == "running":
+    while api.client.runs.retrieve(run.id).status == "running":
         time.sleep(0.01)
-    assert client.runs.retrieve(run.id).status == "completed"
-    assert client.agents.messages.list(agent.id, limit=1).items[0].content == "Here I am."  # type: ignore[union-attr]
+    assert api.client.runs.retrieve(run.id).status == "completed"
+    assert api.client.agents.messages.list(agent.id, limit=1).items[0].content == "Here I am."  # type: ignore[union-attr]
     assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
 
 
-def test_a_second_reader_with_the_same_otid_joins_the_running_turn(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    gate = Gate(server)
-    server.answers_with(gate)
+def test_a_second_reader_with_the_same_otid_joins_the_running_turn(api: Api, agent: AgentState) -> None:
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
     body = {"messages": [{"role": "user", "content": "Hello.", "otid": "otid-1"}]}
     path = f"/v1/agents/{agent.id}/messages/stream"
-    with http.stream("POST", path, json=body) as first, http.stream("POST", path, json=body) as second:
+    with api.http.stream("POST", path, json=body) as first, api.http.stream("POST", path, json=body) as second:
         gate.open()
         events = [events_of(answer.read().decode()) for answer in (first, second)]
 
     assert kinds(events[0]) == ["ping", "assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
     assert [value for _, value in events[1]][1:] == [value for _, value in events[0]][1:]
     assert events[1][0][1]["run_id"] == events[0][0][1]["run_id"]
-    assert len(server.model.requests) == 1
+    assert len(api.server.model.requests) == 1
 
 
 WORDS = [f"word {number} " for number in range(40)]
@@ -236,18 +225,16 @@ def read_in_pieces(servers: list[ServerInThread], agent_id: str, size: int) -> t
     return run_id, chunks
 
 
-def test_a_stream_that_breaks_every_few_events_is_resumed_to_the_same_bytes(
-    server: ServerInThread, http: httpx2.Client
-) -> None:
-    run_id, chunks = read_in_pieces([server], agent_on(server), 3)
-    whole = http.post(f"/v1/runs/{run_id}/stream", json={"include_pings": False})
+def test_a_stream_that_breaks_every_few_events_is_resumed_to_the_same_bytes(api: Api) -> None:
+    run_id, chunks = read_in_pieces([api.server], agent_on(api.server), 3)
+    whole = api.http.post(f"/v1/runs/{run_id}/stream", json={"include_pings": False})
 
     assert whole.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert whole.content == b"".join(chunks)
     events = [value for _, value in events_of(whole.text)[:-1]]
     assert [event["seq_id"] for event in events] == list(range(1, len(chunks)))
     assert "".join(event.get("content", "") for event in events) == "".join(WORDS)
-    assert http.get(f"/v1/runs/{run_id}").json()["background"] is True
+    assert api.http.get(f"/v1/runs/{run_id}").json()["background"] is True
 
 
 def test_two_servers_give_the_same_bytes_while_the_stream_is_made(pair: tuple[ServerInThread, ServerInThread]) -> None:
@@ -261,15 +248,13 @@ def test_two_servers_give_the_same_bytes_while_the_stream_is_made(pair: tuple[Se
                 assert again.content == b"".join(chunks[after:])
 
 
-def test_the_official_client_reads_a_background_stream_and_resumes_it(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(call("memory_insert", label="human", new_string="x"), "Done.")
+def test_the_official_client_reads_a_background_stream_and_resumes_it(api: Api, agent: AgentState) -> None:
+    api.server.says(call("memory_insert", label="human", new_string="x"), "Done.")
 
-    first = list(client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True))
+    first = list(api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True))
     run_id = str(first[0].run_id)  # type: ignore[union-attr]
-    again = list(client.runs.messages.stream(run_id, starting_after=1, include_pings=False))
-    found = list(client.conversations.messages.stream("default", agent_id=agent.id, starting_after=2))
+    again = list(api.client.runs.messages.stream(run_id, starting_after=1, include_pings=False))
+    found = list(api.client.conversations.messages.stream("default", agent_id=agent.id, starting_after=2))
 
     assert [event.seq_id for event in first[:4]] == [0, 1, 2, 3]  # type: ignore[union-attr]
     assert again == first[2:]
@@ -277,34 +262,32 @@ def test_the_official_client_reads_a_background_stream_and_resumes_it(
     assert found[1:] == first[3:]
 
 
-def test_leaving_a_background_stream_does_not_cancel_its_turn(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    gate = Gate(server)
-    server.answers_with(gate)
+def test_leaving_a_background_stream_does_not_cancel_its_turn(api: Api, agent: AgentState) -> None:
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
     body = {"messages": [{"role": "user", "content": "Hello.", "otid": "otid-left"}], "background": True}
     path = f"/v1/agents/{agent.id}/messages/stream"
-    with http.stream("POST", path, json=body) as answer:
+    with api.http.stream("POST", path, json=body) as answer:
         assert "ping" in next(answer.iter_lines())
         gate.wait()
     gate.open()
 
-    repeated = http.post(path, json={**body, "include_pings": False})
+    repeated = api.http.post(path, json={**body, "include_pings": False})
     by_otid = {"otid": "otid-left", "agent_id": agent.id, "include_pings": False}
-    found = http.post("/v1/conversations/default/stream", json=by_otid)
+    found = api.http.post("/v1/conversations/default/stream", json=by_otid)
 
     assert events_of(repeated.text)[-1] == (None, "[DONE]")
     assert '"content":"Here I am."' in repeated.text
     assert found.content == repeated.content
-    assert len(server.model.requests) == 1
+    assert len(api.server.model.requests) == 1
 
 
 def test_a_stream_that_was_not_kept_or_is_no_more_is_refused_with_what_to_do(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState, monkeypatch: Any
+    api: Api, agent: AgentState, monkeypatch: Any
 ) -> None:
-    client.agents.messages.create(agent.id, input="Hello.")
-    (plain,) = client.runs.list(agent_id=agent.id).items
-    words = refused(http.post(f"/v1/runs/{plain.id}/stream", json={}), 400)
+    api.client.agents.messages.create(agent.id, input="Hello.")
+    (plain,) = api.client.runs.list(agent_id=agent.id).items
+    words = refused(api.http.post(f"/v1/runs/{plain.id}/stream", json={}), 400)
     assert "was not begun with background=true" in words
     assert f"GET /v1/runs/{plain.id}/messages" in words
     for path, body, status in (
@@ -314,29 +297,27 @@ def test_a_stream_that_was_not_kept_or_is_no_more_is_refused_with_what_to_do(
         ("runs/run-none", {}, 404),
         (f"runs/{plain.id}", {"starting_after": -1}, 422),
     ):
-        refused(http.post(f"/v1/{path}/stream", json=body), status)
-    rows = server.rows()
+        refused(api.http.post(f"/v1/{path}/stream", json=body), status)
+    rows = api.server.rows()
     for option in ("stream_tokens", "background"):
-        words = refused(http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello.", option: True}), 422)
+        words = refused(api.http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello.", option: True}), 422)
         assert "Streaming options set without streaming enabled." in words
-    assert server.rows() == rows
+    assert api.server.rows() == rows
 
-    list(client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True))
-    kept = client.runs.list(agent_id=agent.id).items[0]
-    assert http.post(f"/v1/runs/{kept.id}/stream").status_code == 200
-    monkeypatch.setattr(server.runtime.settings, "stream_hours", 1e-9)
-    assert "has expired" in refused(http.post(f"/v1/runs/{kept.id}/stream"), 410)
+    list(api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True))
+    kept = api.client.runs.list(agent_id=agent.id).items[0]
+    assert api.http.post(f"/v1/runs/{kept.id}/stream").status_code == 200
+    monkeypatch.setattr(api.server.runtime.settings, "stream_hours", 1e-9)
+    assert "has expired" in refused(api.http.post(f"/v1/runs/{kept.id}/stream"), 410)
 
 
-def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(
-    client: StrictLetta, http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
+def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(api: Api, agent: AgentState) -> None:
     receiver = Receiver()
-    server.runtime.settings.allow_private_callbacks = True
-    gate = Gate(server)
-    server.answers_with(gate)
+    api.server.runtime.settings.allow_private_callbacks = True
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
     try:
-        run = client.agents.messages.create_async(agent.id, input="Hello.", callback_url=f"{receiver.url}/done")
+        run = api.client.agents.messages.create_async(agent.id, input="Hello.", callback_url=f"{receiver.url}/done")
         assert run.status in ("created", "running")
         assert run.background
         assert run.callback_url == f"{receiver.url}/done"
@@ -345,27 +326,25 @@ def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(
         gate.open()
         assert receiver.was_told.wait(LIMIT)
     finally:
-        server.runtime.settings.allow_private_callbacks = False
+        api.server.runtime.settings.allow_private_callbacks = False
         receiver.close()
 
     (seen,) = receiver.seen
     assert (seen.body["run_id"], seen.body["status"]) == (run.id, "completed")
     assert seen.headers["x-ricordo-signature"].startswith("t=")
-    assert len(bytes.fromhex(signing_key(server.settings.data_dir))) == 32
-    streamed = http.post(f"/v1/runs/{run.id}/stream", json={"include_pings": False})
+    assert len(bytes.fromhex(signing_key(api.server.settings.data_dir))) == 32
+    streamed = api.http.post(f"/v1/runs/{run.id}/stream", json={"include_pings": False})
     assert '"content":"Here I am."' in streamed.text
-    assert server.read(lambda tx: runs.last_event(tx, run.id))
-    with server.http() as again:
+    assert api.server.read(lambda tx: runs.last_event(tx, run.id))
+    with api.server.http() as again:
         while (told := again.get(f"/v1/runs/{run.id}").json())["callback_sent_at"] is None:
             pass
     assert (told["callback_status_code"], told["callback_error"]) == (200, None)
 
 
-def test_a_callback_to_a_private_address_is_refused_before_anything_runs(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    rows = server.rows()
+def test_a_callback_to_a_private_address_is_refused_before_anything_runs(api: Api, agent: AgentState) -> None:
+    rows = api.server.rows()
     for url in ("http://127.0.0.1:9/", "http://169.254.169.254/latest", "file:///etc/passwd", "http://localhost/"):
         body = {"input": "Hello.", "callback_url": url}
-        refused(http.post(f"/v1/agents/{agent.id}/messages/async", json=body), 400)
-    assert server.rows() == rows
+        refused(api.http.post(f"/v1/agents/{agent.id}/messages/async", json=body), 400)
+    assert api.server.rows() == rows

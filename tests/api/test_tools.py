@@ -1,10 +1,10 @@
 from typing import Any
 
-import httpx2
 from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id
-from tests.seams.server import ServerInThread, StrictLetta
+from tests.api.conftest import Api
+from tests.seams.server import StrictLetta
 
 CORE = "send_message conversation_search archival_memory_insert archival_memory_search"
 MEMORY = """core_memory_append core_memory_replace memory_insert memory_replace memory memory_apply_patch list_memory_blocks
@@ -13,15 +13,13 @@ TYPES = {"letta_core": CORE, "letta_memory_core": MEMORY, "letta_sleeptime_core"
 TOOLS = {name: type for type, names in TYPES.items() for name in names.split()}
 
 
-def test_every_tool_of_the_server_is_listed_and_shows_how_it_is_called(
-    client: StrictLetta, http: httpx2.Client
-) -> None:
-    found = list(client.tools.list())
+def test_every_tool_of_the_server_is_listed_and_shows_how_it_is_called(api: Api) -> None:
+    found = list(api.client.tools.list())
 
     assert {tool.name: tool.tool_type for tool in found} == TOOLS
-    assert http.get("/v1/tools/count").json() == len(TOOLS)
+    assert api.http.get("/v1/tools/count").json() == len(TOOLS)
     tool = next(tool for tool in found if tool.name == "memory_replace")
-    assert client.tools.retrieve(tool.id).to_dict() == tool.to_dict()
+    assert api.client.tools.retrieve(tool.id).to_dict() == tool.to_dict()
     assert is_id(tool.id, "tool")
     assert (tool.source_type, tool.return_char_limit, tool.default_requires_approval) == ("python", 50_000, False)
     assert tool.tags == ["letta_memory_core"]
@@ -60,12 +58,10 @@ def test_a_tool_is_attached_once_and_detached(client: StrictLetta, agent: AgentS
     assert client.agents.tools.detach(speech.id, agent_id=agent.id).to_dict() == detached.to_dict()
 
 
-def test_what_is_attached_is_what_the_model_is_offered(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
+def test_what_is_attached_is_what_the_model_is_offered(api: Api, agent: AgentState) -> None:
     for tool in agent.tools[1:]:
-        client.agents.tools.detach(tool.id, agent_id=agent.id)
+        api.client.agents.tools.detach(tool.id, agent_id=agent.id)
 
-    client.agents.messages.create(agent.id, input="Hello.")
+    api.client.agents.messages.create(agent.id, input="Hello.")
 
-    assert [tool.name for tool in server.model.requests[-1].tools] == [agent.tools[0].name]
+    assert [tool.name for tool in api.server.model.requests[-1].tools] == [agent.tools[0].name]

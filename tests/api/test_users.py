@@ -17,6 +17,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
+from tests.api.conftest import Api
 from tests.seams.http import get, ok, post, propose, put, refused, require_fits
 from tests.seams.server import ServerInThread
 
@@ -223,16 +224,14 @@ UNREADABLE: list[tuple[bytes, str, int, str]] = [
 ]
 
 
-def test_what_cannot_be_read_or_fails_its_condition_is_refused_and_nothing_is_made(
-    http: httpx2.Client, server: ServerInThread, ada: str
-) -> None:
-    before = server.rows()
+def test_what_cannot_be_read_or_fails_its_condition_is_refused_and_nothing_is_made(api: Api, ada: str) -> None:
+    before = api.server.rows()
     address = f"/users/{ada}/blocks/student"
     for content, media_type, status, said in UNREADABLE:
-        answer = http.put(address, content=content, headers={"content-type": media_type})
+        answer = api.http.put(address, content=content, headers={"content-type": media_type})
         assert said in refused(answer, status), content
-    refused(http.put(address, json={"body": ""}, headers={"if-match": "*"}), 412)
-    assert server.rows() == before
+    refused(api.http.put(address, json={"body": ""}, headers={"if-match": "*"}), 412)
+    assert api.server.rows() == before
 
 
 @dataclass(frozen=True)
