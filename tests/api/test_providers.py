@@ -22,7 +22,6 @@ from ricordo.secret import Secret
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import providers as stored
 from ricordo.storage.engine.sqlite import SqliteStore
-from tests.api.conftest import Api
 from tests.llm.talk import Waits
 from tests.support.model_server import Answer, ModelServer
 
@@ -92,22 +91,22 @@ async def made(http: httpx2.AsyncClient, server: ModelServer, **fields: Any) -> 
 
 
 async def test_a_provider_is_made_shown_listed_and_deleted_without_its_key(
-    api: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    http: httpx2.AsyncClient, server: ModelServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    wire = await made(api.http, api.server, region="", access_key="")
+    wire = await made(http, server, region="", access_key="")
     held = held_in(tmp_path)
     assert (b"mine" in held, KEY.encode() in held) == (True, False)
     ProviderResponse.model_validate(wire)
     assert wire["provider_category"] == "byok"
     assert wire["organization_id"] == LOCAL_ORGANIZATION
     path = f"/v1/providers/{wire['id']}"
-    answers = [await api.http.get(path), await api.http.get("/v1/providers/"), await api.http.delete(path)]
+    answers = [await http.get(path), await http.get("/v1/providers/"), await http.delete(path)]
     said = {"message": f"Provider id={wire['id']} successfully deleted"}
     assert [each.json() for each in answers] == [wire, [wire], said]
-    assert (await api.http.get("/v1/providers/")).json() == []
-    assert (await api.http.get(path)).status_code == 404
-    assert (await api.http.delete(path)).status_code == 404
+    assert (await http.get("/v1/providers/")).json() == []
+    assert (await http.get(path)).status_code == 404
+    assert (await http.delete(path)).status_code == 404
     assert KEY not in "".join([*(each.text for each in answers), str(wire), caplog.text])
 
 
@@ -171,10 +170,12 @@ async def test_a_refresh_reads_the_list_anew_and_says_when(http: httpx2.AsyncCli
     assert (await http.get(f"/v1/providers/{wire['id']}")).json() == refreshed
 
 
-async def test_names_are_taken_once_and_never_those_of_the_server(api: Api) -> None:
-    await made(api.http, api.server)
-    again = await api.http.post("/v1/providers/", json=mine(api.server))
-    of_server = await api.http.post("/v1/providers/", json=mine(api.server, name="openai"))
+async def test_names_are_taken_once_and_never_those_of_the_server(
+    http: httpx2.AsyncClient, server: ModelServer
+) -> None:
+    await made(http, server)
+    again = await http.post("/v1/providers/", json=mine(server))
+    of_server = await http.post("/v1/providers/", json=mine(server, name="openai"))
     assert (again.status_code, of_server.status_code) == (409, 409)
     assert "my-openai" in of_server.text
 
@@ -197,24 +198,26 @@ IMPOSSIBLE: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-async def test_what_cannot_be_is_refused_and_no_refusal_quotes_the_key(api: Api) -> None:
+async def test_what_cannot_be_is_refused_and_no_refusal_quotes_the_key(
+    http: httpx2.AsyncClient, server: ModelServer
+) -> None:
     for fields, status in IMPOSSIBLE:
-        body = {name: value for name, value in mine(api.server, **fields).items() if value is not None}
-        refused = await api.http.post("/v1/providers/", json=body)
+        body = {name: value for name, value in mine(server, **fields).items() if value is not None}
+        refused = await http.post("/v1/providers/", json=body)
         assert refused.status_code == status, refused.text
         assert KEY not in refused.text, fields
-    assert (await api.http.get("/v1/providers/")).json() == []
+    assert (await http.get("/v1/providers/")).json() == []
 
 
 async def test_a_key_of_another_server_is_named_and_can_be_replaced(
-    api: Api, store: SqliteStore, models: Models, tmp_path: Path
+    http: httpx2.AsyncClient, store: SqliteStore, models: Models, server: ModelServer, tmp_path: Path
 ) -> None:
-    path = f"/v1/providers/{(await made(api.http, api.server))['id']}"
+    path = f"/v1/providers/{(await made(http, server))['id']}"
     async with face(store, models, Secret(tmp_path / "other")) as copy:
         assert (await copy.get(path)).status_code == 200
         for response in (await copy.post(f"{path}/check"), await copy.patch(path, json={"api_version": "1"})):
             assert response.status_code == 503
             assert "secret.key" in response.text
         assert (await copy.patch(path, json={"api_key": "sk-the-next-key"})).status_code == 200
-        api.server.push(LISTED)
+        server.push(LISTED)
         assert (await copy.post(f"{path}/check")).status_code == 200
