@@ -37,7 +37,7 @@ from ricordo.features.librarian.plan import (
     points_of,
     question_of,
 )
-from ricordo.features.librarian.view import SEND, LibrarianCall, LibrarianView, note_of, view_of
+from ricordo.features.librarian.view import SEND, LibrarianCall, LibrarianView, newer_name, note_of, view_of
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
 
@@ -107,7 +107,8 @@ class Librarian:
 def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[LibrarianCall]:
     """Return the words to say, or the calls to make."""
     intents = read(view.words)
-    forced = request.forced_tool if request.forced_tool in view.tools else None
+    forced = newer_name(request.forced_tool or "")
+    forced = forced if forced in view.tools else None
     planned = [] if request.tool_choice == "none" or view.made(SEND) else planned_calls(view, intents)
     if calls := [call for call in planned if forced in (None, call.tool)]:
         return calls if forced is None else calls[:1]
@@ -125,7 +126,9 @@ def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[Librar
 def _called(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, ...]:
     # The last message's id makes these ids new in every step, and the same when a step is tried again.
     return tuple(
-        ToolCallPart(f"call_{view.key}{index}", call.tool, json.dumps(dict(call.arguments), ensure_ascii=False))
+        ToolCallPart(
+            f"call_{view.key}{index}", view.tools[call.tool].name, json.dumps(dict(call.arguments), ensure_ascii=False)
+        )
         for index, call in enumerate(calls)
     )
 

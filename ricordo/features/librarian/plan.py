@@ -36,6 +36,7 @@ _MAX_ROUNDS = 20
 _MAX_ARCHIVED_APART = 5
 _LONGEST_CORRECTED = 120
 _LONGEST_QUERY = 400
+_OLDER = (("new_string", "content"), ("new_string", "new_content"), ("old_string", "old_content"))
 _LEAST = {"boolean": False, "integer": 0, "number": 0, "array": [], "object": {}, "null": None}
 
 
@@ -66,6 +67,9 @@ def complete(call: LibrarianCall, schema: ToolSchema) -> LibrarianCall:
     """Return the call with what its schema demands besides, and without what it does not know."""
     properties: dict[str, Any] = schema.parameters.get("properties") or {}
     arguments = {name: value for name, value in call.arguments.items() if name in properties}
+    for name, older in _OLDER:
+        if name in call.arguments and older in properties:
+            arguments[older] = call.arguments[name]
     for name in schema.parameters.get("required") or ():
         arguments.setdefault(name, _least(name, properties.get(name) or {}))
     return LibrarianCall(call.tool, arguments)

@@ -22,6 +22,8 @@ _BLOCK = re.compile(
 _LIMIT = re.compile(r"^- chars_limit=(\d+)", re.MULTILINE)
 _TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
 _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
+# Older types of agents have tools of other names, and with other names of parameters, for the same edits.
+_NEWER = {"core_memory_append": "memory_insert", "core_memory_replace": "memory_replace"}
 _PERSON_LABELS = ("human", "user", "student", "person", "profile")
 
 
@@ -68,11 +70,14 @@ class LibrarianCall:
 
     @property
     def new_words(self) -> str:
-        return str(self.arguments.get("new_string") or self.arguments.get("content") or "")
+        return self._argument("new_string", "new_content", "content")
 
     @property
     def old_words(self) -> str:
-        return str(self.arguments.get("old_string", ""))
+        return self._argument("old_string", "old_content")
+
+    def _argument(self, *names: str) -> str:
+        return next((str(self.arguments[name]) for name in names if name in self.arguments), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ def view_of(request: ModelRequest) -> LibrarianView:
         said_before=next((text for at, text in reversed(own) if at < last), ""),
         today=_today(system, messages[last] if spoken else None),
         blocks=shown_blocks(system),
-        tools={tool.name: tool for tool in request.tools},
+        tools={newer_name(tool.name): tool for tool in request.tools},
         outcomes=tuple(_outcomes(turn)),
         rounds=sum(1 for message in turn if any(call.name != SEND for call in message.tool_calls)),
         own_words=tuple(text for _, text in own),
@@ -150,6 +155,10 @@ def shown_blocks(system: str) -> tuple[ShownBlock, ...]:
     )
 
 
+def newer_name(tool: str) -> str:
+    return _NEWER.get(tool, tool)
+
+
 def note_of(label: str, line: str) -> Note:
     match = _QUOTED.match(line.strip())
     return Note(label, line, match[2], match[1]) if match else Note(label, line, line.strip(" -*•\t"))
@@ -177,12 +186,12 @@ def _outcomes(turn: Sequence[Message]) -> Iterator[LibrarianCall]:
     for call in (call for message in turn for call in message.tool_calls):
         arguments, result = object_in(call.arguments), results.get(call.call_id)
         if result is None:
-            yield LibrarianCall(call.name, arguments)
+            yield LibrarianCall(newer_name(call.name), arguments)
             continue
         # Results are packaged: `{"status", "message", "time"}`.
         told = object_in(result.content)
         failed = result.status == "error" or told.get("status") == "Failed"
-        yield LibrarianCall(call.name, arguments, failed, told.get("message", result.content))
+        yield LibrarianCall(newer_name(call.name), arguments, failed, told.get("message", result.content))
 
 
 def _own_words(message: Message) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import httpx2
 import pytest
 
 from ricordo.domain.block import Block
@@ -649,6 +650,23 @@ async def test_a_message_without_words_is_answered() -> None:
     assert reply.parts[0].text.startswith("I can only read words")
     empty = await whole_reply(Librarian(), ModelRequest(()))
     assert isinstance(empty.parts[0], TextPart)
+
+
+@pytest.mark.parametrize("agent_type", ["memgpt_agent", "memgpt_v2_agent", "letta_v1_agent"])
+def test_every_type_of_agent_files_corrects_and_forgets_in_its_block(http: httpx2.Client, agent_type: str) -> None:
+    blocks = [{"label": "human", "value": "Likes tea"}]
+    agent = http.post(
+        "/v1/agents/", json={"agent_type": agent_type, "model": "ricordo/librarian", "memory_blocks": blocks}
+    )
+    path = f"/v1/agents/{agent.json()['id']}"
+    for words, line in (
+        ("I'm allergic to nuts.", '"I\'m allergic to nuts."'),
+        ("I'm no longer allergic to nuts.", '"I\'m no longer allergic to nuts."'),
+        ("Forget the nuts.", ""),
+    ):
+        http.post(f"{path}/messages", json={"messages": [{"role": "user", "content": words}]}).raise_for_status()
+        first, *rest = http.get(f"{path}/core-memory/blocks/human").json()["value"].split("\n")
+        assert (first, [each.partition(": ")[2] for each in rest]) == ("Likes tea", [line] if line else []), words
 
 
 PARAGRAPH = "The harbour of Trieste was dredged in spring, and the boats lay outside for weeks. "
