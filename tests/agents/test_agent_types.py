@@ -22,7 +22,7 @@ from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
 from ricordo.domain.tool import ToolRule
-from ricordo.errors import Invalid, NotFound, Unsupported
+from ricordo.errors import Invalid, NotFound
 from ricordo.prompt.texts import BUILT_IN, text
 from ricordo.tools.builtin import plugin
 from tests.seams import make
@@ -51,12 +51,6 @@ def test_a_prompt_explains_no_tool_of_ours_that_its_type_does_not_get(agent_type
     traits = traits_of(agent_type)
     words = set(re.findall(r"\w+", text(traits.prompt_key)))
     assert (OFFERED - {"memory"}) & words <= set(traits.base_tools)
-
-
-@pytest.mark.parametrize("agent_type", VOICE)
-def test_voice_agents_are_not_there_yet(agent_type: AgentType) -> None:
-    with pytest.raises(Unsupported, match="voice agents come with groups"):
-        traits_of(agent_type)
 
 
 @pytest.mark.parametrize(

@@ -94,30 +94,6 @@ async def found(stage: Stage, agent: str, words: str) -> list[str]:
     return sorted(hit.message.text for hit in hits)
 
 
-async def test_a_new_thread_has_a_prompt_a_window_and_a_lease_of_its_own_and_the_agents_memory(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Her name is Ada."))
-    await stage.say(agent, "Not for the thread.")
-    id = await thread(stage, agent, summary="Tea", description="About tea")
-    turn, gate = await stage.asked(agent, "Hello.", line="In its own thread.")
-
-    # The agent's own thread is busy, this one is not.
-    await tell(stage, agent, id, "How are you?")
-
-    system, *rest = stage.model.requests[-1].messages
-    assert f"- CONVERSATION_ID: {id}" in system.text
-    assert "Her name is Ada." in system.text
-    assert [message.text for message in rest] == ["How are you?"]
-    gate.open()
-    await soon(turn.wait())
-    made = await kept(stage, id)
-    assert (made.summary, made.description, made.message_count, len(made.window)) == ("Tea", "About tea", 3, 3)
-    assert made.last_message_at
-    assert await said_in(stage, made) == ["How are you?", "HOW ARE YOU?"]
-    # Its prompt is right at once, so the first turn does not make it anew.
-    assert system.id == made.window[0]
-    await stage.require_sound(agent)
-
-
 async def test_a_threads_own_model_settings_and_window_take_the_place_of_the_agents(stage: Stage) -> None:
     stage.runtime.models.add(ScriptedModel(["small"], name="small", context_window=16_000))
     own = ModelSettings(temperature=0.5, max_output_tokens=100, extra={"seed": 1})

@@ -59,17 +59,6 @@ def step(*messages: Message) -> StepSaved:
     return StepSaved(RUN.id, None, messages)
 
 
-async def test_a_reader_gets_events_as_they_come_and_then_the_end() -> None:
-    stored = Stored()
-    feed = Feed(RUN, stored.read)
-    reader = feed.subscribe()
-    events: list[Event] = [text("m1", "Hel"), text("m1", "lo."), step(whole("m1")), END]
-    for event in events:
-        feed.publish(event)
-    assert await told(reader) == events
-    assert stored.reads == 0
-
-
 async def test_a_full_queue_merges_neighbouring_deltas_of_one_part() -> None:
     reader = Feed(RUN, Stored().read).subscribe(capacity=4)
     for number in range(100):
@@ -84,19 +73,6 @@ async def test_a_full_queue_merges_neighbouring_deltas_of_one_part() -> None:
     assert len(events) <= 6
     assert events[0] == text("m1", " ".join(str(number) for number in range(100)) + " ")
     assert ToolCallDelta(RUN.id, "step-1", "m1", 2, "call-a", "roll", "{}") in events
-
-
-async def test_a_reader_that_fell_behind_reads_whole_messages_again_and_loses_none() -> None:
-    stored = Stored()
-    reader = Feed(RUN, stored.read).subscribe(capacity=3)
-    for number in range(50):
-        stored.messages.append(whole(f"m{number}"))
-        reader.put(step(stored.messages[-1]))
-    reader.put(END)
-    events = await told(reader)
-    assert saved(events) == [message.id for message in stored.messages]
-    assert events[-1] == END
-    assert stored.reads == 1
 
 
 async def test_catching_up_tells_what_was_saved_without_an_event() -> None:

@@ -3,14 +3,10 @@
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
-from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ricordo.agents import history
 from ricordo.agents.deletion import delete_agent as remove_agent
 from ricordo.agents.history import PORTION, PastMessage, import_messages
 from ricordo.domain.clock import to_micros
@@ -21,7 +17,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams import make
 from tests.seams.stage import Stage, soon
-from tests.seams.stores import START, DyingStore, count_statements
+from tests.seams.stores import DyingStore, count_statements
 
 
 def past(*texts: str, **fields: Any) -> list[PastMessage]:
@@ -173,23 +169,3 @@ async def test_an_agent_that_is_deleted_meanwhile_takes_no_more_in(stage: Stage,
     with pytest.raises(NotFound):
         await soon(importing)
     assert await stored_ids(stage.store, agent) == []
-
-
-moments = st.none() | st.integers(START, START + 50).map(
-    lambda micros: datetime.fromtimestamp(micros / 1e6, UTC).isoformat()
-)
-
-
-@given(st.lists(moments, max_size=12), st.integers(0, 10_000))
-def test_a_message_without_a_date_lies_beside_its_neighbours(given_dates: list[str | None], seed: int) -> None:
-    texts = [PastMessage("user", ("a",), created_at=date) for date in given_dates]
-    now = START + Random(seed).randrange(1_000)  # noqa: S311 - a test's chance
-    times = history._times(texts, UTC, now)
-    dated = [place for place, date in enumerate(given_dates) if date]
-    for place, date in enumerate(given_dates):
-        if date:
-            assert times[place] == to_micros(datetime.fromisoformat(date))
-        elif place:
-            assert times[place] == times[place - 1] + 1
-    if not dated and times:
-        assert times[-1] == now

@@ -7,7 +7,7 @@ import pytest
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, TextPart, ToolCallPart
-from ricordo.domain.model import ModelReply, ModelRequest
+from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import ModelError, ModelErrorKind
@@ -67,13 +67,6 @@ async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(stage: Stag
     answer = await stage.say(agent, max_steps=3)
     assert (answer.run.status, answer.run.stop_reason, answer.run.step_count) == ("completed", "max_steps", 3)
     assert roles(answer.messages) == "assistant tool assistant tool assistant tool"
-    await stage.require_sound(agent)
-
-
-async def test_an_answer_cut_off_at_its_length_ends_the_turn_as_that(stage: Stage, agent: str) -> None:
-    stage.lines += [ModelReply((TextPart("Once upon a"),), finish="length")]
-    answer = await stage.say(agent)
-    assert (answer.run.stop_reason, text_of(answer)) == ("max_tokens_exceeded", "Once upon a")
     await stage.require_sound(agent)
 
 
@@ -239,13 +232,6 @@ async def test_a_picture_the_model_refuses_does_not_silence_the_agent(stage: Sta
 
     assert [text_of(answer) for answer in (first, second)] == ["I cannot see it.", "I cannot see it."]
     assert "(a picture that this model could not take)" in stage.model.requests[-1].messages[1].text
-
-
-async def test_deltas_before_a_refused_picture_are_void(stage: Stage, agent: str) -> None:
-    stage.lines += [ModelError("llm_error", "no pictures"), "I cannot see it."]
-    answer = await stage.send(agent, NewMessage("user", (ImagePart("image/png", "aGk="),)))
-    assert text_of(answer) == "I cannot see it."
-    assert len(stage.model.requests) == 2
 
 
 async def test_a_model_that_fails_without_a_picture_is_not_asked_again(stage: Stage, agent: str) -> None:

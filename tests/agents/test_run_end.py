@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.run_end import CALLBACK, HANDLER, close_all, close_expired_runs, close_run, heal
+from ricordo.agents.run_end import CALLBACK, HANDLER, close_all, close_expired_runs, close_run
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
@@ -16,9 +16,8 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
-from ricordo.storage import agents, jobs, messages, runs
+from ricordo.storage import agents, jobs, runs
 from ricordo.storage.engine.repository import Page
-from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams import make
 from tests.seams.stage import Stage, roles, soon
 from tests.seams.stores import ManualClock
@@ -124,20 +123,6 @@ async def test_a_start_closes_every_open_run_and_leaves_ended_ones_alone(stage: 
     assert await stage.store.write(close_all) == []
     for agent in agents:
         await stage.require_sound(agent)
-
-
-async def test_only_a_run_whose_lease_expired_is_healed(
-    stage: Stage, agent: str, clock: ManualClock, store: SqliteStore
-) -> None:
-    run = await open_run(stage, agent, said())
-    assert not await store.write(lambda tx: heal(tx, run))
-    clock.advance(31)
-    assert await store.write(lambda tx: heal(tx, run))
-    (ended,) = await stage.runs(agent)
-    assert ended.status == "failed"
-    assert not await store.write(lambda tx: heal(tx, ended))
-    assert [m.text for m in await store.read(lambda tx: messages.of_run(tx, run.id))] == ["Hello?"]
-    await stage.require_sound(agent)
 
 
 # Runs that a dead server left open.

@@ -9,14 +9,12 @@ import pytest
 from ricordo.agents.request import Answered, TurnContext, TurnRequest, WindowLimit
 from ricordo.agents.step_decisions import (
     AFTER_FAILURE,
-    ONE_BY_ONE,
     REMINDER,
     REQUESTED,
     NextAction,
     OfferedTools,
     ParsedReply,
     finished_calls,
-    is_heartbeat,
     next_action,
     offer_tools,
     parse_approved,
@@ -28,7 +26,6 @@ from ricordo.domain.message import ApprovalPart, TextPart, ToolCallPart, ToolRet
 from ricordo.domain.model import ModelReply, ModelSettings, ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
-from ricordo.errors import Unsupported
 from ricordo.llm.scripted import ScriptedModel, call
 from ricordo.tools.rules import FinishedCall
 from ricordo.tools.toolbox import Toolbox, schema_of
@@ -84,12 +81,6 @@ def after_call(a_turn: TurnContext, asked: ToolCallPart, status: Any = "success"
 # What is offered.
 
 
-def test_a_native_agent_is_offered_all_its_tools_as_they_are_and_may_leave_them() -> None:
-    offered = offered_in(turn())
-    assert list(offered.tools.values()) == [schema_of(one) for one in (ROLL, TOSS, SPEECH)]
-    assert offered.choice == "auto"
-
-
 def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_another_step() -> None:
     offered = offered_in(turn(HEARTBEAT, ToolRule("send_message", "exit_loop")))
     assert offered.choice == "required"
@@ -98,11 +89,6 @@ def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_anothe
         "toss": ["sides", "request_heartbeat"],
         "send_message": ["message"],
     }
-
-
-def test_a_rule_that_wants_a_call_makes_a_native_agent_call() -> None:
-    offered = offered_in(turn(NATIVE, ToolRule("toss", "run_first")))
-    assert (list(offered.tools), offered.choice) == (["toss"], "required")
 
 
 # What a reply means.
@@ -124,15 +110,6 @@ def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules(
     assert finished_calls([part for part in stored if isinstance(part, ToolReturnPart)]) == []
 
 
-def test_arguments_that_cannot_be_fixed_end_the_turn_as_an_invalid_call() -> None:
-    a_turn = turn(NATIVE, ToolRule("roll", "run_first", None, {"args": {"sides": "many"}}))
-    parsed = parsed_in(a_turn, call("roll"))
-    assert (parsed.calls, parsed.stop) == ((), "invalid_tool_call")
-    assert "does not fit its schema" in parsed.refused[0].content
-    action = next_action(a_turn, offered_in(a_turn), None, parsed, parsed.refused, NextAction())
-    assert action == NextAction("invalid_tool_call")
-
-
 def approved(a_turn: TurnContext, *calls: ToolCallPart) -> ParsedReply:
     """A reply that waited, parsed again once everything in it that waits was approved."""
     request = make.message(make.agent(), role="approval", parts=calls)
@@ -144,16 +121,6 @@ def test_what_was_approved_is_run_also_where_its_tool_needs_no_approval_any_more
     asked = replace(call("roll", sides=6), is_gated=True)
     parsed = approved(turn(), asked)
     assert [(one.call_id, one.arguments) for one in parsed.calls] == [(asked.call_id, asked.arguments)]
-
-
-def test_approval_of_one_call_lets_no_other_pass_that_nobody_was_asked_about() -> None:
-    limit = ToolRule("toss", "max_count_per_step", None, {"max_count_limit": 5})
-    a_turn = turn(NATIVE, ToolRule("roll", "requires_approval"), limit)
-    first = parsed_in(a_turn, call("roll"), call("roll"), call("toss"))
-    kept = [part for part in first.parts if isinstance(part, ToolCallPart)]
-    parsed = approved(a_turn, *kept)
-    assert [one.call_id for one in parsed.calls] == [kept[0].call_id]
-    assert [(one.call_id, one.content) for one in parsed.refused] == [(one.call_id, ONE_BY_ONE) for one in kept[1:]]
 
 
 def test_a_call_beside_an_approved_one_has_to_wait_where_its_tool_needs_approval_by_now() -> None:
@@ -200,10 +167,3 @@ def test_what_comes_after_a_call(style: str, arguments: dict[str, Any], status: 
     a_turn = turn(style)
     assert after_call(a_turn, call("roll", **arguments), status) == action
     assert a_turn.finished == [FinishedCall("roll", "six", status == "success")]
-
-
-def test_each_type_of_agent_has_its_style_and_one_without_is_refused_by_name() -> None:
-    assert not is_heartbeat(turn(NATIVE))
-    assert is_heartbeat(turn(HEARTBEAT))
-    with pytest.raises(Unsupported, match="voice_convo_agent"):
-        is_heartbeat(turn("voice_convo_agent"))

@@ -13,7 +13,7 @@ from ricordo.agents.turn import collect, run_turn
 from ricordo.agents.turn_start import LEASE
 from ricordo.app import open_runtime
 from ricordo.domain.clock import SECOND
-from ricordo.domain.event import Event, Failed, RunEnded, RunStarted, TextDelta
+from ricordo.domain.event import Event, Failed, RunEnded, RunStarted
 from ricordo.domain.message import TextPart
 from ricordo.domain.run import StopReason
 from ricordo.domain.scope import Scope
@@ -27,14 +27,6 @@ from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.seams.stage import Gate, Stage, all_events, roles, saved, soon, text_of
 from tests.seams.stores import Held, ManualClock, broken, mended
-
-
-async def test_tokens_come_as_deltas_with_the_id_of_the_message_they_become(stage: Stage, agent: str) -> None:
-    stage.lines += ["Good morning to you."]
-    events = await all_events(await stage.begin(agent, streams_tokens=True))
-    deltas = [event for event in events if isinstance(event, TextDelta)]
-    assert "".join(delta.text for delta in deltas) == "Good morning to you."
-    assert {delta.message_id for delta in deltas} == set(saved(events))
 
 
 @pytest.mark.parametrize(
@@ -121,16 +113,6 @@ async def cancelled(stage: Stage, agent: str, turn: LiveTurn) -> list[Event]:
     assert (await stage.runs(agent))[-1].status == "cancelled"
     assert stage.runtime.live == {}
     return events
-
-
-async def test_a_turn_can_be_cancelled_before_its_first_step(stage: Stage, agent: str) -> None:
-    gate = Gate()
-    stage.lines += [gate.line("Never said.")]
-    turn = await stage.begin(agent, "Stop!")
-    await soon(turn.cancel())
-    assert [run.status for run in await stage.runs(agent)] == ["cancelled"]
-    assert [message.text for message in (await stage.history(agent))[1:]] == ["Stop!"]
-    await stage.require_sound(agent)
 
 
 async def test_a_turn_can_be_cancelled_while_the_model_is_asked(stage: Stage) -> None:

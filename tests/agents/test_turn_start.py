@@ -92,18 +92,6 @@ async def test_an_unknown_agent_thread_or_model_is_refused_before_anything_is_st
     assert stage.model.requests == []
 
 
-async def test_a_repeat_by_otid_while_the_turn_runs_gets_the_same_answer(stage: Stage, agent: str) -> None:
-    gate = Gate()
-    stage.lines += [gate.line("Once.")]
-    first = await stage.begin(agent, "Say it.", otids=["a"])
-    again = await stage.begin(agent, "Say it.", otids=["a"])
-    await gate.reached()
-    gate.open()
-    one, other = await asyncio.gather(collect(first), collect(again))
-    assert (one.run, one.messages) == (other.run, other.messages)
-    assert len(await stage.runs(agent)) == len(stage.model.requests) == 1
-
-
 async def test_a_clients_retry_finds_no_run_of_another_organisation(stage: Stage, agent: str) -> None:
     stage.lines += ["Secret."]
     await stage.say(agent, body_hash="abc")

@@ -123,21 +123,6 @@ def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
     assert [message for message in plain if (message.id, message.role, len(message.parts)) not in shapes] == []
 
 
-@given(windows(), modes)
-def test_calls_that_wait_and_the_words_being_answered_stay(
-    case: tuple[list[Message], int], mode: CompactionMode
-) -> None:
-    window, keep_from = case
-    found = cut_at(window, mode, keep_from, window_tokens=4_096)
-    if found is None:
-        return
-    last_calls = next((m for m in reversed(window) if m.tool_calls or m.role == "assistant"), None)
-    if last_calls and last_calls.is_waiting and window[-1].role == "approval":
-        assert last_calls in found.kept
-    if keep_from < len(window) and window[keep_from].role == "user":
-        assert window[keep_from] in found.kept
-
-
 settled = st.one_of(
     st.builds(lambda size, role: [said(size, role)], sizes, st.sampled_from(["user", "assistant"])),
     st.builds(lambda many: exchange(*many), st.lists(sizes, min_size=1, max_size=3)),
@@ -170,20 +155,6 @@ def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_mess
     assert found.kept[1].role == "assistant"
     share = transcript_tokens(found.evicted) / transcript_tokens(window[1:])
     assert 0.2 <= share <= 0.3
-
-
-def test_more_leaves_until_what_stays_is_within_what_the_share_leaves() -> None:
-    window = [SYSTEM, *talk(90)]
-    assert transcript_tokens(window) > 18_000
-    found = cut_at(window, "sliding_window", share=0.3)
-    assert found is not None
-    assert 5_500 < transcript_tokens(found.kept) <= 7_000
-    narrower = cut_at(window, "sliding_window", share=0.3, overhead=2_000)
-    assert narrower is not None
-    assert 3_500 < transcript_tokens(narrower.kept) <= 5_000
-    doubled = cut_at(window, "sliding_window", share=0.3, percent=200)
-    assert doubled is not None
-    assert 1_900 < transcript_tokens(doubled.kept) <= 3_500
 
 
 def test_all_leaves_nothing_but_the_system_message_and_this_turn() -> None:
@@ -253,19 +224,6 @@ def test_after_a_refusal_the_same_transcript_counts_as_too_long() -> None:
     found = cut_at(window, "sliding_window", percent=percent_after_refusal(refused, 10_000, 100))
     assert found is not None
     assert transcript_tokens(found.kept) < refused * 0.56
-
-
-def test_the_estimate_of_a_window_is_made_once_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[str] = []
-
-    def count(message: Message) -> int:
-        counted.append(message.id)
-        return message_tokens(message)
-
-    monkeypatch.setattr("ricordo.memory.compaction.message_tokens", count)
-    window = [SYSTEM, *talk(50)]
-    cut_at(window, "sliding_window")
-    assert counted == [message.id for message in window]
 
 
 turns = st.lists(st.tuples(sizes, st.lists(sizes, max_size=5)), min_size=1, max_size=25)

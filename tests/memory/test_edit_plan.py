@@ -3,14 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import NotFound
-from ricordo.memory.edit_plan import _connected
-from ricordo.memory.working_memory import MemoryEdit, WorkingMemory
+from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, blocks, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
@@ -237,17 +233,6 @@ async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_us
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": TAKEN}
     assert "team" in await now(store, other)
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=10))
-def test_every_edit_is_in_just_one_group_and_groups_share_no_call_and_no_block(pairs: list[tuple[int, int]]) -> None:
-    some = [make.block(f"block-{number}") for number in range(5)]
-    edits = [MemoryEdit(str(call), some[number], replace(some[number], value="x")) for call, number in pairs]
-    groups = _connected(edits)
-    assert sorted(map(id, edits)) == sorted(id(edit) for group in groups for edit in group)
-    for of in (lambda edit: edit.call_id, lambda edit: edit.base.id):
-        seen = [one for group in groups for one in {of(edit) for edit in group}]
-        assert len(seen) == len(set(seen))
 
 
 async def test_of_two_new_labels_that_differ_in_capitals_alone_one_is_refused_and_the_rest_is_saved(

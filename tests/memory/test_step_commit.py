@@ -69,13 +69,6 @@ async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteSto
     assert (committed.results, committed.failed) == ({}, {})
 
 
-async def test_a_step_without_effects_touches_nothing(store: SqliteStore) -> None:
-    state = await agent_with(store)
-    with count_statements(store) as counted:
-        assert await save(store, state, WorkingMemory(state)) == Committed(state.blocks, ())
-    assert counted.statements == []
-
-
 async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corrected(store: SqliteStore) -> None:
     state, memory = await begin(store)
     memory.write("human", TEXT.replace("Ada", "Ada L."), "call-1")

@@ -49,14 +49,6 @@ def loads(part: ToolCallPart) -> Any:
 # --- how tools are offered ---
 
 
-def test_a_tool_is_offered_as_it_is_where_the_style_adds_nothing() -> None:
-    search = tool()
-    assert schema_for(search, PLAIN, is_terminal=False) is search
-    assert schema_for(search, BEATS, is_terminal=True) is search
-    assert schema_for(search, ToolPresentation(response_format={"type": "json_object"}), is_terminal=False) is search
-    assert schema_for(SPEECH, ToolPresentation(response_format={"type": "text"}), is_terminal=False) is SPEECH
-
-
 def test_thoughts_come_first_and_the_heartbeat_last_and_both_are_required() -> None:
     search = tool()
     parameters = schema_for(search, BOTH, is_terminal=False).parameters

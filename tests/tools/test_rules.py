@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
-from ricordo.tools.rules import Allowed, DeadEnd, FinishedCall, Rulebook, RuleOutcome
+from ricordo.tools.rules import DeadEnd, FinishedCall, Rulebook, RuleOutcome
 
 TOOLS = ("plan", "search", "write", "check", "send_message")
 
@@ -34,16 +34,6 @@ def names(book: Rulebook, *history: str, content: str = "Done.") -> tuple[str, .
 
 
 # --- what may be called ---
-
-
-def test_without_rules_everything_is_allowed_and_nothing_is_wanted() -> None:
-    book = Rulebook([], TOOLS)
-    assert book.is_empty
-    assert book.allowed([]) is book.allowed(called("plan"))
-    assert book.allowed([]) == Allowed(TOOLS)
-    assert book.outcome([], called("plan")) == RuleOutcome()
-    assert (book.before_exit([]), book.lines, book.is_ordered) == ((), (), False)
-    assert not book.terminal | book.gated
 
 
 def test_a_turn_begins_with_the_tools_that_run_first_and_then_all_are_free() -> None:
@@ -100,18 +90,6 @@ def test_the_output_of_a_tool_decides_what_comes_next() -> None:
     for expected, several in outputs.items():
         for output in several:
             assert names(book, "plan", content=output) == (expected,), output
-
-
-def test_an_output_without_a_case_lets_everything_through_unless_a_case_is_required() -> None:
-    cases = {"yes": "write"}
-    loose = Rulebook([rule("conditional", "plan", child_output_mapping=cases)], TOOLS)
-    strict = Rulebook(
-        [rule("conditional", "plan", child_output_mapping=cases, require_output_mapping=True, default_child="check")],
-        TOOLS,
-    )
-    assert loose.allowed(called("plan", content="no")) == Allowed(TOOLS)
-    with pytest.raises(DeadEnd, match=r"conditional of plan \(yes: write\)"):
-        strict.allowed(called("plan", content="no"))
 
 
 # --- values that rules fill in ---

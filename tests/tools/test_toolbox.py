@@ -214,25 +214,6 @@ async def test_a_result_over_the_tools_limit_is_cut_with_a_note() -> None:
     assert result.content.startswith('{"su... [NOTE: ')
 
 
-async def test_a_cancelled_step_is_no_result() -> None:
-    entered = asyncio.Event()
-    left = asyncio.Event()
-
-    async def sleep_long(context: ToolContext) -> None:
-        entered.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            left.set()
-
-    running = asyncio.create_task(Bench([ServerTool(sleep_long, "custom")]).run(call("sleep_long")))
-    await asyncio.wait_for(entered.wait(), LIMIT)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert left.is_set()
-
-
 async def test_an_alias_of_a_parameter_is_accepted_and_not_shown() -> None:
     tool = ServerTool(echo, "custom", aliases={"words": "text"})
     assert (await Bench([tool]).one("echo", {"words": "tea"})).content == "tea"
