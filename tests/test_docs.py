@@ -44,7 +44,7 @@ class Python:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._helper = Helper(folder, "letta_client", "letta_client.resources.agents") if CAN_FORK else None
+        self._helper = Helper("letta_client", "letta_client.resources.agents") if CAN_FORK else None
 
     def __call__(self, code: str) -> str:
         """What a program prints, which must succeed."""
@@ -61,9 +61,8 @@ class Python:
 
 
 @pytest.fixture(scope="module")
-def run_python() -> Iterator[Python]:
-    # A socket's path may have about a hundred characters, so it lies beside nothing else.
-    with tempfile.TemporaryDirectory(prefix="ricordo-ready-") as folder, closing(Python(Path(folder))) as python:
+def run_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
+    with closing(Python(tmp_path_factory.mktemp("pages"))) as python:
         yield python
 
 

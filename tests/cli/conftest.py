@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,11 +98,9 @@ def quick_command() -> Iterator[Sequence[str]]:
     if not CAN_FORK:
         yield COMMAND
         return
-    # A socket's path may have about a hundred characters, so it lies beside nothing else.
-    with tempfile.TemporaryDirectory(prefix="ricordo-ready-") as folder:
-        helper = Helper(Path(folder))
-        yield helper.command
-        helper.close()
+    helper = Helper()
+    yield helper.command
+    helper.close()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import psycopg
 from fastapi import APIRouter, Request
 from psycopg.types.string import TextLoader
@@ -23,6 +22,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.support import postgres
 from tests.support.faults_cast import TOOLS
+from tests.support.ready import Helper
 from tests.support.server_process import ServerProcess
 
 CONNECTIONS = 5  # of each server's pool
@@ -91,9 +91,9 @@ async def _note(_runtime: Runtime, job: Job, _report: Report) -> None:
 class CrashServer(ServerProcess):
     """One of the servers. `killed` tells when each of its processes was killed, in nanoseconds of the machine's clock."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], beside: ServerProcess | None) -> None:
+    def __init__(self, helper: Helper, folder: Path, environment: Mapping[str, str]) -> None:
         folder.mkdir()
-        super().__init__(folder, environment, plugin=f"{__name__}:plugin", beside=beside)
+        super().__init__(helper, folder, environment, f"{__name__}:plugin")
         self.killed: dict[int, int] = {}
 
     def kill(self) -> None:
@@ -150,21 +150,10 @@ async def opened_servers(
             address = postgres.server().new_database()
             stack.callback(postgres.server().drop, address)
             environment |= {"RICORDO_DATABASE_URL": address, "RICORDO_DATABASE_CONNECTIONS": str(CONNECTIONS)}
-        servers: list[CrashServer] = []
-        for number in range(count):
-            beside = servers[0] if servers else None
-            servers.append(CrashServer(folder / f"server-{number}", environment, beside))
-            stack.callback(servers[-1].close)
+        helper = Helper(__name__, "ricordo.llm.providers")
+        stack.callback(helper.close)
+        servers = [CrashServer(helper, folder / f"server-{number}", environment) for number in range(count)]
         tables = Tables(address or servers[0].database)
         stack.callback(tables.close)
         await asyncio.gather(*(asyncio.to_thread(server.start) for server in servers))
-        await _forget_rehearsals(servers[0].url)
         yield servers, tables
-
-
-async def _forget_rehearsals(url: str) -> None:
-    """Delete what the servers' helper did on this database to get warm."""
-    async with httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
-        for place in ("/v1/agents/", "/v1/archives/"):
-            for found in (await http.get(place)).json():
-                assert (await http.delete(f"{place}{found['id']}")).status_code in (200, 204)

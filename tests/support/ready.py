@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,11 +30,14 @@ class Helper:
     It imports `modules` too, for programs that need them.
     """
 
-    def __init__(self, folder: Path, *modules: str) -> None:
-        path = str(folder / "ready")
-        self.command = [sys.executable, "-S", "-E", __file__, path]
+    def __init__(self, *modules: str) -> None:
+        from tempfile import TemporaryDirectory  # slow, and `_ask` does without
+
+        self._folder = TemporaryDirectory(prefix="ricordo-")  # a socket's path may have about a hundred characters
+        self.path = f"{self._folder.name}/ready"
+        self.command = [sys.executable, "-S", "-E", __file__, self.path]
         with socket.socket(socket.AF_UNIX) as door:
-            door.bind(path)
+            door.bind(self.path)
             door.listen()
             # Its input ends with this process, and it ends with its input; Ctrl-C at the terminal is not for it.
             self._process = subprocess.Popen(
@@ -47,19 +51,34 @@ class Helper:
     def close(self) -> None:
         """End it, and every command that still runs."""
         self._process.communicate()
+        self._folder.cleanup()
+
+
+class Command:
+    """A process that the helper at this socket forks."""
+
+    def __init__(
+        self, path: str, arguments: list[str], folder: Path, environment: Mapping[str, str], streams: Sequence[int]
+    ) -> None:
+        self._line = socket.socket(socket.AF_UNIX)
+        self._line.connect(path)
+        order = json.dumps([arguments, str(folder), dict(environment)]).encode()
+        socket.send_fds(self._line, [len(order).to_bytes(4, "big")], streams)
+        self._line.sendall(order)
+        self.pid = int.from_bytes(self._line.recv(4), "big")
+
+    def wait(self) -> int:
+        """The exit code; minus the signal that ended it."""
+        with self._line:
+            return int.from_bytes(self._line.recv(4), "big", signed=True)
 
 
 def _ask(path: str, arguments: list[str]) -> int:
     """The process that the test started: its exit code is the command's."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(path)
-        order = json.dumps([arguments, str(Path.cwd()), dict(os.environ)]).encode()
-        socket.send_fds(line, [len(order).to_bytes(4, "big")], STREAMS)
-        line.sendall(order)
-        pid = int.from_bytes(line.recv(4), "big")
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _frame: os.kill(pid, number))
-        code = int.from_bytes(line.recv(4), "big", signed=True)
+    command = Command(path, arguments, Path.cwd(), os.environ, STREAMS)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: os.kill(command.pid, number))
+    code = command.wait()
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -111,6 +130,7 @@ def _fork(line: socket.socket, running: dict[int, socket.socket], door: socket.s
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["ricordo", *arguments]
     return list(arguments)
 
