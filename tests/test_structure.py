@@ -1,11 +1,9 @@
 """Sizes and shape of the package, held to `budgets.toml`: raising a budget needs a decision record that says what it buys."""
 
-import ast
 import re
 import subprocess
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -35,26 +33,6 @@ def folder_of(path: Path) -> str:
     return "/".join(parts[:2] if parts[:1] == ("features",) else parts[:1]) or "."
 
 
-def modules() -> dict[str, Path]:
-    return {
-        ".".join(("ricordo", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
-        for path in python_files()
-    }
-
-
-def imports_of(path: Path, known: dict[str, Path]) -> Iterator[Path]:
-    """The modules of the package that a module imports when it is imported."""
-    for node in ast.parse(path.read_text("utf-8")).body:
-        if isinstance(node, ast.Import):
-            named = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            named = [f"{node.module}.{alias.name}" for alias in node.names]
-            named = [name if name in known else node.module for name in named]
-        else:
-            continue
-        yield from (known[name] for name in named if name in known)
-
-
 def test_every_folder_and_the_whole_keep_to_their_budgets() -> None:
     """Many small files without a total made 402 of them; a sum of folders that each grew a little is read by nobody."""
     by_folder: dict[str, list[Path]] = defaultdict(list)
@@ -79,18 +57,6 @@ def test_a_folder_has_few_files_and_a_small_file_a_reason() -> None:
         if path.name not in ("__init__.py", "__main__.py") and lines_of([path]) < SMALL
     }
     assert small == set(BUDGETS["small_files"])
-
-
-def test_no_two_folders_import_each_other() -> None:
-    """Two folders that import each other are one folder, and neither can be read first."""
-    known = modules()
-    edges = {
-        (path.parent.relative_to(PACKAGE).as_posix(), target.parent.relative_to(PACKAGE).as_posix())
-        for path in python_files()
-        for target in imports_of(path, known)
-        if target.parent != path.parent and PACKAGE not in (target.parent, path.parent)
-    }
-    assert {tuple(sorted(edge)) for edge in edges if edge[::-1] in edges} == set()
 
 
 def committed() -> list[str]:
