@@ -1,47 +1,49 @@
 """Every write of memory, in core and features, goes through one function: a policy decides, a version is made, no secret is kept.
 
-A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or `tests.features.ways`. Which functions lead to the door, and
-what writes the tables, is found in the source.
+A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or to the ways below, each of which begins with a block `human`
+that holds `BEFORE`, under some policy, and does one thing to it. `test_doors` finds in the source what is missing here.
 """
 
-import ast
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard, get_args
+from typing import Any, get_args
 
 import httpx2
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import text
 
 from ricordo.domain.block import Policy
 from ricordo.domain.git_objects import blob_id
-from ricordo.domain.scope import Scope
+from ricordo.domain.remote import Access
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Forbidden
+from ricordo.features.dolt.sync import DoltRemotes
+from ricordo.features.git.sync import GitRemotes
+from ricordo.features.remotes import service as remotes
 from ricordo.features.typed_memory.client import InProcessClient
-from ricordo.features.typed_memory.user_blocks import GitUserStorage
+from ricordo.features.typed_memory.user_blocks import GitUserStorage, PendingDiffStore, UserBlockManager
 from ricordo.llm.scripted import call
 from ricordo.memory import user_memory
-from ricordo.memory.user_memory import UserMemory
+from ricordo.memory.remote_kind import RemoteKind
+from ricordo.memory.user_memory import PutOptions
+from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, versions
-from ricordo.storage.engine.repository import Page
-from ricordo.storage.engine.store import Transaction
-from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.schema.memory_tables import commits, is_in_chain
-from tests.features.ways import AFTER, BEFORE, OWNERS_WAYS, PROPOSALS_WAYS, SECRET, STORED, Scene, Way
+from ricordo.storage.engine.store import Store, Transaction
 from tests.seams.server import MODEL, ServerInThread
-from tests.support.reaching import Graph, package, sources
+from tests.support import dolt
+from tests.support.git import git
 
-# Who may write the tables of core memory, and no other module: the door, what stands behind it, and erasure, which leaves less.
-DOOR = {"storage/blocks.py", "storage/versions.py", "storage/proposals.py"}
-BESIDE = {
-    "features/git/queries.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
-    "features/erasure/queries.py",
-    "features/erasure/service.py",
-}
-_WRITERS = {"insert", "update", "delete", "setter", "Missing"}
-_TABLES = {"blocks", "commits", "blobs", "chains", "proposals"}
-
+BEFORE = "Her name is Ada."
+SECRET = "sk-1234567890abcdef1234567890abcdef"
+AFTER, STORED = f"She is Eve, {SECRET}.", "She is Eve, [secret removed: api key]."
+# What is refused with a secret in it is written without one.
+PLAIN = "She is Eve."
+PROPOSAL = {"old_string": BEFORE, "new_string": AFTER, "reasoning": "So she said."}
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 AGENTS_PATHS: dict[str, dict[str, Any]] = {
     "core_memory_append": {"label": "human", "content": AFTER},
     "core_memory_replace": {"label": "human", "old_content": BEFORE, "new_content": AFTER},
@@ -50,8 +52,8 @@ AGENTS_PATHS: dict[str, dict[str, Any]] = {
     "memory_rethink": {"label": "human", "new_memory": AFTER},
     "memory_apply_patch": {"label": "human", "patch": f"-{BEFORE}\n+{AFTER}"},
     "memory": {"command": "str_replace", "path": "/memories/human", "old_string": BEFORE, "new_string": AFTER},
-    "edit_memory_block": {"label": "human", "old_string": BEFORE, "new_string": AFTER, "reasoning": "So she said."},
-    "propose_memory_edit": {"label": "human", "old_string": BEFORE, "new_string": AFTER, "reasoning": "So she said."},
+    "edit_memory_block": {"label": "human", **PROPOSAL},
+    "propose_memory_edit": {"label": "human", **PROPOSAL},
 }
 # Other ways of a tool that is above, which need no text.
 AGENTS_OTHER_PATHS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -65,32 +67,7 @@ OWNERS_PATHS: dict[str, Callable[[httpx2.Client, str, str], httpx2.Response]] = 
         f"/v1/agents/{agent}/core-memory/blocks/human", json={"value": AFTER}
     ),
 }
-POLICIES: tuple[Policy, ...] = get_args(Policy)
-# The functions that write memory, and nothing else does.
-DOORS = {
-    *(f"storage.blocks.{name}" for name in ("insert_all", "write", "update", "remove")),
-    "features.git.adoption.adopt",
-    "storage.proposals.insert_one",
-}
-# Where a turn begins. All that its tools write is saved with the step, as the tests of each tool show.
-SAVING = "agents.step_save.save_step"
-TURNS = {
-    *("api.messages.send", "api.messages.send_async", "api.messages.stream", "api.conversations.send"),
-    *("api.conversations.compact", "api.conversations.compact_own"),
-}
-# `ricordo doctor models` runs turns in a temporary database, which is deleted at its end.
-TRIALS = {"cli.run_doctor"}
-# By the function that is called, the test that goes there.
-BLOCKS_AND_AGENTS = {
-    "api.agents.create": "test_what_begins_with_a_secret_never_had_it",
-    "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
-    "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
-    "api.blocks.modify_of_agent": "test_an_owners_write_is_a_version_whatever_the_policy",
-    "features.typed_memory.client.InProcessClient.__init__": "test_typed_memory_writes_through_the_door",
-    "features.typed_memory.client.AgentCalls.create": "test_typed_memory_writes_through_the_door",
-    "features.typed_memory.client.BlockCalls.update": "test_typed_memory_writes_through_the_door",
-    "api.blocks.delete": "test_a_block_that_is_deleted_by_its_id_leaves_a_version",
-}
+Begin = Callable[["Way", Policy], "Scene"]
 _numbers = itertools.count(1)
 
 
@@ -117,24 +94,19 @@ def require_version(server: ServerInThread, block_id: str, by: str, count: int) 
         assert chain is not None
         assert chain.files[block.label][0] == blob_id(block.value)
         assert (chain.versions, chain.head) == (count, block.head)
-        found = select(commits.c.author_kind).where(is_in_chain(commits)).order_by(commits.c.number)
-        assert [row.author_kind for row in tx.all(found, {"chain_id": chain.id})][-1] == by
+        assert history.page(tx, chain.id, limit=1)[0].author.kind == by
 
-    server.run(server.runtime.store.write(check))
+    server.write(check)
 
 
 def state_of(server: ServerInThread, block_id: str) -> tuple[str, str]:
-    block = server.run(server.runtime.store.read(lambda tx: blocks.get(tx, Scope(), block_id)))
+    block = server.read(lambda tx: blocks.get(tx, Scope(), block_id))
     return block.label, block.value
 
 
 def proposed(server: ServerInThread, block_id: str) -> list[str | None]:
-    def read(tx: Transaction) -> list[str | None]:
-        chain_id = blocks.get(tx, Scope(), block_id).chain_id
-        wanted = ProposalFilter(chain_id=chain_id, status="open")
-        return [one.value for one in proposals.page(tx, Scope(), Page(limit=9), wanted)]
-
-    return server.run(server.runtime.store.read(read))
+    found = server.read(lambda tx: proposals.waiting(tx, blocks.get(tx, Scope(), block_id).chain_id))
+    return [one.value for one in found]
 
 
 def said(http: httpx2.Client, agent: str) -> str:
@@ -218,7 +190,7 @@ def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: http
     archive = http.post("/v1/archives/", json={"name": "Notes", "embedding": "scripted/embedder"}).json()
     filed = http.post(f"/v1/archives/{archive['id']}/passages", json={"text": AFTER})
     assert filed.json()["text"] == STORED
-    rows = server.run(server.runtime.store.read(lambda tx: tx.all(text("SELECT text FROM passages"))))
+    rows = server.read(lambda tx: tx.all(text("SELECT text FROM passages")))
     assert sorted(row.text for row in rows)[:1] == [f"Again: {STORED}"]
     assert not any(SECRET in row.text for row in rows)
 
@@ -241,6 +213,189 @@ def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
     require_version(server, block.id, "user", 2)
 
 
+# --- the ways of users' own blocks ---
+
+
+@dataclass
+class Scene:
+    """A user with a block, on a server or in a storage of a program's own, and a folder to work in."""
+
+    server: ServerInThread
+    http: httpx2.Client
+    storage: GitUserStorage
+    folder: Path
+    name: str
+
+    def wait(self, work: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
+        """Do something with the store of the program's own, where no jobs come between."""
+        return self.storage._portal.call(work, self.storage._opened())
+
+    @property
+    def blocks(self) -> UserBlockManager:
+        return UserBlockManager(self.name, self.storage)
+
+    @property
+    def diffs(self) -> PendingDiffStore:
+        return PendingDiffStore(self.name, self.storage)
+
+    def send(self, method: str, path: str, body: Any = None, *, kind: str = "") -> Any:
+        """Ask for something in her memory; a text is sent as it is, as this type of content."""
+        sent = {"content": body, "headers": {"content-type": kind}} if kind else {"json": body}
+        answer = self.http.request(method, f"/users/{self.name}/{path}", **sent)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def propose(self) -> str:
+        """An agent proposes what is written; returns the proposal's id."""
+        return str(self.send("POST", "blocks/human/propose", PROPOSAL)["id"])
+
+    def propose_in_process(self) -> str:
+        return self.diffs.propose("agent-1", "human", BEFORE, AFTER, reasoning="So she said.").id
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way in: the function of the package that it enters by, what it does, and what is there then.
+
+    `after` is the text (None: no block), under `label`; `author` is whose version that is; `waits` is how many proposals wait.
+    """
+
+    enters: str
+    act: Callable[[Scene], Any]
+    after: str | None = STORED
+    label: str = "human"
+    author: str = "user"
+    waits: int = 0
+
+    @property
+    def is_in_process(self) -> bool:
+        return not self.enters.startswith(("api.", "features.git.routes."))
+
+
+def _restore(on: Scene) -> None:
+    first = on.send("GET", "blocks/human/history")[0]["sha"]
+    on.send("PUT", "blocks/human", {"body": PLAIN})
+    on.send("POST", "blocks/human/restore", {"sha": first})
+
+
+def _restore_by_id(on: Scene) -> None:
+    first = on.send("GET", "blocks/human/history")[0]["sha"]
+    on.send("PUT", "blocks/human", {"body": PLAIN})
+    block = on.server.read(lambda tx: user_memory.require(tx, user_memory.open_memory(tx, Scope(), on.name), "human"))
+    answer = on.http.post(f"/v1/blocks/{block.id}/restore", json={"sha": first})
+    assert answer.status_code == 200, answer.text
+
+
+def _restore_in_process(on: Scene) -> None:
+    first = on.blocks.get_history("human")[0]["sha"]
+    on.blocks.update_block("human", PLAIN)
+    on.blocks.restore_version("human", first)
+
+
+def _undo(on: Scene) -> None:
+    """A run of an agent edits the block, and she takes that back."""
+    run_id = f"run-{on.name}"
+    by = Actor("agent", "agent-1", "Nina")
+
+    def edit(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, Scope(), on.name)
+        block = user_memory.require(tx, owned, "human")
+        blocks.write(tx, block, PLAIN, ChangeMetadata(by, run_id=run_id, approved_by=owned.user.id))
+
+    on.server.write(edit)
+    on.send("POST", f"runs/{run_id}/undo")
+
+
+def _push(on: Scene, branch: str = "main", origin: str | None = None) -> None:
+    clone = on.folder / on.name
+    git(on.folder, "clone", "-q", origin or f"{on.server.url}/users/{on.name}/memory.git", on.name)
+    (clone / "human.md").write_text(PLAIN)
+    git(clone, "commit", "-q", "-a", "-m", "By hand")
+    git(clone, "push", "-q", "origin", f"HEAD:{branch}")
+
+
+def _followed(on: Scene, kind: RemoteKind, access: Access) -> Callable[[], object]:
+    """Add a remote and let it follow; returns what lets it follow once more."""
+    settings = Settings(data_dir=on.folder, remote_folders=str(on.folder), allow_private_remotes=True)
+    remote = on.wait(lambda store: remotes.add(store, settings, Scope(), on.name, kind, access))
+    again = partial(on.wait, lambda store: remotes.sync(store, settings, kind, remote))
+    again()
+    return again
+
+
+def _pull_from_git(on: Scene) -> None:
+    bare = str(on.folder / f"{on.name}.git")
+    follow = _followed(on, GitRemotes(), Access(bare))
+    _push(on, origin=bare)
+    follow()
+
+
+def _pull_from_dolt(on: Scene) -> None:
+    with dolt.new_place(on.folder) as place:
+        follow = _followed(on, DoltRemotes(), Access(place.address, None, place.password))
+        with dolt.at(place) as engine:
+            engine.run("UPDATE memory_blocks SET body = ? WHERE label = 'human'", AFTER)
+            dolt.commit(engine, "By hand")
+        follow()
+
+
+def _put(body: Any, kind: str = "") -> Callable[[Scene], Any]:
+    return lambda on: on.send("PUT", "blocks/human", body, kind=kind)
+
+
+def _approve(**body: str) -> Callable[[Scene], Any]:
+    return lambda on: on.send("POST", f"blocks/human/diffs/{on.propose()}/approve", body or None)
+
+
+def _decide_all(decision: str) -> Callable[[Scene], Any]:
+    return lambda on: [on.propose(), on.send("POST", f"diffs/{decision}", {"all": True})]
+
+
+def _in_process(name: str, *arguments: str) -> Callable[[Scene], Any]:
+    return lambda on: getattr(on.blocks, name)("human", *arguments)
+
+
+_BLOCKS = "features.typed_memory.user_blocks.UserBlockManager"
+_DIFFS = "features.typed_memory.user_blocks.PendingDiffStore"
+_MARKDOWN, _TOML = "update_block_from_markdown", "update_block_from_toml"
+
+OWNERS_WAYS: dict[str, Way] = {
+    "PUT as JSON": Way("api.users.put", _put({"body": AFTER})),
+    "PUT as Markdown": Way("api.users.put", _put(f"---\nblock: human\n---\n{AFTER}\n", "text/markdown")),
+    "PUT as TOML": Way("api.users.put", _put(f'block = "human"\nbody = "{AFTER}"\n', "application/toml")),
+    "PATCH of the label": Way(
+        "api.users.modify", lambda on: on.send("PATCH", "blocks/human", {"label": "person"}), BEFORE, "person"
+    ),
+    "DELETE": Way("api.users.delete", lambda on: on.send("DELETE", "blocks/human"), None),
+    "restore": Way("api.users.restore", _restore, BEFORE),
+    "restore by the block's id": Way("api.blocks.restore", _restore_by_id, BEFORE),
+    "undo of a run": Way("api.proposals.undo", _undo, BEFORE),
+    "git push": Way("features.git.routes.write", _push, PLAIN),
+    "a commit in a git remote": Way("features.git.GitPlugin.memory_remotes", _pull_from_git, PLAIN),
+    "a commit in a Dolt remote": Way("features.dolt.DoltPlugin.memory_remotes", _pull_from_dolt),
+    "update_block": Way(f"{_BLOCKS}.update_block", _in_process("update_block", AFTER)),
+    _MARKDOWN: Way(f"{_BLOCKS}.{_MARKDOWN}", _in_process(_MARKDOWN, AFTER)),
+    _TOML: Way(f"{_BLOCKS}.{_TOML}", _in_process(_TOML, f'body = "{AFTER}"')),
+    "delete_block": Way(f"{_BLOCKS}.delete_block", _in_process("delete_block"), None),
+    "restore_version": Way(f"{_BLOCKS}.restore_version", _restore_in_process, BEFORE),
+}
+# Proposing and deciding: nothing can be proposed for a block that only its owner writes.
+PROPOSALS_WAYS: dict[str, Way] = {
+    "propose": Way("api.proposals.propose", Scene.propose, BEFORE, waits=1),
+    "git push to propose/": Way("features.git.routes.write", lambda on: _push(on, "propose/x"), BEFORE, waits=1),
+    "approve": Way("api.proposals.approve", _approve(), author="agent"),
+    "approve with a text of her own": Way(
+        "api.proposals.approve", _approve(body=f"Indeed: {AFTER}"), f"Indeed: {STORED}"
+    ),
+    "approve many": Way("api.proposals.approve_many", _decide_all("approve"), author="agent"),
+    "reject many": Way("api.proposals.reject_many", _decide_all("reject"), BEFORE),
+    "PendingDiffStore.propose": Way(f"{_DIFFS}.propose", Scene.propose_in_process, BEFORE, waits=1),
+    "PendingDiffStore.approve": Way(
+        f"{_DIFFS}.approve", lambda on: on.diffs.approve(on.propose_in_process()), author="agent"
+    ),
+}
+
+
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitUserStorage]:
     """The storage of a program of one's own."""
@@ -249,133 +404,60 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitUserStorage
 
 
 @pytest.fixture
-def scene(server: ServerInThread, http: httpx2.Client, storage: GitUserStorage, tmp_path: Path) -> Callable[..., Scene]:
-    """Somebody new, with a block of this policy."""
+def begin(server: ServerInThread, http: httpx2.Client, storage: GitUserStorage, tmp_path: Path) -> Begin:
+    """Make somebody new, with a block of this policy."""
 
-    def begin(way: Way, policy: Policy) -> Scene:
-        begun = Scene(server, http, storage, tmp_path, f"ada-{next(_numbers)}", policy)
-        begun.begin(way.where)
-        return begun
+    def make(way: Way, policy: Policy) -> Scene:
+        scene = Scene(server, http, storage, tmp_path, f"ada-{next(_numbers)}")
 
-    return begin
+        def work(tx: Transaction) -> None:
+            owned = user_memory.open_memory(tx, Scope(), scene.name, makes=True)
+            user_memory.put(tx, owned, "human", BEFORE, owned.actor, PutOptions(policy=policy))
+
+        storage.write(work) if way.is_in_process else server.write(work)
+        return scene
+
+    return make
 
 
-def require_went(scene: Scene, way: Way) -> None:
-    """Check what is there after this way was gone: the text, who wrote it, and what waits."""
+def go(scene: Scene, way: Way) -> None:
+    """Go this way, and check what is there then: the text, who wrote it, and what waits."""
 
-    def read(tx: Transaction, owned: UserMemory) -> tuple[str | None, str, str, int]:
+    def read(tx: Transaction) -> tuple[str | None, int, str]:
+        owned = user_memory.open_memory(tx, Scope(), scene.name)
         block = user_memory.find(tx, owned, way.label)
         newest = history.page(tx, owned.chain.id, limit=1)[0]
         if block is not None:
             assert owned.chain.files[block.label][0] == blob_id(block.value)
         waiting = proposals.waiting(tx, owned.chain.id)
+        assert SECRET not in newest.reason
         assert not any(SECRET in (one.value or "") for one in waiting)
-        return block.value if block else None, newest.author.kind, newest.reason, len(waiting)
+        return block.value if block else None, len(waiting), newest.author.kind
 
-    text, author, reason, waiting = scene.read(way.where, read)
-    assert (text, waiting) == (way.after, way.waits)
-    assert SECRET not in reason
-    assert author == (way.author or "user")
+    way.act(scene)
+    found = scene.storage.read(read) if way.is_in_process else scene.server.read(read)
+    assert found == (way.after, way.waits, way.author)
 
 
 @pytest.mark.parametrize("name", OWNERS_WAYS)
-def test_an_owner_writes_her_memory_whatever_the_policy(scene: Callable[..., Scene], name: str) -> None:
+def test_an_owner_writes_her_memory_whatever_the_policy(begin: Begin, name: str) -> None:
     way = OWNERS_WAYS[name]
     # What takes a while is gone through with the strictest.
     for policy in POLICIES if way.enters.startswith(("api.users", "features.typed_memory.")) else ("read_only",):
-        on = scene(way, policy)
-        way.act(on)
-        require_went(on, way)
+        go(begin(way, policy), way)
 
 
 @pytest.mark.parametrize("name", PROPOSALS_WAYS)
-def test_what_is_proposed_waits_for_her_and_is_written_as_she_decides(scene: Callable[..., Scene], name: str) -> None:
+def test_what_is_proposed_waits_for_her_and_is_written_as_she_decides(begin: Begin, name: str) -> None:
     way = PROPOSALS_WAYS[name]
-    for policy in [policy for policy in POLICIES if policy != "read_only"] if "git" not in name else ("propose",):
-        on = scene(way, policy)
-        way.act(on)
-        require_went(on, way)
+    for policy in POLICIES:
+        if policy == "propose" or (policy != "read_only" and "git" not in name):
+            go(begin(way, policy), way)
 
 
-def test_nothing_can_be_proposed_for_what_only_its_owner_writes(scene: Callable[..., Scene]) -> None:
-    on = scene(PROPOSALS_WAYS["propose"], "read_only")
-    edit = {"old_string": BEFORE, "new_string": AFTER, "reasoning": "So she said."}
-    assert on.http.post(f"/users/{on.name}/blocks/human/propose", json=edit).status_code == 403
-    own = scene(PROPOSALS_WAYS["PendingDiffStore.propose"], "read_only")
+def test_nothing_can_be_proposed_for_what_only_its_owner_writes(begin: Begin) -> None:
+    on = begin(PROPOSALS_WAYS["propose"], "read_only")
+    assert on.http.post(f"/users/{on.name}/blocks/human/propose", json=PROPOSAL).status_code == 403
+    own = begin(PROPOSALS_WAYS["PendingDiffStore.propose"], "read_only")
     with pytest.raises(Forbidden):
-        own.diffs.propose("agent-1", "human", BEFORE, AFTER, reasoning="So she said.")
-
-
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    """Who names whom in the source."""
-    return package()
-
-
-def test_every_way_to_the_door_is_gone_by_a_test(graph: Graph) -> None:
-    """A new route, job or name for programs that writes memory: add it to a list, and say what it does."""
-    listed = {way.enters for way in (*OWNERS_WAYS.values(), *PROPOSALS_WAYS.values())}
-    assert graph.begins(DOORS) == listed | set(BLOCKS_AND_AGENTS) | TURNS | TRIALS
-
-
-def test_a_way_that_nobody_listed_is_found(graph: Graph) -> None:
-    new = {
-        "plugins.teach": {"memory.user_memory.put"},
-        "api.new.teach": {"memory.step_commit.commit"},
-        "api.new.read": set(),
-    }
-    more = Graph({**graph.leads_to, **new}, graph.routed | {"api.new.teach", "api.new.read"})
-    assert more.begins(DOORS) - graph.begins(DOORS) == {"plugins.teach", "api.new.teach"}
-
-
-def test_turns_write_memory_with_their_steps_alone(graph: Graph) -> None:
-    assert graph.without(SAVING).leading_to(DOORS).isdisjoint(TURNS)
-
-
-def test_the_tests_that_are_named_are_there() -> None:
-    assert set(BLOCKS_AND_AGENTS.values()) <= set(globals())
-
-
-def writers_of_memory() -> dict[str, set[str]]:
-    """By module, the tables of core memory it writes."""
-    return {path: tables for path, tree in sources().items() if (tables := _written(tree))}
-
-
-def _written(tree: ast.Module) -> set[str]:
-    names = {
-        alias.asname or alias.name: alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("tables")
-        for alias in node.names
-        if alias.name in _TABLES
-    }
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    repositories = {
-        node.targets[0].id: names[node.value.args[1].id]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _calls(node.value, "Repository")
-        if isinstance(node.value.args[1], ast.Name) and node.value.args[1].id in names
-    }
-    return {
-        names[call.args[0].id]
-        for call in calls
-        if isinstance(call.func, ast.Name) and call.func.id in _WRITERS
-        if call.args and isinstance(call.args[0], ast.Name) and call.args[0].id in names
-    } | {
-        repositories[call.func.value.id]
-        for call in calls
-        if isinstance(call.func, ast.Attribute) and call.func.attr in {"insert", "updates"}
-        if isinstance(call.func.value, ast.Name) and call.func.value.id in repositories
-    }
-
-
-def _calls(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
-
-
-def test_only_the_door_writes_the_tables_of_memory() -> None:
-    """A second way in would be one that no policy guards: take the door, or stand in this list with a reason."""
-    found = writers_of_memory()
-    assert set(found) <= DOOR | BESIDE, found
-    assert found["storage/blocks.py"] >= {"blocks"}
-    assert found["storage/versions.py"] >= {"commits", "chains"}
+        own.propose_in_process()

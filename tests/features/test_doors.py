@@ -1,4 +1,4 @@
-"""Who leads to a function: the package's source read as a graph of names, without running it.
+"""Who may write memory, found in the source: the functions that lead to the door, and the modules that write its tables.
 
 A function leads to whatever it names: what it calls, hands on or decorates with, and to all methods of a class that it makes an
 object of. What is called by way of a table, a hook or an object that was handed in is not seen; where that begins, a name that
@@ -6,13 +6,50 @@ nobody leads to is left, and so it is found as a beginning.
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
-import ricordo
+import pytest
 
+import ricordo
+from tests.features import test_write_paths
+from tests.features.test_write_paths import OWNERS_WAYS, PROPOSALS_WAYS
+
+# Who may write the tables of core memory, and no other module: the door, what stands behind it, and erasure, which leaves less.
+DOOR = {"storage/blocks.py", "storage/versions.py", "storage/proposals.py"}
+BESIDE = {
+    "features/git/queries.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
+    "features/erasure/queries.py",
+    "features/erasure/service.py",
+}
+_TABLES = "(?:blocks|commits|blobs|chains|proposals)"
+# The functions that write memory, and nothing else does.
+DOORS = {
+    *(f"storage.blocks.{name}" for name in ("insert_all", "write", "update", "remove")),
+    "features.git.adoption.adopt",
+    "storage.proposals.insert_one",
+}
+# Where a turn begins. All that its tools write is saved with the step, as the tests of each tool show.
+SAVING = "agents.step_save.save_step"
+TURNS = {
+    *("api.messages.send", "api.messages.send_async", "api.messages.stream", "api.conversations.send"),
+    *("api.conversations.compact", "api.conversations.compact_own"),
+}
+# `ricordo doctor models` runs turns in a temporary database, which is deleted at its end.
+TRIALS = {"cli.run_doctor"}
+# By the function that is called, the test that goes there.
+BLOCKS_AND_AGENTS = {
+    "api.agents.create": "test_what_begins_with_a_secret_never_had_it",
+    "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
+    "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
+    "api.blocks.modify_of_agent": "test_an_owners_write_is_a_version_whatever_the_policy",
+    "features.typed_memory.client.InProcessClient.__init__": "test_typed_memory_writes_through_the_door",
+    "features.typed_memory.client.AgentCalls.create": "test_typed_memory_writes_through_the_door",
+    "features.typed_memory.client.BlockCalls.update": "test_typed_memory_writes_through_the_door",
+    "api.blocks.delete": "test_a_block_that_is_deleted_by_its_id_leaves_a_version",
+}
 _ROOT = Path(ricordo.__file__).parent
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _OFFERED = "features.typed_memory."
@@ -53,12 +90,6 @@ class Graph:
         return (leading - named) | (leading & self.routed) | offered
 
 
-@lru_cache(maxsize=1)
-def sources() -> dict[str, ast.Module]:
-    paths = sorted(_ROOT.rglob("*.py"))
-    return {path.relative_to(_ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in paths}
-
-
 class _Package:
     """What each module's names stand for (functions, classes and modules of the package), and the functions' bodies."""
 
@@ -66,9 +97,9 @@ class _Package:
         self.known: dict[str, dict[str, str]] = {}
         self.bodies: dict[str, tuple[str, str, _Function]] = {}
         self.methods: dict[str, list[str]] = {}
-        for path, tree in sources().items():
-            if module := path.removesuffix(".py").removesuffix("/__init__").replace("/", "."):
-                self._read(module, tree)
+        for path in sorted(_ROOT.rglob("*.py")):
+            if parts := [part for part in path.relative_to(_ROOT).with_suffix("").parts if part != "__init__"]:
+                self._read(".".join(parts), ast.parse(path.read_text("utf-8")))
 
     def _read(self, module: str, tree: ast.Module) -> None:
         known = self.known[module] = dict(_imported(tree))
@@ -116,7 +147,8 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield alias.asname or alias.name, f"{home}.{alias.name}".removeprefix(".")
 
 
-def package() -> Graph:
+@pytest.fixture(scope="module")
+def graph() -> Graph:
     """The graph of the whole package."""
     found = _Package()
     routed = {
@@ -125,3 +157,43 @@ def package() -> Graph:
         if any("router." in ast.unparse(decorator) for decorator in body.decorator_list)
     }
     return Graph({name: set(found.named(name)) for name in found.bodies}, routed)
+
+
+def test_every_way_to_the_door_is_gone_by_a_test(graph: Graph) -> None:
+    """A new route, job or name for programs that writes memory: add it to a list, and say what it does."""
+    listed = {way.enters for way in (*OWNERS_WAYS.values(), *PROPOSALS_WAYS.values())}
+    assert graph.begins(DOORS) == listed | set(BLOCKS_AND_AGENTS) | TURNS | TRIALS
+
+
+def test_a_way_that_nobody_listed_is_found(graph: Graph) -> None:
+    new = {
+        "plugins.teach": {"memory.user_memory.put"},
+        "api.new.teach": {"memory.step_commit.commit"},
+        "api.new.read": set(),
+    }
+    more = Graph({**graph.leads_to, **new}, graph.routed | {"api.new.teach", "api.new.read"})
+    assert more.begins(DOORS) - graph.begins(DOORS) == {"plugins.teach", "api.new.teach"}
+
+
+def test_turns_write_memory_with_their_steps_alone(graph: Graph) -> None:
+    assert graph.without(SAVING).leading_to(DOORS).isdisjoint(TURNS)
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    assert set(BLOCKS_AND_AGENTS.values()) <= set(vars(test_write_paths))
+
+
+def test_only_the_door_writes_the_tables_of_memory() -> None:
+    """A second way in would be one that no policy guards: take the door, or stand in this list with a reason."""
+    writes = re.compile(rf"\b(?:insert|update|delete|setter|Missing)\(\s*({_TABLES})\b")
+    rows_of = re.compile(rf"\bRepository\(\s*\w+,\s*({_TABLES})\b")
+    found: dict[str, set[str]] = {}
+    for path in _ROOT.rglob("*.py"):
+        source = path.read_text("utf-8")
+        if re.search(r"^from [\w.]*tables import", source, re.MULTILINE):
+            tables = {*writes.findall(source)}
+            tables |= {*rows_of.findall(source)} if re.search(r"\.(insert|updates)\(", source) else set()
+            found |= {path.relative_to(_ROOT).as_posix(): tables} if tables else {}
+    assert set(found) <= DOOR | BESIDE, found
+    assert found["storage/blocks.py"] >= {"blocks"}
+    assert found["storage/versions.py"] >= {"commits", "chains"}
