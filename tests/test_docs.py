@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import SecretStr
@@ -30,13 +30,27 @@ from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK, MadeServer, free_port
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-README = (ROOT / "README.md").read_text()
+PAGES = {path: path.read_text() for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])}
+ALL = "\n".join(PAGES.values())
+README = PAGES[ROOT / "README.md"]
 ADDRESS = "http://127.0.0.1:8283"
+
+
+def page_text(name: str) -> str:
+    return PAGES[ROOT / "docs" / name]
 
 
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def printed(command: list[str], **how: Any) -> str:
+    """What a command prints, which must succeed."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, **how
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class Python:
@@ -51,9 +65,7 @@ class Python:
         command = self._helper.command if self._helper else [sys.executable]
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             code = f"import os; os.chdir({folder!r})\n{code}"
-            done = subprocess.run([*command, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+            return printed([*command, "-c", code])
 
     def close(self) -> None:
         if self._helper:
@@ -69,17 +81,7 @@ def run_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
 def run_shell(commands: str, folder: Path) -> str:
     """What the commands print, as a person would type them, each of which must succeed."""
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_TERMINAL_PROMPT": "0"}
-    done = subprocess.run(
-        ["bash", "-e", "-c", commands],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=folder,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed(["bash", "-e", "-c", commands], cwd=folder, env=environment)
 
 
 def test_the_readmes_conversation_is_remembered_after_a_sigkill(tmp_path: Path, run_python: Python) -> None:
@@ -124,7 +126,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
 
 def program(page: str) -> str:
     """All python of a page, as the one program that it says it is."""
-    return "\n".join(blocks((ROOT / "docs" / page).read_text(), "python"))
+    return "\n".join(blocks(page_text(page), "python"))
 
 
 def test_the_readmes_call_waits_for_approval_and_is_run_then(reader: ServerInThread, run_python: Python) -> None:
@@ -193,14 +195,14 @@ def test_what_the_page_on_streams_shows_is_what_happens(reader: ServerInThread, 
 def test_the_command_on_the_page_on_streams_prints_the_key_that_callbacks_are_signed_with(
     tmp_path: Path, run_python: Python
 ) -> None:
-    (command,) = blocks((ROOT / "docs" / "streams.md").read_text(), "console")
+    (command,) = blocks(page_text("streams.md"), "console")
     code = re.findall(r'-c "(.*)"', command)[0].replace("Path.home()", f"Path({str(tmp_path)!r})")
 
     assert run_python(code).strip() == signing_key(tmp_path / ".ricordo")
 
 
 def test_a_students_day_goes_as_its_page_tells(reader: ServerInThread, tmp_path: Path, run_python: Python) -> None:
-    day, end = (ROOT / "docs" / "a-students-day.md").read_text().split("## The end")
+    day, end = page_text("a-students-day.md").split("## The end")
     (clones,) = blocks(day, "bash")
     said = run_python("\n".join(blocks(day, "python")).replace(ADDRESS, reader.url))
 
@@ -232,7 +234,7 @@ def test_the_readmes_memory_is_put_read_and_cloned(reader: ServerInThread, tmp_p
 def test_every_page_with_python_is_run_by_a_test_here() -> None:
     """A page whose code nobody runs would rot."""
     run = set(re.findall(r'"([a-z-]+\.md)"', Path(__file__).read_text())) | {"README.md"}
-    assert {page.name for page in PAGES if blocks(page.read_text(), "python")} - run == set()
+    assert {page.name for page, text in PAGES.items() if blocks(text, "python")} - run == set()
 
 
 def test_every_route_that_is_named_exists(reader: ServerInThread) -> None:
@@ -243,21 +245,20 @@ def test_every_route_that_is_named_exists(reader: ServerInThread) -> None:
     }
     named = {
         (method, re.sub(r"\{\w+\}", "{}", path))
-        for page in PAGES
-        for method, path in re.findall(r"\b(GET|POST|PATCH|PUT|DELETE) (/v1/[\w{}/-]*)", page.read_text())
+        for method, path in re.findall(r"\b(GET|POST|PATCH|PUT|DELETE) (/v1/[\w{}/-]*)", ALL)
     }
     assert ("GET", "/v1/agents/{}/context") in named
     assert named - known == set()
 
 
 def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
-    text = (ROOT / "docs" / "agents.md").read_text()
+    text = page_text("agents.md")
     types = [name for name in get_args(AgentType) if not name.startswith("voice")]
     assert [name for name in (*types, *get_args(RuleType), *get_args(CompactionMode)) if f"`{name}`" not in text] == []
 
 
 def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None:
-    text = (ROOT / "docs" / "status.md").read_text()
+    text = page_text("status.md")
     refused = {*agents.AgentFields.unsupported, *turns.SendRequest.unsupported}
     rows = [line for line in text.splitlines() if line.startswith("|") and line.endswith("| 422 |")]
     named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
@@ -273,28 +274,24 @@ def test_the_page_on_settings_is_what_the_settings_say() -> None:
         f"| `{each.variable}` | {f'`{each.default}`' if each.default else ''} | {each.meaning} |"
         for each in listed_settings()
     ]
-    page = [line for line in (ROOT / "docs" / "settings.md").read_text().splitlines() if line.startswith("| `")]
+    page = [line for line in page_text("settings.md").splitlines() if line.startswith("| `")]
     assert page == rows, "\n".join(rows)
 
 
 def test_every_python_block_is_valid() -> None:
-    for page in PAGES:
-        for block in blocks(page.read_text(), "python"):
-            ast.parse(block)
+    for block in blocks(ALL, "python"):
+        ast.parse(block)
 
 
 def test_every_make_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z]+)", page.read_text(), re.MULTILINE)}
+    named = set(re.findall(r"(?:`|^)make ([a-z]+)", ALL, re.MULTILINE))
     assert {"run", "test"} <= named <= targets
 
 
 def test_every_command_that_is_named_exists() -> None:
-    text = "\n".join(page.read_text() for page in PAGES)
-    named = set(re.findall(r"`(?:\.venv/bin/)?ricordo ([a-z]+)", text)) | set(re.findall(r"bin/ricordo ([a-z]+)", text))
-    shown = subprocess.run(
-        [str(Path(sys.executable).with_name("ricordo")), "--help"], capture_output=True, text=True, check=True
-    ).stdout
+    named = set(re.findall(r"(?:`|bin/)ricordo ([a-z]+)", ALL))
+    shown = printed([str(Path(sys.executable).with_name("ricordo")), "--help"])
     assert named
     assert {name for name in named if not re.search(rf"\b{name}\b", shown)} == set()
 
@@ -303,7 +300,7 @@ def test_every_setting_that_is_named_exists() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     known |= {name.upper() for name in (*ProviderSettings.model_fields, *VectorSettings.model_fields)}
     known.add("RICORDO_VECTOR_PREFIX")
-    text = "\n".join(page.read_text() for page in PAGES if page.parent.name != "decisions")
+    text = "\n".join(text for page, text in PAGES.items() if page.parent.name != "decisions")
     named = set(re.findall(r"\b(?:RICORDO_[A-Z_]+[A-Z]|[A-Z]+_(?:API_KEY|BASE_URL|API_BASE))\b", text))
     assert "RICORDO_API_KEY" in named
     assert named - known == set()
@@ -311,13 +308,13 @@ def test_every_setting_that_is_named_exists() -> None:
 
 
 def test_every_hook_is_documented() -> None:
-    text = (ROOT / "docs" / "plugins.md").read_text()
+    text = page_text("plugins.md")
     assert {hook for hook in HOOKS if f"`{hook}`" not in text} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", PAGES[page])
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert missing == []
 
@@ -333,16 +330,15 @@ def test_the_house_in_the_readme_is_the_house() -> None:
     assert named == here
 
 
-def test_the_plugin_in_the_docs_works(tmp_path: Path) -> None:
-    """The example is installed as a package would be, and its tool is offered by the server."""
-    (code,) = blocks((ROOT / "docs" / "plugins.md").read_text(), "python")
+def test_the_plugin_in_the_docs_works(tmp_path: Path, run_python: Python) -> None:
+    """The example is imported as a package would be, and its tool is offered by the server."""
+    (code,) = blocks(page_text("plugins.md"), "python")
     (tmp_path / "weather.py").write_text(code)
     check = (
-        "import asyncio, sys; sys.path.insert(0, sys.argv[1])\n"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from ricordo.plugins import Plugins; from ricordo.tools.toolbox import Toolbox\n"
         "from weather import plugin\n"
         "plugins = Plugins([('weather', plugin)])\n"
         "print([tool.name for tool in Toolbox(plugins.tools())], len(plugins.routes()), len(plugins.after_turn()))"
     )
-    done = subprocess.run([sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "['forecast'] 1 1", done.stderr
+    assert run_python(check) == "['forecast'] 1 1\n"
