@@ -7,7 +7,6 @@ from typing import NamedTuple
 from ricordo.cli.client import Client, Json, any_server
 from ricordo.cli.screen import AnswerPrinter, Screen, screen, shortened
 from ricordo.errors import Invalid, NotFound, RicordoError
-from ricordo.settings import load_settings
 
 FIRST_AGENT = "ricordo"
 DEFAULT_BLOCKS = {
@@ -36,10 +35,9 @@ class Command(NamedTuple):
 
 def chat(*, agent: str | None = None, model: str | None = None, server: str | None = None) -> bool:
     """Chat until the user leaves; returns whether every message was answered. Raises RicordoError if it cannot start."""
-    settings, providers = load_settings()
     window = screen()
     starting = "No server is running, so one is started for this chat."
-    with any_server(settings, providers, server, lambda: window.quietly(starting)) as client:
+    with any_server(server, lambda _: window.quietly(starting)) as client:
         talk = Chat(client, window, _choose(client, agent, model))
         if window.is_live:
             name, handle = talk.agent["name"], talk.agent["model"]

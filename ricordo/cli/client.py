@@ -10,7 +10,7 @@ import httpx2
 from ricordo.cli.sockets import address_of
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Unavailable
 from ricordo.logs import set_up_logs
-from ricordo.settings import ProviderSettings, Settings
+from ricordo.settings import Settings, load_settings
 
 Json = dict[str, Any]
 # A silent stream still pings, so two minutes without data mean that the server is gone.
@@ -121,15 +121,14 @@ def running_server(settings: Settings, address: str | None = None) -> Iterator[C
 
 
 @contextmanager
-def any_server(
-    settings: Settings, providers: ProviderSettings, address: str | None, before_start: Callable[[], None]
-) -> Iterator[Client]:
+def any_server(address: str | None, before_start: Callable[[Settings], None]) -> Iterator[Client]:
     """Yield a client of the running server; without one, of a server that is started here and ends with the block."""
+    settings, providers = load_settings()
     with running_server(settings, address) as client:
         if client:
             yield client
             return
-    before_start()
+    before_start(settings)
     from ricordo.cli.serve import background_server  # slow to load, and needed only where no server runs
 
     with background_server(settings, providers) as own, closing(Client(own, _key_of(settings))) as client:

@@ -5,7 +5,6 @@ PostgreSQL servers may run, and a conversation in which a turn runs is left alon
 """
 
 import asyncio
-import importlib.util
 import os
 import platform
 import shutil
@@ -44,8 +43,6 @@ _SHOWN_CONVERSATIONS = 10
 LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
 _SMALL_WINDOW = 16_384  # tokens: prompt, tools and memory take a third of it
-# What a provider needs besides its key: the variable, the module, the extra that brings it.
-_EXTRAS = (("anthropic_api_key", "anthropic", "anthropic"), ("gemini_api_key", "google.genai", "google"))
 
 
 class DoctorFinding(NamedTuple):
@@ -76,7 +73,8 @@ def examine() -> Iterator[DoctorFinding]:
     yield _database(settings, database)
     yield from _conversations(settings, database)
     yield from _jobs(settings, database)
-    yield from _providers(providers)
+    named = [listed.variable for listed in listed_settings(ProviderSettings) if listed.value is not None]
+    yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
     try:
         plugins = load_plugins(FEATURES)
     except Invalid as error:
@@ -221,15 +219,6 @@ def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, b
     return QueueResponse.of(queue), database.servers > 0
 
 
-def _providers(providers: ProviderSettings) -> Iterator[DoctorFinding]:
-    named = [listed.variable for listed in listed_settings(ProviderSettings) if listed.value is not None]
-    yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
-    for variable, module, extra in _EXTRAS:
-        if getattr(providers, variable) and not _is_installed(module):
-            text = f"{variable.upper()} is set, but its extra is missing. Install it: pip install 'ricordo[{extra}]'"
-            yield _warning("providers", text)
-
-
 async def _models(settings: Settings, providers: ProviderSettings, plugins: Plugins) -> list[DoctorFinding]:
     models = open_models(settings, providers, plugins)
     try:
@@ -270,13 +259,6 @@ def _small_windows(infos: list[ModelInfo]) -> Iterator[DoctorFinding]:
     advice = f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, and set it for Ricordo too."
     if small:
         yield _warning("windows", f"small for an agent: {', '.join(small)}. {advice}")
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _size(count: float) -> str:

@@ -21,7 +21,6 @@ from ricordo.cli.screen import AnswerPrinter, Screen, Terminal, printable
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.errors import Forbidden, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.scripted import call
-from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import COMMAND, LIMIT, Shell, environment
 from tests.seams.server import MODEL, Gate, ServerInThread, serving
 
@@ -287,7 +286,7 @@ def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
                 client.agents()
 
 
-def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_place(tmp_path: Path) -> None:
+def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_place(data: Path) -> None:
     nowhere = "http://127.0.0.1:9"
     with closing(Client(nowhere)) as client:
         assert client.version() is None
@@ -296,11 +295,10 @@ def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_
     for wrong in ("127.0.0.1:8283", "http://host:port"):
         with pytest.raises(Invalid, match="is not an address of a server"):
             Client(wrong)
-    settings, providers = Settings(data_dir=tmp_path, api_key=None), ProviderSettings.model_construct()
     silent = pytest.raises(Unavailable, match=r"No server answers at http://127\.0\.0\.1:9")
-    with silent, any_server(settings, providers, nowhere, lambda: None):
+    with silent, any_server(nowhere, lambda _: None):
         pass
-    assert not list(tmp_path.iterdir())
+    assert not data.exists()
 
 
 def test_a_terminal_breaks_no_words_and_no_answer_can_steer_it(monkeypatch: pytest.MonkeyPatch) -> None:

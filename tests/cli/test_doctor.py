@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from ricordo import __version__
@@ -68,15 +67,15 @@ def test_odd_folders_for_remotes_are_warned_of(data: Path, tmp_path: Path, monke
     assert all("Choose a separate folder" in text for _, text in told[1:])
 
 
-def test_a_model_that_nobody_has_is_wrong_and_a_missing_extra_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_nobody_has_and_a_folder_that_is_a_file_are_wrong(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RICORDO_MODEL", "nobody/nothing")
-    monkeypatch.setenv("GEMINI_API_KEY", "key")
-    monkeypatch.setattr("ricordo.cli.doctor._is_installed", lambda module: module != "google.genai")
-    found = findings()
-    level, text = found["default model"]
+    level, text = findings()["default model"]
     assert (level, "Handle nobody/nothing not found" in text) == ("wrong", True)
-    level, text = found["providers"]
-    assert (level, "GEMINI_API_KEY is set" in text, "ricordo[google]" in text) == ("warning", True, True)
+    data.write_text("not a folder")
+    level, text = findings()["data folder"]
+    assert (level, "is a file" in text) == ("wrong", True)
 
 
 async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_damaged(data: Path) -> None:
@@ -92,21 +91,6 @@ async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_da
         level, text = (await found_in_thread())["database"]
         assert (level, "Restore it from a backup" in text) == ("wrong", True)
         assert file.read_bytes() == content
-
-
-def test_a_folder_that_is_a_file_is_wrong(data: Path) -> None:
-    data.write_text("not a folder")
-    level, text = findings()["data folder"]
-    assert (level, "is a file" in text) == ("wrong", True)
-
-
-def test_a_running_server_is_asked(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(data) as server:
-        level, text = findings()["database"]
-        assert (level, "in use by a running server" in text) == ("warning", True)
-        monkeypatch.setenv("RICORDO_PORT", server.url.rpartition(":")[2])
-        level, text = findings()["database"]
-    assert (level, f"version {__version__}" in text) == ("ok", True)
 
 
 async def fail_a_job(store: Store) -> None:
@@ -130,10 +114,13 @@ async def test_the_jobs_of_a_file_are_counted_and_those_of_a_server_asked_for(
     assert found["jobs"] == ("ok", "1 waiting, 0 running, 1 failed recently")
     assert found["job error"] == ("warning", "embed (1 of 1 tries): Unavailable: The service is down.")
     with serving(data, api_key="a key of its own") as server:
+        level, text = (await found_in_thread())["database"]
+        assert (level, "in use by a running server" in text) == ("warning", True)
         monkeypatch.setenv("RICORDO_PORT", server.url.rpartition(":")[2])
         assert (await found_in_thread())["jobs"][0] == "warning"  # a server says nothing without its key
         monkeypatch.setenv("RICORDO_API_KEY", "a key of its own")
         found = await found_in_thread()
+    assert (found["database"][0], f"version {__version__}" in found["database"][1]) == ("ok", True)
     assert found["jobs"][1].endswith("1 failed recently")
     assert "The service is down." in found["job error"][1]
 
@@ -145,15 +132,6 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("RICORDO_DATABASE_URL", made)
     yield made
     postgres.server().drop(made)
-
-
-async def test_the_jobs_of_a_postgresql_at_rest_are_counted_and_left_alone(data: Path, url: str) -> None:
-    await fail_a_job(open_postgres(url, backups=data))
-    with psycopg.connect(url, autocommit=True) as connection:
-        before = connection.execute("SELECT * FROM jobs ORDER BY seq").fetchall()
-        found = await found_in_thread()
-        assert found["jobs"] == ("ok", "1 waiting, 0 running, 1 failed recently")
-        assert connection.execute("SELECT * FROM jobs ORDER BY seq").fetchall() == before
 
 
 async def test_a_job_that_waits_for_long_is_a_warning_where_a_server_should_do_it(data: Path, url: str) -> None:

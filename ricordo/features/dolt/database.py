@@ -42,6 +42,17 @@ class DoltRow:
 Rows = Mapping[str, DoltRow]
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteCommit:
+    """A commit of somebody else: the user's rows before and after it, and the proposals that it merged."""
+
+    commit: str
+    message: str
+    before: Rows
+    after: Rows
+    merged: tuple[str, ...] = ()
+
+
 class DoltCommit(NamedTuple):
     """A commit of the log, or the one that a branch names."""
 
@@ -140,6 +151,20 @@ class Database:
             )
             commit = rows[0][0] if rows else None
         return found[::-1] if base is not None and commit == base else [head]
+
+    def commits_since(self, base: str | None, head: str) -> list[RemoteCommit]:
+        """What others committed from a commit on, the oldest first; what does not change the user's rows is left out."""
+        found = []
+        before = self.rows(base) if base else {}
+        for commit in self.steps(base, head):
+            after = self.rows(commit)
+            if after != before:
+                log = self.log(base, commit)
+                merged = tuple(id for one in log if (id := proposal_in(one.message)))
+                message = log[0].message.strip() if log else ""
+                found.append(RemoteCommit(commit, message, before, after, merged))
+            base, before = commit, after
+        return found
 
     def commit(self, expected: str, edit: DoltEdit, merged: DoltCommit | None = None) -> str:
         """Make the edit the next commit of `main`, as a merge of a proposal's branch where one is given; returns its hash.

@@ -2,37 +2,51 @@
 
 What is there is pulled first, then what is new here is pushed, one version after the other. No lock on the memory is kept
 meanwhile, and each step can be repeated: a commit says which version it is, and `main` must be where it was last seen.
+
+What an owner commits there becomes versions by the same functions as every write of an owner. Where the memory went on too, both
+changes stay if they are of different lines. Where they are not, what the remote held waits as a proposal of the owner: nothing is
+lost, and the memory stays what it is.
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
+from ricordo.domain.block import Block
 from ricordo.domain.git_objects import signature
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope, User
-from ricordo.domain.version import BlockVersion, Proposal
-from ricordo.errors import Invalid, RicordoError
-from ricordo.features.dolt import pull
+from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
+from ricordo.errors import Invalid, NotFound, RicordoError
 from ricordo.features.dolt.database import (
     Database,
     DoltEdit,
     DoltRow,
+    RemoteCommit,
+    Trailer,
     branch_of,
     date_of,
     proposal_message,
+    trailer_of,
     version_message,
 )
 from ricordo.features.dolt.engines import DoltAddress, Engine, open_engine, read_address
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import owner_of, require_lease, until_settled
+from ricordo.memory import approval, user_memory
+from ricordo.memory.merge import merge_lines
+from ricordo.memory.proposals import ProposalDraft, propose
+from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
 
 _PORTION = 50  # versions that are read, and then noted, at once
+_PROPOSAL = re.compile(r"proposal-[0-9a-f-]{36}")
 
 
 class DoltRemotes:
@@ -62,7 +76,7 @@ class DoltRemotes:
             done = await _DoltSync(store, database, remote, user).run()
         finally:
             await asyncio.shield(_close(opening))
-        return replace(done, last_error=await store.read(lambda tx: pull.open_conflicts(tx, remote)))
+        return replace(done, last_error=await store.read(lambda tx: open_conflicts(tx, remote)))
 
 
 def _address(access: Access, settings: Settings) -> DoltAddress:
@@ -102,27 +116,25 @@ class _DoltSync:
         return self.remote
 
     async def _pull(self) -> None:
-        seen = await asyncio.to_thread(pull.look, self._database, self.remote)
+        seen = await asyncio.to_thread(look, self._database, self.remote)
         if seen.head != self.remote.seen:
-            self.remote = await self._store.read(lambda tx: pull.caught_up(tx, self.remote, seen))
+            self.remote = await self._store.read(lambda tx: caught_up(tx, self.remote, seen))
         if seen.head != self.remote.seen:
             await self._take_over(seen.head)
             self.remote = replace(self.remote, seen=seen.head)
 
     async def _take_over(self, head: str) -> None:
         """Pull commit by commit; from one that cannot be pulled on, all in one, for it may be mended since."""
-        steps = await asyncio.to_thread(pull.steps, self._database, self.remote.seen, head)
+        steps = await asyncio.to_thread(self._database.commits_since, self.remote.seen, head)
         for number, step in enumerate(steps):
             try:
-                await self._take_step(step)
+                await self._store.write(partial(take_over, remote=self.remote, owner=self._owner, step=step))
             except RicordoError:
                 if len(steps) - number < 2:
                     raise
-                await self._take_step(replace(steps[-1], commit=head, before=step.before))
+                whole = replace(steps[-1], commit=head, before=step.before)
+                await self._store.write(partial(take_over, remote=self.remote, owner=self._owner, step=whole))
                 return
-
-    async def _take_step(self, step: pull.RemoteCommit) -> None:
-        await self._store.write(lambda tx: pull.take_over(tx, self.remote, self._owner, step))
 
     async def _push(self) -> None:
         while True:
@@ -142,7 +154,7 @@ class _DoltSync:
                 return
 
     def _note(self, tx: Transaction) -> None:
-        remotes.note(tx, replace(self.remote, last_error=pull.open_conflicts(tx, self.remote)))
+        remotes.note(tx, replace(self.remote, last_error=open_conflicts(tx, self.remote)))
 
     def _commit(self, edit: DoltEdit, last: BlockVersion) -> str:
         """Commit a version; one that approved a proposal merges its branch, while that is as it was made."""
@@ -230,3 +242,153 @@ class _DoltSync:
             block.label: DoltRow(block.title, block.value, block.schema_ref)
             for block in blocks.of_user(tx, self._scope, self._owner.id)
         }
+
+
+@dataclass(frozen=True, slots=True)
+class SeenHead:
+    """The head of `main`, and the newest commits that say they are versions of this chain, the newest version first.
+
+    `known` is the commit that was seen last, None where the history does not have it.
+    """
+
+    head: str
+    known: str | None
+    ours: tuple[tuple[str, Trailer], ...] = ()
+
+
+def look(database: Database, remote: Remote) -> SeenHead:
+    """See what came to `main` since the commit that the remote was seen at."""
+    head = database.head()
+    if head == remote.seen:
+        return SeenHead(head, head)
+    log = database.log()
+    known = remote.seen if any(commit.hash == remote.seen for commit in log) else None
+    if known is not None:
+        log = database.log(known)
+    trailers = ((commit.hash, trailer_of(commit.message)) for commit in log)
+    ours = [(hash, trailer) for hash, trailer in trailers if trailer and trailer.chain_id == remote.chain_id]
+    return SeenHead(head, known, tuple(sorted(ours, key=lambda one: -one[1].number)))
+
+
+def caught_up(tx: Transaction, remote: Remote, seen: SeenHead) -> Remote:
+    """The remote as it really is: what was pushed just before a kill counts, and what is not there any more does not."""
+    for commit, trailer in seen.ours:
+        if seen.known is not None and trailer.number < remote.followed:
+            break  # a copy that somebody made of an older one
+        found = history.page(tx, remote.chain_id, limit=1, before=trailer.number + 1)
+        if found and (found[0].number, found[0].id.hex()) == (trailer.number, trailer.version):
+            return replace(remote, seen=commit, followed=trailer.number)
+    return remote if seen.known is not None else replace(remote, seen=None, followed=0)
+
+
+def take_over(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit) -> None:
+    """Make versions of a commit, and note that it is seen, and what conflicts and waits as proposals.
+
+    Raises Invalid, TooLong where a row cannot be a block: then nothing is changed.
+    """
+    owned = user_memory.open_memory(tx, Scope(remote.organization_id), owner.id)
+    versions.lock(tx, owned.chain.id)
+    pulled = _PulledCommit(tx, owned, owner, step)
+    pulled.approve()
+    pulled.rename()
+    for label in sorted({*step.before, *step.after} - pulled.done):
+        if step.before.get(label) != step.after.get(label):
+            pulled.take(label, step.before.get(label), step.after.get(label))
+    conflicts = filter(None, (open_conflicts(tx, remote), *pulled.conflicts))
+    remotes.note(tx, replace(remote, seen=step.commit, last_error=" ".join(conflicts) or None))
+
+
+def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
+    noted = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
+    waiting = {proposal.id for proposal in proposals.waiting(tx, remote.chain_id)}
+    return noted if waiting & set(_PROPOSAL.findall(noted or "")) else None
+
+
+@dataclass(slots=True)
+class _PulledCommit:
+    """One commit on its way into the memory: `done` are the labels that are settled, `conflicts` sentences for the owner."""
+
+    tx: Transaction
+    owned: UserMemory
+    by: Actor
+    step: RemoteCommit
+    done: set[str] = field(default_factory=set)
+    conflicts: list[str] = field(default_factory=list)
+
+    def approve(self) -> None:
+        """Approve the proposals that the owner merged, each with the text that came of it."""
+        for id in self.step.merged:
+            try:
+                proposal = proposals.get(self.tx, self.owned.scope, id)
+            except NotFound:
+                continue
+            label, target = proposal.label, proposal.new_label or proposal.label
+            before, after = self.step.before.get(label), self.step.after.get(target)
+            is_open = proposal.chain_id == self.owned.chain.id and proposal.waits
+            if not is_open or (before == after and label == target):
+                continue
+            text = None if after is None else _merged(before, after, self._find(label))
+            if text is None and not (proposal.value is None and after is None):
+                continue  # it is taken as any other change
+            outcome = approval.approve(self.tx, self.owned.scope, id, self.by, body=text)
+            if isinstance(outcome, approval.Conflicted):
+                self.conflicts.append(f'"{label}": {outcome.proposal.note} It waits as {id}.')
+            self.done |= {label, target}
+
+    def rename(self) -> None:
+        """Rename the block where one row went and another came with the same text; it keeps its history."""
+        before, after = self.step.before, self.step.after
+        old = [label for label in before if label not in after and label not in self.done]
+        new = [label for label in after if label not in before and label not in self.done]
+        if len(old) != 1 or len(new) != 1 or before[old[0]].body != after[new[0]].body:
+            return
+        if self._find(old[0]) is None or self._find(new[0]) is not None:
+            return
+        user_memory.rename(self.tx, self.owned, old[0], new[0], self.by, message=self.step.message or None)
+        self.done |= {old[0], new[0]}
+        self._set(new[0], before[old[0]], after[new[0]])
+
+    def take(self, label: str, before: DoltRow | None, after: DoltRow | None) -> None:
+        """Write, make or delete one block, or note the conflict."""
+        block = self._find(label)
+        if after is None:
+            if block is not None and before is not None and block.value == before.body:
+                user_memory.delete(self.tx, self.owned, label, self.by, message=self.step.message or None)
+            elif block is not None:
+                self._propose(label, None, block)
+        elif block is None and before is not None:
+            if before.body != after.body:
+                self._propose(label, after.body, None)
+        elif (text := _merged(before, after, block)) is None:
+            self._propose(label, after.body, block)
+        else:
+            user_memory.put(self.tx, self.owned, label, text, self.by, PutOptions(message=self.step.message or None))
+            self._set(label, before, after)
+
+    def _find(self, label: str) -> Block | None:
+        return user_memory.find(self.tx, self.owned, label)
+
+    def _set(self, label: str, before: DoltRow | None, after: DoltRow) -> None:
+        changed = {
+            name: value
+            for name in ("title", "schema_ref")
+            if (value := getattr(after, name)) != getattr(before, name, None)
+        }
+        if changed:
+            user_memory.change_settings(self.tx, self.owned, label, changed, self.by, message=self.step.message or None)
+
+    def _propose(self, label: str, text: str | None, block: Block | None) -> None:
+        chain = self.owned.chain
+        if text is not None:
+            (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(text)
+        draft = ProposalDraft(chain.id, label, text, block)
+        proposal = propose(self.tx, draft, ChangeMetadata(self.by, self.step.message or f"Edit {label} at the remote"))
+        self.conflicts.append(
+            f'"{label}" changed here and at the remote in the same lines. What the remote had waits as {proposal.id}.'
+        )
+
+
+def _merged(before: DoltRow | None, after: DoltRow, block: Block | None) -> str | None:
+    if block is None or block.value == after.body:
+        return after.body
+    return merge_lines(before.body, after.body, block.value) if before else None

@@ -24,15 +24,14 @@ def forget_user(
     from ricordo.features.erasure.receipts import path_of
     from ricordo.settings import load_settings
 
-    settings, providers = load_settings()
     if not yes:
         too = ", and the agents that are theirs alone" if with_agents else ""
         what = f"Their memory with all its versions, their conversations and what was kept about them{too}"
         typer.confirm(f'Forget "{user}"? {what} are deleted. This cannot be undone.', abort=True)
-    with any_server(settings, providers, server, lambda: require_database(settings, "no user to forget")) as client:
+    with any_server(server, lambda settings: require_database(settings, "no user to forget")) as client:
         receipt = _forget(client, user, with_agents=with_agents)
     typer.echo(summary(receipt))
-    if (path := path_of(settings.data_dir, receipt["id"])).exists():
+    if (path := path_of(load_settings()[0].data_dir, receipt["id"])).exists():
         typer.echo(f"Receipt: {path}")
 
 

@@ -147,7 +147,7 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
     try:
         if address.is_folder:
             return ask(LocalGitClient(), address.address)
-        with closing(_GitConnections(address)) as connections:
+        with _GitConnections(address) as connections:
             try:
                 return ask(_http_client(address, connections), urlsplit(address.address).path)
             except Exception as error:
@@ -164,17 +164,18 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
         raise Unavailable(f"The remote could not be reached or understood ({type(error).__name__}).") from error
 
 
-class _GitConnections:
+class _GitConnections(ExitStack):
     """The connections of one exchange, each to an IP address that was checked; they are shut down where it takes too long."""
 
     def __init__(self, address: GitAddress) -> None:
+        super().__init__()
         self.is_over = False
         self._allow_private = address.allow_private
         self._sockets: list[socket] = []
-        self._opened = ExitStack()
-        self._timer = threading.Timer(_LONGEST, self._break_off)
-        self._timer.daemon = True
-        self._timer.start()
+        timer = threading.Timer(_LONGEST, self._break_off)
+        timer.daemon = True
+        timer.start()
+        self.callback(timer.cancel)
 
     def ask(self, url: str, headers: Mapping[str, str], data: Any) -> HTTPResponse:
         """The answer to a GET, or to a POST where there is data."""
@@ -182,19 +183,15 @@ class _GitConnections:
         is_tls, host = parts.scheme == "https", parts.hostname or ""
         connection = HTTPSConnection(host, parts.port) if is_tls else HTTPConnection(host, parts.port)
         opened = connect(host, connection.port, _CONNECT, allow_private=self._allow_private, setting=PRIVATE)
-        self._sockets.append(self._opened.enter_context(opened))
+        self._sockets.append(self.enter_context(opened))
         opened.settimeout(_TIMEOUT)
         if is_tls:
             opened = ssl.create_default_context().wrap_socket(opened, server_hostname=host)
-            self._sockets.append(self._opened.enter_context(opened))
+            self._sockets.append(self.enter_context(opened))
         connection.sock = opened
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
         connection.request("GET" if data is None else "POST", path, data, dict(headers))
-        return self._opened.enter_context(connection.getresponse())
-
-    def close(self) -> None:
-        self._timer.cancel()
-        self._opened.close()
+        return self.enter_context(connection.getresponse())
 
     def _break_off(self) -> None:
         self.is_over = True

@@ -8,8 +8,8 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -117,14 +117,10 @@ def _synced(client: "Client", user: str, before: Json) -> Json:
     return now
 
 
-@contextmanager
-def _client(server: str | None) -> Iterator["Client"]:
+def _client(server: str | None) -> AbstractContextManager["Client"]:
     from ricordo.cli.client import any_server, require_database
-    from ricordo.settings import load_settings
 
-    settings, providers = load_settings()
-    with any_server(settings, providers, server, lambda: require_database(settings, "no memory to sync")) as client:
-        yield client
+    return any_server(server, lambda settings: require_database(settings, "no memory to sync"))
 
 
 def _read_password() -> str:

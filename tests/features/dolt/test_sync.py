@@ -192,16 +192,6 @@ async def test_a_commit_of_the_owner_becomes_her_version_once(memory: Memory) ->
     await require_same(memory, is_pulled=True)
 
 
-async def test_changes_of_both_sides_in_different_lines_both_stay(memory: Memory) -> None:
-    await memory.put("human", "a\nb\nc\nd\ne")
-    await memory.sync()
-    change(memory, "Above", _SET, "A\nb\nc\nd\ne", "human")
-    await memory.put("human", "a\nb\nc\nd\nE")
-    assert (await memory.sync()).last_error is None
-    assert await memory.text("human") == "A\nb\nc\nd\nE"
-    await require_same(memory, is_pulled=True)
-
-
 async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(memory: Memory) -> None:
     await memory.put("human", "Likes tea")
     await memory.sync()
@@ -375,20 +365,3 @@ async def test_an_owners_commits_are_pulled_once_whatever_is_killed(
     reasons = [reason for *_, reason in await versions_of(memory)]
     assert sorted(reasons[1:]) == sorted(f"{side} {round}" for side in ("Remote", "Local") for round in range(4))
     await require_same(memory, is_pulled=True)
-
-
-async def test_a_commit_that_was_not_noted_is_found_again(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    await memory.put("human", "Ada")
-    await memory.add()
-
-    def die(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(following._DoltSync, "_note", die)
-        with pytest.raises(Killed):
-            await memory.sync()
-    assert (await memory.noted()).followed == 0
-    await memory.sync()
-    assert (await memory.noted()).followed == 1
-    await require_same(memory)

@@ -15,7 +15,6 @@ from ricordo.features.erasure.files import erase_files
 from ricordo.features.erasure.receipts import Erasure
 from ricordo.secret import Secret
 from ricordo.storage import chain_files
-from ricordo.storage.engine.store import from_json, to_json
 
 ADA = Erasure(
     id="receipt-1",
@@ -172,13 +171,6 @@ def test_a_receipt_is_stored_and_found_by_a_name_that_it_does_not_hold(tmp_path:
     # Another installation's key gives other hashes, so nobody can try names on a receipt alone.
     for other, organization in ((secret, "org-2"), (Secret(tmp_path / "b"), "org-1")):
         assert receipts.find_by_name(tmp_path, receipts.hash_of_name(other, organization, "ada lovelace")) is None
-
-
-def test_the_same_erasure_gives_the_same_receipt_also_from_its_job(tmp_path: Path) -> None:
-    one = erasure(Secret(tmp_path))
-    again = Erasure.model_validate(from_json(to_json(one.model_dump(mode="json"))))
-    assert again == one
-    assert receipts.receipt_of(Secret(tmp_path), again) == receipts.receipt_of(Secret(tmp_path), one)
 
 
 def test_a_changed_receipt_and_one_of_another_installation_are_told_apart(tmp_path: Path) -> None:

@@ -355,14 +355,3 @@ def test_a_turn_of_hers_is_cancelled_first(shared: World) -> None:
     assert ended
     assert receipt["removed"]["runs"] == 1
     assert shared.server.read(in_tables) == []
-
-
-def test_the_file_of_the_database_is_as_small_as_before_she_came(shared: World) -> None:
-    name = shared.ids["name"]
-    path = shared.server.settings.database_path
-    shared.put(f"/users/{name}/blocks/human", f"{canary('long')} " * 2_000)
-    shared.forget(name)
-    assert path.with_name(f"{path.name}-wal").stat().st_size < 1_000_000
-    with closing(sqlite3.connect(path)) as file:
-        (free,) = file.execute("PRAGMA freelist_count").fetchone()
-    assert free < 10

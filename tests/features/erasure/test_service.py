@@ -267,18 +267,6 @@ async def test_jobs_that_bring_what_is_hers_elsewhere_stop_and_leave_nothing(sta
     assert await found(stage) == []
 
 
-async def test_other_writers_wait_for_one_portion_at_most(stage: Stage) -> None:
-    await ada(stage, size=150)
-    other = await stage.agent()
-    await forget(stage.runtime, SCOPE, "ada")
-    erasing = asyncio.create_task(erase(stage))
-    stage.lines.append("ok")
-    await stage.say(other, "Hello.")
-    assert not erasing.done()
-    await asyncio.wait_for(erasing, 60)
-    assert await found(stage) == []
-
-
 async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(stage: Stage) -> None:
     user_id, _ = await ada(stage)
     agent_id = await stage.agent(("persona", "I am Nina."))

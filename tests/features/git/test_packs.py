@@ -18,7 +18,7 @@ from ricordo.features.git import objects
 from ricordo.features.git import push as pushing
 from ricordo.features.git.objects import GitObject, Lacking, git_object, read_commit, read_pack, read_tree
 from ricordo.features.git.push import Push, Refused
-from ricordo.features.git.receiver import PushCommand, PushOutcome, push_advertisement, push_report, read_push
+from ricordo.features.git.receiver import PushCommand, read_push
 from tests.support.git import WHO, commit_of, git
 
 MAIN, ONE, TWO = b"refs/heads/main", b"\x11" * 20, b"\x22" * 20
@@ -53,19 +53,6 @@ def test_a_push_is_read_and_what_is_none_is_refused() -> None:
     ):
         with pytest.raises(Invalid):
             read_push(bad)
-
-
-def test_what_there_is_and_what_became_of_a_push_is_told() -> None:
-    told = push_advertisement(ONE)
-    assert told.startswith(b"001f# service=git-receive-pack\n0000")
-    assert ONE.hex().encode() + b" refs/heads/main\0report-status side-band-64k" in told
-    assert b"0" * 40 + b" capabilities^{}\0" in push_advertisement(None)
-    outcomes = [PushOutcome(MAIN, None, ("Done.",)), PushOutcome(b"refs/tags/x", "No\n tags", ("One.", "Two."))]
-    report = line(b"unpack ok\n") + line(b"ok refs/heads/main\n") + line(b"ng refs/tags/x No tags\n") + b"0000"
-    assert push_report(outcomes, frozenset()) == report
-    told = push_report(outcomes, frozenset({b"side-band-64k"}))
-    assert told == (line(b"\2Done.\n") + line(b"\2One.\n") + line(b"\2Two.\n") + line(b"\1" + report) + b"0000")
-    assert push_report([], frozenset(), "Bad\npack") == line(b"unpack Bad pack\n") + b"0000"
 
 
 def test_a_commit_says_its_tree_parents_and_message() -> None:

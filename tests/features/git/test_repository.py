@@ -163,12 +163,6 @@ async def test_many_small_packs_become_few(store: SqliteStore, tmp_path: Path, m
     assert ids(path) == await stored_ids(store, chain)
 
 
-async def test_a_memory_without_versions_is_an_empty_repository(store: SqliteStore, tmp_path: Path) -> None:
-    chain = await a_chain(store)
-    path = await refreshed(store, tmp_path, chain.id)
-    assert (git(path, "rev-list", "--all"), fsck(path), is_damaged(path)) == ("", "", False)
-
-
 @dataclass
 class World:
     """A memory of three versions, its repository in three packs, and how often that was read."""

@@ -14,7 +14,6 @@ import pytest
 
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal
-from ricordo.features.git import objects
 from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memory, put, rename
 from ricordo.storage import blocks, history, proposals, users
 from tests.seams.server import ServerInThread, serving
@@ -311,29 +310,6 @@ def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Pa
     assert "remote: This push is longer than 1 MB, which is the most that is taken at once." in said
     assert "[remote rejected] main -> main" in said
     assert (memory.versions(), memory.server.rows()) == (before, rows)
-
-
-def test_a_push_that_unpacks_to_too_much_says_so(memory: Memory, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit(clone, "Zeros", zeros="0" * 1_000_000)
-    before, rows = memory.versions(), memory.server.rows()
-    for name, most, words in (
-        ("MOST_BYTES", 200_000, "remote: This push unpacks to more than 200000 bytes."),
-        ("MOST_OBJECTS", 2, "remote: This push holds 3 objects, of which 2 are allowed at once."),
-    ):
-        monkeypatch.setattr(objects, name, most)
-        assert words in refused(clone)
-    assert (memory.versions(), memory.server.rows()) == (before, rows)
-
-
-def test_a_tag_refuses_the_push_it_comes_with_and_says_why(memory: Memory, clone: Path) -> None:
-    before = memory.versions()
-    commit(clone, human="New")
-    git(clone, "tag", "-a", "one", "-m", "One")
-    said = refused(clone, "--follow-tags", "origin", "main")
-    assert "remote: This push holds a tag, which memory has no place for. Push branches only." in said
-    assert memory.versions() == before
-    git(clone, "push", "-q", "origin", "main")
-    assert len(memory.versions()) == len(before) + 1
 
 
 def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(memory: Memory, clone: Path, tmp_path: Path) -> None:
