@@ -43,6 +43,18 @@ def human(policy: Policy, value: str = "Ada") -> tuple[BlockSpec, ...]:
     return (BlockSpec("human", value, policy=policy),)
 
 
+async def reading(open_stage: OpenStage, *more: BlockSpec) -> tuple[Stage, str]:
+    """An agent with a guarded block that can fetch a page."""
+    stage = await open_stage(FETCH)
+    return stage, await stage.agent(blocks=(*human("guarded"), *more), tool_names=("fetch_page",))
+
+
+async def out_of_view(stage: Stage, agent: str) -> None:
+    first = [(await stage.thread(agent)).window[0]]
+    thread = conversations.default_id(agent)
+    await stage.store.write(lambda tx: conversations.save_window(tx, thread, first, "", added=0))
+
+
 async def untrusted(stage: Stage, agent: str) -> list[tuple[str, bool]]:
     return [(message.role, message.is_untrusted) for message in (await stage.history(agent))[1:]]
 
@@ -64,8 +76,7 @@ def said(text: str, **fields: Any) -> NewMessage:
 
 
 async def test_what_a_tool_brings_from_outside_makes_all_that_follows_untrusted(open_stage: OpenStage) -> None:
-    stage = await open_stage(FETCH)
-    agent = await stage.agent(blocks=human("guarded"), tool_names=("fetch_page",))
+    stage, agent = await reading(open_stage)
     stage.lines += [
         (EDIT, call("fetch_page")),
         call("memory_replace", label="human", old_string="L.", new_string="M."),
@@ -88,15 +99,12 @@ async def test_what_a_tool_brings_from_outside_makes_all_that_follows_untrusted(
 
 
 async def test_what_was_read_outside_makes_turns_untrusted_until_it_has_left_the_window(open_stage: OpenStage) -> None:
-    stage = await open_stage(FETCH)
-    agent = await stage.agent(blocks=human("guarded"), tool_names=("fetch_page",))
+    stage, agent = await reading(open_stage)
     stage.lines += [call("fetch_page"), "Read.", EDIT, "Done."]
     await stage.say(agent)
     await stage.say(agent, "And my name?")
     assert await stage.block(agent, "human") == "Ada"
-    thread = conversations.default_id(agent)
-    first = [(await stage.thread(agent)).window[0]]
-    await stage.store.write(lambda tx: conversations.save_window(tx, thread, first, "", added=0))
+    await out_of_view(stage, agent)
     stage.lines += [EDIT, "Done."]
     await stage.say(agent, "Once more.")
     assert await stage.block(agent, "human") == "Ada L."
@@ -150,13 +158,10 @@ async def test_recalled_memory_is_as_untrusted_as_its_source(stage: Stage, is_un
 
 
 async def test_what_was_said_in_an_untrusted_step_is_untrusted_when_it_is_found_again(open_stage: OpenStage) -> None:
-    stage = await open_stage(FETCH)
-    agent = await stage.agent(blocks=human("guarded"), tool_names=("fetch_page",))
+    stage, agent = await reading(open_stage)
     stage.lines += [call("fetch_page"), "The page speaks of marmalade."]
     await stage.say(agent)
-    thread = conversations.default_id(agent)
-    first = [(await stage.thread(agent)).window[0]]
-    await stage.store.write(lambda tx: conversations.save_window(tx, thread, first, "", added=0))
+    await out_of_view(stage, agent)
     stage.lines += [call("conversation_search", query="marmalade"), EDIT, "Done."]
     answer = await stage.say(agent, "What was that?")
     (found, *_) = [part for message in answer.messages for part in message.tool_returns]
@@ -166,8 +171,7 @@ async def test_what_was_said_in_an_untrusted_step_is_untrusted_when_it_is_found_
 
 
 async def test_a_passage_filed_in_an_untrusted_step_is_untrusted(open_stage: OpenStage) -> None:
-    stage = await open_stage(FETCH)
-    agent = await stage.agent(tool_names=("fetch_page",))
+    stage, agent = await reading(open_stage)
     stage.lines += [call("fetch_page"), call("archival_memory_insert", content="A page."), "Done."]
     await stage.say(agent)
     held = [archive.id for archive in (await stage.state(agent)).archives]
@@ -178,9 +182,7 @@ async def test_a_passage_filed_in_an_untrusted_step_is_untrusted(open_stage: Ope
 async def test_a_block_from_an_untrusted_step_makes_its_readers_untrusted_until_its_owner_writes(
     open_stage: OpenStage,
 ) -> None:
-    stage = await open_stage(FETCH)
-    specs = (*human("guarded"), BlockSpec("notes", ""))
-    agent = await stage.agent(blocks=specs, tool_names=("fetch_page",))
+    stage, agent = await reading(open_stage, BlockSpec("notes", ""))
     stage.lines += [call("fetch_page"), call("memory_insert", label="notes", new_string="Buy!"), "Done."]
     await stage.say(agent)
     other = await stage.agent(blocks=human("guarded"))
@@ -200,8 +202,7 @@ async def test_a_block_from_an_untrusted_step_makes_its_readers_untrusted_until_
 
 
 async def test_a_summary_of_untrusted_messages_is_untrusted(open_stage: OpenStage) -> None:
-    stage = await open_stage(FETCH)
-    agent = await stage.agent(blocks=human("guarded"), tool_names=("fetch_page",))
+    stage, agent = await reading(open_stage)
     stage.lines += [call("fetch_page"), "Read. " * 50]
     await stage.say(agent)
     for number in range(6):
@@ -360,12 +361,6 @@ def test_a_turn_of_which_a_compaction_left_nothing_quotes_nobody() -> None:
 
 
 FACT = "My grandmother Rosa taught me to bake chestnut bread every single October in Genoa."
-
-
-async def out_of_view(stage: Stage, agent: str) -> None:
-    first = [(await stage.thread(agent)).window[0]]
-    thread = conversations.default_id(agent)
-    await stage.store.write(lambda tx: conversations.save_window(tx, thread, first, "", added=0))
 
 
 async def filed_after_a_search(stage: Stage, agent: str) -> str:

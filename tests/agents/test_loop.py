@@ -13,8 +13,6 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, call
 from ricordo.prompt.transcript import has_pictures
-from ricordo.storage import agents, tools
-from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.seams.stage import Gate, Stage, faults_of, returns, roles, soon, text_of
@@ -130,23 +128,6 @@ async def decide(stage: Stage, agent: str, asked: Message, **decisions: bool) ->
     gated = [one for one in asked.tool_calls if one.is_gated]
     parts = tuple(ApprovalPart(one.call_id, decisions[one.name], None) for one in gated)
     return await soon(collect(await run_turn(stage.runtime, TurnRequest(Scope(), agent, approval=Approval(parts)))))
-
-
-async def test_a_tool_that_was_taken_away_meanwhile_does_not_spoil_what_was_decided(open_stage: OpenStage) -> None:
-    stage, agent, notes = await garden(open_stage)
-    stage.lines += [(call("sow"), call("reap"), call("water")), "Done."]
-    asked = (await stage.say(agent)).messages[-1]
-
-    def detach(tx: Transaction) -> None:
-        attached = agents.load(tx, Scope(), agent).tools
-        tools.detach(tx, agent, next(tool.id for tool in attached if tool.name == "water"))
-
-    await stage.store.write(detach)
-    answer = await decide(stage, agent, asked, sow=True, reap=False)
-    assert answer.failure is None
-    assert [status for status, _ in returns(answer)] == ["success", "error", "error"]
-    assert notes == ["sow begins", "sow ends"]
-    await stage.require_sound(agent)
 
 
 async def test_who_approves_one_call_has_not_approved_the_one_behind_it(open_stage: OpenStage) -> None:

@@ -279,33 +279,6 @@ async def test_readers_that_leave_do_not_stop_the_turn(stage: Stage, agent: str)
     await stage.require_sound(agent)
 
 
-async def test_readers_that_come_late_are_told_everything_once(stage: Stage, agent: str) -> None:
-    gates = [Gate(), Gate()]
-    stage.lines += [
-        call("conversation_search", query="one"),
-        gates[0].line(call("conversation_search", query="two")),
-        gates[1].line("Nothing."),
-    ]
-    turn = await stage.begin(agent, otids=["a"])
-    readers = [asyncio.create_task(all_events(turn))]
-    for gate in gates:
-        await gate.reached()
-        late = await stage.begin(agent, otids=["a"])
-        readers.append(asyncio.create_task(all_events(late)))
-        readers.append(asyncio.create_task(all_events(turn)))
-        await asyncio.sleep(0)
-        gate.open()
-    told = [await soon(reader) for reader in readers]
-    everything = [message.id for message in await stage.history(agent)][2:]
-    assert [saved(events) for events in told] == [everything] * 5
-    assert {type(events[0]) for events in told} == {RunStarted}
-    assert {type(events[-1]) for events in told} == {RunEnded}
-    past = await all_events(await stage.begin(agent, otids=["a"]))
-    assert saved(past) == everything
-    (tokens,) = {event.run.context_tokens for events in (*told, past) if isinstance(event := events[-1], RunEnded)}
-    assert tokens
-
-
 # Shutdown.
 
 

@@ -1,7 +1,6 @@
 """Beginning a turn: lease, repeats and what is stored before the model is asked; and when the prompt is rebuilt."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -70,26 +69,6 @@ async def test_a_lease_of_another_process_is_respected_until_it_expires(
     sent = stage.model.requests[-1].messages
     assert [message.text for message in sent if message.role == "user"] == ["Lost?", "Are you there?"]
     await stage.require_sound(agent)
-
-
-async def test_an_unknown_agent_thread_or_model_is_refused_before_anything_is_stored(stage: Stage) -> None:
-    agent, other = await stage.agent(), await stage.agent()
-    with pytest.raises(NotFound):
-        await stage.begin("agent-00000000-0000-4000-8000-000000000000")
-    with pytest.raises(NotFound):
-        await stage.begin(agent, conversation_id="conv-nowhere")
-    with pytest.raises(NotFound):
-        await stage.begin(agent, conversation_id=conversations.default_id(other))
-
-    def forget_model(tx: Transaction) -> None:
-        agents.update(tx, replace(agents.load(tx, Scope(), agent).agent, model="gone/model"))
-
-    await stage.store.write(forget_model)
-    with pytest.raises(NotFound, match="gone/model"):
-        await stage.begin(agent)
-    assert roles(await stage.history(agent)) == roles(await stage.history(other)) == "system"
-    assert await stage.runs(agent) == await stage.runs(other) == []
-    assert stage.model.requests == []
 
 
 async def test_a_clients_retry_finds_no_run_of_another_organisation(stage: Stage, agent: str) -> None:

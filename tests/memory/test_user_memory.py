@@ -11,10 +11,9 @@ import pytest
 
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import BlockVersion, ChangeMetadata
+from ricordo.domain.version import BlockVersion
 from ricordo.errors import Forbidden, Invalid, NotFound
-from ricordo.memory import approval, user_memory
-from ricordo.memory.proposals import ProposalDraft, propose
+from ricordo.memory import user_memory
 from ricordo.storage import history, users
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.schema.core_tables import users as users_table
@@ -132,27 +131,6 @@ async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_sett
     block = await found(store, "human")
     assert block
     assert (block.value, block.policy) == ("y", "guarded")
-
-
-async def test_a_proposal_of_a_new_block_is_made_when_it_is_approved(store: SqliteStore) -> None:
-    await put(store, "human", "x")
-    owned = await owned_of(store)
-    draft = ProposalDraft(owned.chain.id, "goals", "Pass maths", description="What for")
-    metadata = ChangeMetadata(TUTOR, "A goal", is_untrusted=True)
-    proposal = await store.write(lambda tx: propose(tx, draft, metadata))
-    assert await found(store, "goals") is None
-    done = await store.write(lambda tx: approval.approve(tx, Scope(), proposal.id, ADA))
-    block = await found(store, "goals")
-    assert isinstance(done, approval.Approved)
-    assert done.block == block
-    assert block
-    assert (block.value, block.policy, block.description) == ("Pass maths", "propose", "What for")
-    # The owner took it over, so it is trusted; the version says where it came from.
-    assert not block.is_untrusted
-    (version,) = await history_of(store, "goals")
-    assert (version.author, version.approved_by, version.proposal_id) == (TUTOR, "user-ada", proposal.id)
-    assert version.is_untrusted
-    assert done.proposal.result == version.id
 
 
 async def test_users_with_equal_labels_do_not_meet(store: SqliteStore) -> None:

@@ -164,38 +164,6 @@ def test_thoughts_go_back_into_the_call_they_were_about() -> None:
     assert list(loads(after.tool_calls[0])) == [THINKING, "query"]
 
 
-_value = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**53), 2**53)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
-_arguments = st.dictionaries(
-    st.text(max_size=6).filter(lambda key: key not in (THINKING, HEARTBEAT)), _value, max_size=4
-)
-
-
-@given(_arguments, st.text(), st.none() | st.booleans(), st.sampled_from([THINKS, BOTH]))
-def test_what_was_taken_apart_is_put_together_as_the_model_wrote_it(
-    arguments: dict[str, Any], thoughts: str, heartbeat: bool | None, how: ToolPresentation
-) -> None:
-    written = {THINKING: thoughts, **arguments} | ({} if heartbeat is None else {HEARTBEAT: heartbeat})
-    original = call(written)
-    taken = parse_call(original, how)
-    stored = assistant(*([ReasoningPart(taken.thoughts, native=False)] if taken.thoughts else []), taken.call)
-    (seen,) = with_thoughts([stored])
-    assert taken.thoughts == thoughts
-    assert taken.wants_heartbeat == bool(heartbeat and how.heartbeat)
-    expected = written if thoughts else {key: value for key, value in written.items() if key != THINKING}
-    assert orjson.dumps(loads(seen.tool_calls[0])) == orjson.dumps(expected)
-    assert parse_call(seen.tool_calls[0], how) == taken
-    dropped = {THINKING, HEARTBEAT} if how.heartbeat else {THINKING}
-    assert orjson.loads(taken.arguments) == {key: value for key, value in written.items() if key not in dropped}
-
-
 # --- values that rules fill in ---
 
 

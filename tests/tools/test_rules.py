@@ -262,17 +262,6 @@ def test_a_turn_that_can_no_longer_end_is_reported_with_the_rules() -> None:
         book.allowed(called("send_message", "plan"))
 
 
-def test_a_required_tool_that_is_out_of_reach_is_reported() -> None:
-    rules = [rule("required_before_exit", "write"), parent("plan", "write")]
-    book = Rulebook([*rules, rule("max_count_per_step", "plan", max_count_limit=1)], ["plan", "write", "search"])
-    lost = [*called("plan"), *called("write", is_success=False)]
-    assert names(book, "plan") == ("write",)
-    with pytest.raises(
-        DeadEnd, match=r"write must be called .* after write that is.*of plan \(write\).*required_before_exit of write"
-    ):
-        book.allowed(lost)
-
-
 # --- what the model is told ---
 
 

@@ -251,20 +251,18 @@ async def sync(store: SqliteStore, *offered: ServerTool) -> dict[str, Tool]:
     return await store.read(lambda tx: tools.by_names(tx, SCOPE, names))
 
 
-async def test_every_tool_of_the_toolbox_is_stored_as_models_see_it(store: SqliteStore) -> None:
+async def test_every_tool_of_the_toolbox_is_stored_as_models_see_it_and_a_second_start_changes_nothing(
+    store: SqliteStore,
+) -> None:
     offered = plugin.tools()
     stored = await sync(store, *offered)
+    assert await sync(store, *offered) == stored
     assert set(stored) == {tool.name for tool in offered}
     for tool in offered:
         one = stored[tool.name]
         assert schema_of(one) == tool.schema
         assert one.json_schema["name"] == tool.name
         assert (one.tool_type, one.runs_in_parallel) == (tool.tool_type, tool.runs_in_parallel)
-
-
-async def test_a_second_start_changes_nothing(store: SqliteStore) -> None:
-    first = await sync(store, *plugin.tools())
-    assert await sync(store, *plugin.tools()) == first
 
 
 async def test_a_changed_tool_keeps_its_id_and_what_people_set(store: SqliteStore) -> None:
@@ -356,25 +354,13 @@ def test_types_defaults_and_choices_come_from_the_signature_and_words_from_the_d
     }
 
 
-def test_parameters_may_have_the_names_of_schema_words() -> None:
-    def search(context: ToolContext, title: str, default: str | None = None, properties: int = 0) -> None: ...
-
-    assert ServerTool(search, "custom").schema.parameters == {
-        "type": "object",
-        "properties": {
-            "title": {"type": "string"},
-            "default": {"type": "string"},
-            "properties": {"type": "integer", "default": 0},
-        },
-        "required": ["title"],
-    }
-
-
-async def test_parameters_may_have_any_name_that_python_allows() -> None:
-    def save(context: ToolContext, copy: str, json: str, schema: str = "", model_config: str = "") -> str:
-        return copy + json + schema + model_config
+async def test_parameters_may_have_the_names_of_schema_words_and_any_that_python_allows() -> None:
+    def save(context: ToolContext, title: str, json: str, schema: str = "", model_config: str = "") -> str:
+        return title + json + schema + model_config
 
     tool = ServerTool(save, "custom")
-    assert list(tool.schema.parameters["properties"]) == ["copy", "json", "schema", "model_config"]
+    words = {"type": "string"}
+    others = {name: {"type": "string", "default": ""} for name in ("schema", "model_config")}
+    assert tool.schema.parameters["properties"] == {"title": words, "json": words, **others}
     context: Any = None
-    assert await tool.call(context, {"copy": "a", "json": "b", "schema": "c", "model_config": "d"}) == "abcd"
+    assert await tool.call(context, {"title": "a", "json": "b", "schema": "c", "model_config": "d"}) == "abcd"

@@ -8,7 +8,7 @@ from ricordo.domain.scope import Scope
 from ricordo.storage import blocks
 from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams import make
-from tests.tools.builtin.desk import BOX, Desk, desk, paper_desk
+from tests.tools.builtin.desk import Desk, desk, paper_desk
 
 TEXT = "Name: Ada\nDrink:\ttea ☕"
 ACTIVE = "and is now active in your context."
@@ -17,19 +17,6 @@ ACTIVE = "and is now active in your context."
 @pytest.fixture
 def human() -> Desk:
     return paper_desk(make.block("people/ada", TEXT), make.block("rules", "Be kind.", read_only=True))
-
-
-async def test_a_model_is_offered_every_argument_and_must_give_the_command() -> None:
-    schema = BOX.get("memory")
-    assert schema is not None
-    parameters = schema.schema.parameters
-    assert list(parameters["properties"]) == [
-        *("command", "path", "file_text", "description", "old_string", "new_string"),
-        *("insert_line", "insert_text", "old_path", "new_path"),
-    ]
-    assert parameters["required"] == ["command"]
-    assert parameters["properties"]["command"]["enum"] == ["create", "str_replace", "insert", "delete", "rename"]
-    assert all(one["description"] for one in parameters["properties"].values())
 
 
 async def test_create_makes_a_block_with_slashes_tabs_and_a_description(store: SqliteStore) -> None:

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ricordo.domain.block import Policy
 from ricordo.domain.scope import Scope
@@ -17,8 +15,6 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.tools.builtin.memory import memory_insert, memory_replace
-from ricordo.tools.toolbox import ToolContext
 from tests.seams import make
 from tests.tools.builtin.desk import Desk, desk, paper_desk
 
@@ -185,28 +181,6 @@ async def test_no_tool_writes_beyond_the_limit_or_where_it_may_not(human: Desk) 
         with_nul = {key: value.replace("x", "\0") for key, value in arguments.items()}
         told = "A memory block cannot hold NUL characters. Leave them out."
         assert await human.refused(name, label="human", **with_nul) == told
-
-
-def context(value: str) -> ToolContext:
-    one = paper_desk(make.block("human", value))
-    return ToolContext("call-1", one.state, one.memory, one.store, Scope(), one.recall)
-
-
-words = st.text(alphabet="ab \t\n☕", max_size=8)
-
-
-@given(words, words, words)
-def test_a_unique_piece_is_replaced_and_nothing_else_changes(before: str, after: str, new: str) -> None:
-    assert memory_replace(context(f"{before}X{after}"), "human", "X", new) == f"{before}{new}{after}"
-
-
-@given(st.lists(words.map(lambda word: word.replace("\n", "")), min_size=1, max_size=5), words, st.data())
-def test_inserted_lines_stand_after_the_line_that_was_named(lines: list[str], new: str, data: st.DataObject) -> None:
-    if lines == [""]:
-        lines = ["a"]
-    place = data.draw(st.integers(0, len(lines)))
-    value = memory_insert(context("\n".join(lines)), "human", new, place)
-    assert value == "\n".join([*lines[:place], new, *lines[place:]])
 
 
 async def test_being_done_with_editing_changes_nothing(human: Desk) -> None:

@@ -162,15 +162,6 @@ async def test_the_limit_is_kept_and_is_five_unless_told(nina: Desk) -> None:
     assert len(await found(nina, "tea", limit=100)) == 8
 
 
-async def test_an_unknown_role_is_refused_with_the_roles_there_are() -> None:
-    nina = paper_desk()
-    told = await nina.refused("conversation_search", query="tea", roles=["system"])
-    assert told == (
-        "The arguments of conversation_search are not right: roles.0: Input should be 'assistant', 'user' or 'tool'. "
-        "Call it again with these corrected."
-    )
-
-
 def test_a_span_is_told_in_the_largest_unit_that_fits() -> None:
     spans = {0: "0s", 59: "59s", 60: "1m", 3_599: "59m", 3_600: "1h", 86_399: "23h", 86_400: "1d", 900 * 86_400: "900d"}
     for seconds, told in {**spans, -5: "0s"}.items():
