@@ -23,10 +23,10 @@ from ricordo.search import fusion, scoring
 from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similarities
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
-from ricordo.search.partition_view import Bools, PartitionView, join_views, view_of
+from ricordo.search.partition_view import PartitionView, join_views, view_of
 from ricordo.search.reader import PartitionRow, cache_of, decoded, joined_postings, read_documents, read_index, some_of
-from ricordo.search.scoring import Integers, Posting
-from ricordo.search.vectors import Floats, Vectors, read_vectors, similarities
+from ricordo.search.scoring import Bools, Floats, Integers, Posting
+from ricordo.search.vectors import Vectors, read_vectors, similarities
 from ricordo.search.words import infix, other_forms, query_terms, related_terms
 from ricordo.search.write_buffer import ROLES, fingerprint, label_term
 from ricordo.storage.engine.store import Transaction, each

@@ -236,7 +236,7 @@ class Deletion:
         for chunk in _chunks(self.positions, VECTOR_CHUNK):
             yield partial(self._clear_vectors, chunk)
         for rows in portions(self.rows, ROWS_AT_ONCE):
-            yield partial(_delete_rows, rows)
+            yield partial(write_buffer.delete_rows, seqs=rows)
 
     def run(self, tx: Transaction, step: Step) -> bool:
         """Do one step; False, with nothing done, where the partition was rebuilt or purged meanwhile."""
@@ -292,10 +292,6 @@ class Deletion:
     def _positions_in(self, chunk: int, size: int) -> Positions:
         found: Positions = self.positions[self.positions // size == chunk] % size
         return found
-
-
-def _delete_rows(rows: Sequence[int], tx: Transaction) -> None:
-    write_buffer.delete_rows(tx, rows)
 
 
 def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ricordo.search import scoring
 from ricordo.search.reader import (
@@ -24,10 +23,9 @@ from ricordo.search.reader import (
     read_documents,
     some_of,
 )
-from ricordo.search.scoring import Posting, Spread
+from ricordo.search.scoring import Bools, Posting, Spread
 from ricordo.search.write_buffer import ROLES, BufferRow, unpack
 
-Bools = npt.NDArray[np.bool_]
 # The posting of a term that at least this share of the documents hold, as a speaker's name, is spread once and cached.
 SPREAD_SHARE = 1 / 16
 LEAST_SPREAD = 4096

@@ -86,9 +86,6 @@ _RECORDS = (
     .join(search_partitions, search_partitions.c.seq == search_documents.c.partition)
     .where(search_partitions.c.owner_id == bindparam("owner_id"))
 )
-_BUFFER = select(search_buffer.c.seq, search_buffer.c.document, search_buffer.c.data).where(
-    search_buffer.c.owner_id == bindparam("owner_id")
-)
 _OLD = "#old"
 # Before every document: the earliest time and number there are.
 _START = (-(2**63), 0)
@@ -126,7 +123,7 @@ def count_documents(tx: Transaction, owner_id: str) -> int:
 def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
     """The conversations of passages by document, as the present index has them: only there is known which were stored together.
 
-    What cannot be read is left out: an index is rebuilt when it is damaged, too. Messages have their conversations themselves.
+    What cannot be read of the documents is left out: an index is rebuilt when it is damaged, too.
     """
     from ricordo.search.reader import DOCUMENT, read_documents
 
@@ -137,14 +134,8 @@ def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
         if len(row.data) % DOCUMENT.itemsize == 0:
             records: Any = read_documents(row.data)
             found |= zip(records["number"].tolist(), records["conversation"].tolist(), strict=True)
-    for row in tx.all(_BUFFER, {"owner_id": owner_id}):
-        try:
-            waiting = write_buffer.unpack(row.seq, row.document, row.data)
-        except Exception:  # noqa: S112 - whatever damaged bytes lead to
-            continue
-        if not waiting.is_deleted:
-            found[waiting.document] = waiting.conversation
-    return found
+    waiting = write_buffer.oldest(tx, owner_id, write_buffer.count(tx, owner_id))
+    return found | {row.document: row.conversation for row in waiting if not row.is_deleted}
 
 
 def read_portion(

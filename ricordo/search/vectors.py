@@ -25,15 +25,12 @@ from ricordo.search.reader import (
     chunks_of,
     read_documents,
 )
+from ricordo.search.scoring import Bools, Floats, Integers
 from ricordo.search.vector_index import VectorRecord
 from ricordo.storage.engine.repository import Appending
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import messages, passages
 from ricordo.storage.schema.search_tables import search_documents, search_partitions, search_vectors
-
-Floats = npt.NDArray[np.float32]
-Bools = npt.NDArray[np.bool_]
-Positions = npt.NDArray[np.int64]
 
 FEW = 8192
 LOOKED_AT_AGAIN = 1000
@@ -219,7 +216,7 @@ def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[in
     return known
 
 
-def _first_look(vectors: Vectors, asked: Floats, count: int, may: Bools | None) -> Positions:
+def _first_look(vectors: Vectors, asked: Floats, count: int, may: Bools | None) -> Integers:
     assert vectors.bits is not None  # noqa: S101 - many vectors always have them
     word = _packed(asked[None, :] > 0)[0]
     half = (len(word) + 1) // 2

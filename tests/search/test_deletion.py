@@ -8,15 +8,13 @@ from sqlalchemy import text
 from ricordo.search import index
 from ricordo.search.flush import next_deletion
 from ricordo.search.index import MessageFilter, Query
-from ricordo.search.partitions import PORTION, models_of, partition_of, purge_portion
-from ricordo.search.vectors import add_vectors, next_batch
+from ricordo.search.partitions import partition_of
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.seams import make
 from tests.seams.stores import flush
 
 AGENT = make.agent(id="agent-1")
-TABLES = ("search_partitions", "search_buffer", "search_documents", "search_postings", "search_terms", "search_vectors")
 
 
 async def filled(store: SqliteStore, count: int = 40) -> list[str]:
@@ -130,41 +128,3 @@ async def test_nothing_is_written_where_the_partition_was_rebuilt_meanwhile(stor
     await store.write(lambda tx: tx.run(text("UPDATE search_partitions SET seq = seq - 1")))
     await take_out(store)
     assert await hits(store, "tea") == set(ids[3:])
-
-
-async def rows(store: SqliteStore) -> dict[str, int]:
-    """How many rows each table of the index has."""
-    counts = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS n FROM {name}" for name in TABLES)  # noqa: S608
-    return {row.name: row.n for row in await store.read(lambda tx: tx.all(text(counts)))}
-
-
-async def stored_partition(store: SqliteStore) -> str:
-    """The owner of a partition that is partly flushed, with vectors and a buffer."""
-    archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
-    new = [make.passage(archive, f"tea number {number}") for number in range(PORTION + 50)]
-    await store.write(lambda tx: index.insert_passages(tx, archive, new))
-    await store.write(lambda tx: flush(tx, archive.id, 30))
-    batch = await store.read(lambda tx: next_batch(tx, archive.id, "scripted/embedder", 10))
-    assert batch is not None
-    vectors = {number: [1.0, 0.0] for number in batch.documents if number is not None}
-    await store.write(lambda tx: add_vectors(tx, batch, vectors, 2))
-    return archive.id
-
-
-async def test_a_partition_is_purged_whole_and_in_portions_and_the_others_stay(store: SqliteStore) -> None:
-    await stored_partition(store)
-    before = await rows(store)
-    assert 0 not in before.values()
-    owner_id = await stored_partition(store)
-    assert await store.read(lambda tx: models_of(tx, owner_id)) == ["scripted/embedder"]
-
-    steps = 1
-    while await store.write(lambda tx: purge_portion(tx, owner_id)):
-        steps += 1
-        after = await rows(store)
-        assert all(before[name] <= after[name] for name in TABLES)
-
-    assert steps > len(TABLES)
-    assert await rows(store) == before
-    assert await store.read(lambda tx: models_of(tx, owner_id)) == []
-    assert not await store.write(lambda tx: purge_portion(tx, "archive-unknown"))

@@ -119,29 +119,6 @@ async def test_a_message_is_found_by_each_of_its_words_in_any_language(store: St
         assert message.id in found, message.text
 
 
-async def test_words_match_in_other_forms_and_common_words_when_nothing_else_is_asked(store: Store) -> None:
-    agent, day = (await make.stored_agent(store)).agent, 86_400_000_000
-    texts = {
-        "We talked about gardens": ("garden",),
-        "Her résumé lies here": ("RESUME", "re\u0301sume\u0301"),
-        "snake_case it was": ("snake", "what is the snake?"),
-        "It says 'AND' there": ("and there",),
-        "Green things": ("things",),
-        "Who are you": ("who are you",),
-    }
-    stored = await make.stored_messages(
-        store, *(make.message(agent, text, created_at=START + n * day) for n, text in enumerate(texts))
-    )
-    for message in stored:
-        for asked in texts[message.text]:
-            found = await store.read(lambda tx, asked=asked: message_ids(tx, asked, agent.id, 1))  # type: ignore[misc]
-            assert found == [message.id], asked
-    (both,) = await make.stored_messages(store, make.message(agent, "Green snake", created_at=START + 9 * day))
-    first, second, *_ = await store.read(lambda tx: find_messages(tx, "green snake", agent.id))
-    assert (first.document, first.relevance.fts_rank, second.relevance.fts_rank) == (both.seq, 1, 2)
-    assert first.relevance.score > second.relevance.score > 0
-
-
 async def test_a_query_without_a_word_gives_the_newest(store: Store) -> None:
     agent = (await make.stored_agent(store)).agent
     stored = await make.stored_messages(

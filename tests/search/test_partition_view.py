@@ -90,19 +90,6 @@ async def test_what_is_deleted_lays_the_partition_out_anew_once(store: Store, la
     assert await find(store, "tea", agent) == found
 
 
-async def test_several_partitions_together_are_laid_out_once_until_one_changes(store: Store, laid_out: Counted) -> None:
-    one, two = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
-    await say(store, one, "tea")
-    await say(store, two, "tea house")
-    for _ in range(2):
-        assert sorted(await find(store, "tea", one, two)) == ["tea", "tea house"]
-    assert laid_out.times == 3
-    await say(store, two, "tea pot", minute=200)
-    assert len(await find(store, "tea", one, two)) == 3
-    assert laid_out.times == 5
-    assert await find(store, "house", one) == []
-
-
 @pytest.mark.parametrize("least", [1, partition_view.LEAST_SPREAD], ids=["that many hold", "that few hold"])
 async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after_a_deletion_by_another_server(
     store: Store, monkeypatch: pytest.MonkeyPatch, least: int

@@ -16,7 +16,6 @@ from ricordo.search.words import (
     TERM_LENGTH,
     fold,
     infix,
-    language_of,
     other_forms,
     query_terms,
     related_terms,
@@ -155,20 +154,6 @@ def test_only_whole_words_are_looked_for_inside_others() -> None:
     }
     for word, part in {**parts, **dict.fromkeys(("猫が", "3.1415", "gpt4turbo", "haus", "a"))}.items():
         assert infix(word) == part, word
-
-
-def test_the_language_of_a_question_is_told_by_its_stop_words():
-    for language, texts in {
-        "en": ("Where is it?", "Kangaroo", "die hard"),
-        "de": ("Wo ist der Hund?",),
-        "fr": ("Où est-ce que tu as mis les clés ?",),
-        "es": ("¿Dónde está el perro de mi hermana?",),
-        "it": ("Dov'è il cane di mia sorella?",),
-        "pt": ("Onde está o cachorro da minha irmã?",),
-        "nl": ("Waar is de hond van mijn zus?",),
-        "ru": ("Где собака?",),
-    }.items():
-        assert {language_of(text) for text in texts} == {language}
 
 
 def test_other_forms_are_offered_where_the_stemmer_does_not_know_the_language():

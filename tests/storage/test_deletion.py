@@ -16,6 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import Conflict, NotFound
 from ricordo.search.index import insert_passages
+from ricordo.search.vectors import add_vectors, next_batch
 from ricordo.storage import agents, archives, conversations, deletion, messages, runs
 from ricordo.storage.deletion import PORTION, Kind
 from ricordo.storage.engine.repository import Page
@@ -65,6 +66,8 @@ async def stored_archive(store: SqliteStore, size: int) -> Archive:
         new = [make.passage(archive, f"tea {number}", tags=("a",)) for number in range(start, min(start + 500, size))]
         await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
     await store.write(lambda tx: flush(tx, archive.id, size // 2))
+    if batch := await store.read(lambda tx: next_batch(tx, archive.id, "scripted/embedder", 10)):
+        await store.write(lambda tx: add_vectors(tx, batch, {}, 2))
     return archive
 
 

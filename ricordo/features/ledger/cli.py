@@ -22,7 +22,6 @@ def costs(
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
     """Show how many tokens were used, and what they cost where <data>/prices.toml has prices."""
-    import asyncio
     from datetime import UTC, datetime, timedelta
 
     from ricordo.cli.client import running_server
@@ -40,7 +39,7 @@ def costs(
         if client:
             found = client.ask("GET", "/v1/ledger", query={"group_by": by, "from": first, "limit": MOST_LINES})
         else:
-            found = asyncio.run(_read(settings, by, first))
+            found = _read(settings, by, first)
     typer.echo(table(found))
 
 
@@ -64,25 +63,19 @@ def table(ledger: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-async def _read(settings: Any, by: str, first: str) -> dict[str, Any]:
-    """Read the same from the database; raises Conflict where a server has its file open after all."""
+def _read(settings: Any, by: str, first: str) -> dict[str, Any]:
+    """Read the same from the database."""
     from ricordo.domain.clock import SystemClock
     from ricordo.domain.scope import Scope
-    from ricordo.errors import NotFound
     from ricordo.features.ledger.queries import entries
     from ricordo.features.ledger.routes import LedgerParameters, LedgerResponse
     from ricordo.features.ledger.service import read_prices, settle
-    from ricordo.storage.engine.database import open_store
+    from ricordo.storage.engine.database import read_beside
 
-    if settings.postgres_url is None and not settings.database_path.exists():
-        raise NotFound(f"There is no database at {settings.database_path}, so nothing was spent.")
     query = LedgerParameters(since=first, group_by=by).query(SystemClock().now())  # type: ignore[arg-type]
     prices = read_prices(settings.data_dir)
-    store = open_store(settings)
-    try:
-        lines = settle(await store.read(lambda tx: entries(tx, Scope(), query)), prices)
-    finally:
-        await store.close()
+    with read_beside(settings) as tx:
+        lines = settle(entries(tx, Scope(), query), prices)
     return LedgerResponse.from_lines(lines, query, prices.currency if prices else None, MOST_LINES)
 
 

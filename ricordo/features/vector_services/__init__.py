@@ -16,7 +16,7 @@ class VectorServicesPlugin:
         prefix = settings.namespace_prefix
         key = settings.turbopuffer_api_key
         if key and (settings.turbopuffer_region or settings.turbopuffer_base_url):
-            address = settings.turbopuffer_base_url or TurbopufferIndex.address(settings.turbopuffer_region or "")
+            address = settings.turbopuffer_base_url or f"https://{settings.turbopuffer_region}.turbopuffer.com"
             indexes.append(TurbopufferIndex(key.get_secret_value(), address, prefix=prefix))
         key, host = settings.pinecone_api_key, settings.pinecone_index_host
         if key and host:

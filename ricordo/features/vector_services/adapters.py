@@ -3,7 +3,7 @@
 import asyncio
 import struct
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from typing import Any, TypeVar
@@ -36,11 +36,6 @@ class TurbopufferIndex(ServiceIndex):
     # The service takes far more, but a body beyond a megabyte holds up the event loop, of which the client's HTTP library warns.
     MOST_ITEMS, MOST_BYTES = 5_000, 1024 * 1024 - 16 * 1024
 
-    @staticmethod
-    def address(region: str) -> str:
-        """Where the service is for a region, as aws-us-east-1."""
-        return f"https://{region}.turbopuffer.com"
-
     async def _open(self) -> Any:
         turbopuffer = await asyncio.to_thread(shared.library, "turbopuffer", "Turbopuffer")
         async with self._request(self._timeouts.write):
@@ -68,14 +63,12 @@ class TurbopufferIndex(ServiceIndex):
 
     async def _query(
         self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
-    ) -> Any:
+    ) -> list[tuple[Any, Any]]:
         question: dict[str, Any] = {"rank_by": ("vector", "ANN", vector), "limit": limit}
         if found := [(name, self.OPERATORS[operator], value) for name, operator, value in wanted]:
             question["filters"] = ("And", found)
-        return await client.namespace(namespace).query(**question, include_attributes=False)
-
-    def _pairs(self, answer: Any) -> Iterable[tuple[Any, Any]]:
-        return ((row["id"], 1.0 - float(row["$dist"])) for row in answer.rows)
+        answer = await client.namespace(namespace).query(**question, include_attributes=False)
+        return [(row["id"], 1.0 - float(row["$dist"])) for row in answer.rows]
 
     def _require_done(self, answer: Any) -> None:
         # A change counts only where the service says so: a proxy may answer 200 to anything.
@@ -92,7 +85,7 @@ class TurbopufferIndex(ServiceIndex):
                 return self.refused(error.status_code, _body(error).get("error", ""))
             case turbopuffer.APIConnectionError():
                 return self.unreachable()
-            case turbopuffer.APIResponseValidationError() | ValueError():
+            case turbopuffer.APIResponseValidationError():
                 return self.unexpected_answer()
             case turbopuffer.TurbopufferError():
                 return self.failed(str(error))
@@ -119,7 +112,8 @@ class PineconeIndex(ServiceIndex):
     MOST_ITEMS, MOST_BYTES = 1_000, 2 * 1024 * 1024 - 64 * 1024
 
     async def _open(self) -> Any:
-        pinecone_index = await asyncio.to_thread(_index_class)
+        # Its package imports its parts when they are asked for, so the part is asked for here, in the thread.
+        pinecone_index = await asyncio.to_thread(lambda: shared.library("pinecone", "Pinecone").AsyncIndex)
         async with self._request(self._timeouts.search):
             index = pinecone_index(host=self._address, api_key=self._key, timeout=self._timeouts.write + 1)
             try:
@@ -155,13 +149,11 @@ class PineconeIndex(ServiceIndex):
 
     async def _query(
         self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
-    ) -> Any:
+    ) -> list[tuple[Any, Any]]:
         found = [{name: {self.OPERATORS[operator]: value}} for name, operator, value in wanted]
         filters = {"$and": found} if found else None
-        return await client.query(vector=vector, top_k=limit, namespace=namespace, filter=filters)
-
-    def _pairs(self, answer: Any) -> Iterable[tuple[Any, Any]]:
-        return ((match.id, match.score) for match in answer.matches)
+        answer = await client.query(vector=vector, top_k=limit, namespace=namespace, filter=filters)
+        return [(match.id, match.score) for match in answer.matches]
 
     def _is_absent(self, error: Exception) -> bool:
         said = str(getattr(error, "message", ""))
@@ -179,11 +171,6 @@ class PineconeIndex(ServiceIndex):
             case errors.PineconeError():
                 return self.failed(str(error))
         return None
-
-
-def _index_class() -> Any:
-    # Its package imports its parts when they are asked for, so the part is asked for here, in the thread.
-    return shared.library("pinecone", "Pinecone").AsyncIndex
 
 
 class QdrantIndex(ServiceIndex):
@@ -241,14 +228,12 @@ class QdrantIndex(ServiceIndex):
 
     async def _query(
         self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
-    ) -> Any:
+    ) -> list[tuple[Any, Any]]:
         asking = client.query_points(
             namespace, query=vector, query_filter=_filter(wanted), limit=limit, with_payload=False
         )
-        return await _where_it_is(client, namespace, asking)
-
-    def _pairs(self, answer: Any) -> Iterable[tuple[Any, Any]]:
-        return ((point.id, point.score) for point in answer.points)
+        answer = await _where_it_is(client, namespace, asking)
+        return [(point.id, point.score) for point in answer.points] if answer is not None else []
 
     async def _prepare(self, client: Any, collection: str, dimension: int) -> None:
         """Make the collection and its indexes, once a process; to make them again, or at the same time, is fine."""
@@ -308,8 +293,6 @@ class QdrantIndex(ServiceIndex):
                 # The client wraps what it could not send and what it could not read in one class.
                 is_answered = isinstance(error.source, ValueError)
                 return self.unexpected_answer() if is_answered else self.unreachable()
-            case ValueError() | AssertionError() | AttributeError() if not self._is_local:
-                return self.unexpected_answer()  # no JSON, or without what the client counts on
         # The local mode is an engine in this process: files, locks, arrays and SQLite fail in their own ways.
         return self.failed(f"{type(error).__name__}: {error}") if self._is_local else None
 

@@ -28,6 +28,8 @@ MOST_RESULTS = 10_000  # the most that Turbopuffer and Pinecone return for one q
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _MOST_SAID = 200
+# What a client fails with on an answer that is no JSON, or without what it counts on.
+_UNREADABLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +132,12 @@ class ServiceIndex(ABC):
         if limit < 1:
             return []
         namespace, most = namespace_of(self._prefix, partition, model), min(limit, MOST_RESULTS)
-        query = partial(self._query, namespace=namespace, vector=floats(vector), limit=most, wanted=conditions(wanted))
-        answer = await self._ask(query, seconds=self._timeouts.search)
-        if answer is None:
-            return []
-        try:
-            found = [(int(number), float(similarity)) for number, similarity in self._pairs(answer)]
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise self.unexpected_answer() from None
+
+        async def query(client: Any) -> list[tuple[int, float]]:
+            found = await self._query(client, namespace, floats(vector), most, conditions(wanted))
+            return [(int(number), float(similarity)) for number, similarity in found]
+
+        found = await self._ask(query, seconds=self._timeouts.search) or []
         return sorted(found, key=lambda one: (-one[1], one[0]))
 
     async def close(self) -> None:
@@ -213,9 +213,12 @@ class ServiceIndex(ABC):
         except Unavailable:
             raise
         except Exception as error:
-            if answer := self._translated(error):
-                raise answer from None
-            raise
+            answer = self._translated(error)
+            if answer is None and isinstance(error, _UNREADABLE):
+                answer = self.unexpected_answer()
+            if answer is None:
+                raise
+            raise answer from None
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         return await work()
@@ -238,11 +241,8 @@ class ServiceIndex(ABC):
     @abstractmethod
     async def _query(
         self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
-    ) -> Any: ...
-
-    @abstractmethod
-    def _pairs(self, answer: Any) -> Iterable[tuple[Any, Any]]:
-        """Documents and similarities in an answer to a query."""
+    ) -> list[tuple[Any, Any]]:
+        """Documents and similarities."""
 
     def _is_absent(self, _error: Exception) -> bool:
         """Whether the service says with this that it has no such namespace."""

@@ -36,15 +36,6 @@ def test_usage_is_a_share_of_each_limit_and_of_both() -> None:
     assert ContextMetrics(0, 3000, 0, 1500).persona_usage == 0.0
 
 
-@pytest.mark.parametrize(
-    ("strategy", "threshold"), [(AggressiveRotation(), 0.7), (PreservativeRotation(), 0.9), (AdaptiveRotation(), 0.8)]
-)
-def test_a_strategy_rotates_above_its_threshold_and_not_at_it(strategy: RotationStrategy, threshold: float) -> None:
-    assert strategy.threshold == threshold
-    assert not strategy.should_rotate(used(threshold))
-    assert strategy.should_rotate(used(threshold + 0.01))
-
-
 @pytest.mark.parametrize("kind", STRATEGIES)
 @given(st.one_of(st.text(), st.lists(st.text() | st.just("[TASK] x")).map("\n".join)), st.integers(0, 200))
 def test_a_compressed_text_is_never_longer_than_asked_for(kind: type[RotationStrategy], text: str, target: int) -> None:

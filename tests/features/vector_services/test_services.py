@@ -10,7 +10,7 @@ import pytest
 
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services.adapters import PineconeIndex, QdrantIndex, TurbopufferIndex
-from ricordo.features.vector_services.service import ServiceTimeouts, by_size
+from ricordo.features.vector_services.service import ServiceTimeouts
 from ricordo.search.vector_index import VectorFilter
 from tests.features.vector_services.test_vector_indexes import record, unit
 from tests.support.json_server import KEY
@@ -157,14 +157,6 @@ async def test_a_collection_that_another_server_dropped_is_made_again_with_its_i
         await found(index)
     await index.close()
     await other.close()
-
-
-def test_batches_keep_order_and_both_limits_and_what_is_too_large_goes_alone() -> None:
-    items = ["a", "b" * 50, "c" * 500, "d", "e", "f", "g"]
-    batches = list(by_size(items, 3, 60))
-    assert [item for batch in batches for item in batch] == items
-    assert [[item[0] for item in batch] for batch in batches] == [["a", "b"], ["c"], ["d", "e", "f"], ["g"]]
-    assert list(by_size([], 3, 60)) == []
 
 
 def test_a_service_is_shown_without_its_key_and_without_a_password_in_its_address() -> None:

@@ -70,17 +70,6 @@ async def agree(
     return [document for document, _ in found]
 
 
-async def test_a_document_that_is_sent_again_is_replaced_whole(index: VectorIndex) -> None:
-    old = [record(number, role="user", tags=("old",)) for number in range(1, 6)]
-    await index.upsert("agent-1", "model", old)
-    new = record(3, vector=unit(99), role="assistant")
-    await index.upsert("agent-1", "model", [new])
-    records = [one for one in old if one.document != 3] + [new]
-    await agree(index, records)
-    assert 3 not in await agree(index, records, VectorFilter(tags=("old",)))
-    assert await agree(index, records, VectorFilter(roles=("assistant",)), limit=1_000_000) == [3]
-
-
 async def test_a_space_that_was_never_written_has_nothing_and_can_be_forgotten(index: VectorIndex) -> None:
     assert await index.search("agent-none", "model", unit(1), 10, VectorFilter(roles=("user",))) == []
     await index.remove("agent-none", "model", [1, 2])
