@@ -107,8 +107,8 @@ class Librarian:
 def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[LibrarianCall]:
     """Return the words to say, or the calls to make."""
     intents = read(view.words)
-    forced = newer_name(request.forced_tool or "")
-    forced = forced if forced in view.tools else None
+    name = newer_name(request.forced_tool or "")
+    forced = name if name in view.tools else None
     planned = [] if request.tool_choice == "none" or view.made(SEND) else planned_calls(view, intents)
     if calls := [call for call in planned if forced in (None, call.tool)]:
         return calls if forced is None else calls[:1]
