@@ -66,15 +66,6 @@ async def test_servers_whose_clocks_differ_add_one_job_a_period(store: SqliteSto
     assert 5 <= len(slots) <= 6
 
 
-async def test_a_period_waits_for_the_one_before(store: SqliteStore, scope: Scope) -> None:
-    schedule = Schedule([SWEEP])
-    for second in (0, 10, 20):
-        wanted = schedule.due(START + second * SECOND)
-        await store.write(lambda tx, wanted=wanted: [jobs.add(tx, job) for job in wanted])
-        schedule.added(wanted)
-    assert len(await store.read(lambda tx: jobs.page(tx, scope, Page()))) == 1
-
-
 def test_what_could_not_be_stored_is_asked_for_again() -> None:
     schedule = Schedule([SWEEP])
     first = schedule.due(START)

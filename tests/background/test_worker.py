@@ -17,9 +17,7 @@ from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
 from ricordo.storage.engine.postgres import PostgresStore
-from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.engine.store import Transaction
 from tests.seams.jobs import LIMIT, QUICK, add, address_of, get, runtime_on, until, working
 from tests.seams.stores import ManualClock
 
@@ -67,18 +65,6 @@ async def test_a_job_that_is_added_runs_at_once(store: SqliteStore, database: st
     assert done.started_at
     assert done.ended_at
     assert done.started_at < done.ended_at
-
-
-async def test_a_job_of_a_transaction_that_fails_was_never_there(store: SqliteStore, tmp_path: Path) -> None:
-    def add_and_fail(tx: Transaction) -> None:
-        jobs.add(tx, Job("work", Scope().organization_id))
-        raise Invalid("no")
-
-    async with working(store, tmp_path, JobHandler("work", nothing)):
-        with pytest.raises(Invalid):
-            await store.write(add_and_fail)
-        done = await until(store, await add(store))
-    assert await store.read(lambda tx: jobs.page(tx, Scope(), Page())) == [done]
 
 
 async def test_four_jobs_run_side_by_side_and_the_fifth_waits(store: SqliteStore, tmp_path: Path) -> None:

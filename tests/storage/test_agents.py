@@ -81,31 +81,6 @@ async def test_another_organizations_agent_is_not_found(store: SqliteStore) -> N
     assert await store.read(lambda tx: agents.count(tx, ELSEWHERE)) == 0
 
 
-async def test_an_update_stores_every_changed_field_and_nothing_of_others(store: SqliteStore, scope: Scope) -> None:
-    state, other = await make.stored_agent(store, tags=["old"]), await make.stored_agent(store, tags=["old"])
-    changed = replace(
-        state.agent,
-        name="New",
-        system="Be brief.",
-        model="scripted/other",
-        model_settings=ModelSettings(max_output_tokens=9),
-        tool_rules=(ToolRule("x", "exit_loop"),),
-        metadata={"a": 1},
-        timezone="Asia/Tokyo",
-        hidden=True,
-        updated_by="user-2",
-        updated_at=state.agent.updated_at + 5,
-    )
-    await store.write(lambda tx: agents.update(tx, changed))
-    after = await store.read(lambda tx: agents.load_whole(tx, scope, state.agent.id))
-    assert (after.agent, after.tags) == (changed, ("old",))
-    await store.write(lambda tx: agents.update(tx, changed, ["new", "er"]))
-    assert (await store.read(lambda tx: agents.load_whole(tx, scope, state.agent.id))).tags == ("er", "new")
-    await store.write(lambda tx: agents.update(tx, changed, []))
-    assert (await store.read(lambda tx: agents.load_whole(tx, scope, state.agent.id))).tags == ()
-    assert await store.read(lambda tx: agents.load_whole(tx, scope, other.agent.id)) == other
-
-
 async def test_a_page_is_filtered_by_tags_name_block_and_columns(store: SqliteStore, scope: Scope) -> None:
     one = (await make.stored_agent(store, make.agent("Ännä Ann_1"), tags=["a", "b"])).agent
     two = (await make.stored_agent(store, make.agent("annX1", hidden=True), tags=["b"])).agent

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -46,25 +45,6 @@ async def test_an_archive_and_its_passages_read_back_as_they_were_written(store:
     await store.write(work)
 
 
-async def test_a_page_holds_the_passages_of_these_archives_filtered_by_a_piece_of_text(store: SqliteStore) -> None:
-    agent = (await make.stored_agent(store)).agent
-    one = await make.stored_archive(store, agent, "100% Ärger", "1000 tears")
-    two = await make.stored_archive(store, agent, "100% tea")
-    other = await make.stored_archive(store, agent, "100% tea")
-
-    async def found(piece: str | None) -> list[str]:
-        ids, wanted = [one.id, two.id], Page(order="asc")
-        page = await store.read(lambda tx: archives.page_of_passages(tx, ids, wanted, search_text=piece))
-        assert other.id not in {passage.archive_id for passage in page}
-        return [passage.text for passage in page]
-
-    assert await found(None) == ["100% Ärger", "1000 tears", "100% tea"]
-    assert await found("100% ") == ["100% Ärger", "100% tea"]
-    assert await found("TEA") == ["1000 tears", "100% tea"]
-    assert await found("Ärg") == ["100% Ärger"]
-    assert await store.read(lambda tx: archives.page_of_passages(tx, [], Page())) == []
-
-
 async def test_only_passages_of_the_agents_own_archives_can_be_deleted(store: SqliteStore, scope: Scope) -> None:
     agent = (await make.stored_agent(store)).agent
     mine, other = await make.stored_archive(store, agent, "mine"), await make.stored_archive(store, agent, "other")
@@ -95,26 +75,6 @@ async def test_nothing_is_filed_in_an_archive_that_is_gone(store: SqliteStore, s
     with pytest.raises(NotFound, match=f"Archive with ID {archive.id} not found"):
         await store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive)]))
     assert await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page())) == []
-
-
-async def test_archives_are_listed_by_name_and_by_agent(store: SqliteStore, scope: Scope) -> None:
-    agent = (await make.stored_agent(store)).agent
-    mine = await make.stored_archive(store, agent, name="Notes")
-    loose = make.archive("Notes")
-    await store.write(lambda tx: archives.insert_one(tx, loose))
-
-    async def listed(**wanted: Any) -> list[str]:
-        page = await store.read(lambda tx: archives.page(tx, scope, Page(order="asc"), **wanted))
-        return [archive.id for archive in page]
-
-    assert await listed() == await listed(name="Notes") == [mine.id, loose.id]
-    assert await listed(agent_id=agent.id) == [mine.id]
-    assert await listed(name="notes") == await listed(agent_id="agent-unknown") == []
-    assert await store.read(lambda tx: archives.ids(tx, scope)) == [mine.id, loose.id]
-    other = Scope(organization_id="org-2")
-    assert await store.read(lambda tx: archives.page(tx, other, Page())) == []
-    with pytest.raises(NotFound):
-        await store.read(lambda tx: archives.get(tx, other, mine.id))
 
 
 @given(st.lists(st.lists(st.frozensets(st.sampled_from("abc")), max_size=3), max_size=6), st.randoms())

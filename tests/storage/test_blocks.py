@@ -100,15 +100,6 @@ async def test_an_update_replaces_tags_and_takes_attachments_to_the_new_label(st
         await store.write(lambda tx: blocks.attach(tx, agent.id, [second]))
 
 
-async def test_an_agent_sees_its_blocks_in_the_order_of_attachment_each_label_once(store: SqliteStore) -> None:
-    one, two, double = await make.stored_blocks(store, make.block("one"), make.block("two"), make.block("one"))
-    agent = (await make.stored_agent(store)).agent
-    await store.write(lambda tx: blocks.attach(tx, agent.id, [two, one]))
-    with pytest.raises(Collision):
-        await store.write(lambda tx: blocks.attach(tx, agent.id, [double]))
-    assert [block.id for block in await store.read(lambda tx: blocks.of_agent(tx, agent.id))] == [two.id, one.id]
-
-
 async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(store: SqliteStore, scope: Scope) -> None:
     block, other = await make.stored_blocks(store, make.block(tags=("tea",)), make.block("other"))
     agent = (await make.stored_agent(store)).agent
@@ -117,33 +108,6 @@ async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(stor
     assert await store.read(lambda tx: blocks.of_agent(tx, agent.id)) == (other,)
     left = await store.read(lambda tx: [row.id for row in tx.all(chains.select())])
     assert left == [other.chain_id]
-
-
-async def test_a_page_is_filtered_by_label_owner_agent_tags_and_pieces(store: SqliteStore, scope: Scope) -> None:
-    one, two, three = await make.stored_blocks(
-        store,
-        make.block("human", "100% Tea", tags=("a", "b"), description="First"),
-        make.block("human", "1000 Tears", tags=("b",)),
-        make.block("persona", "100% tea for Ähren"),
-    )
-    agent = (await make.stored_agent(store)).agent
-    await store.write(lambda tx: blocks.attach(tx, agent.id, [three, one]))
-
-    async def found(which: BlockFilter) -> list[str]:
-        page = await store.read(lambda tx: blocks.page(tx, scope, Page(order="asc"), which))
-        return [block.id for block in page]
-
-    assert await found(BlockFilter()) == [one.id, two.id, three.id]
-    assert await found(BlockFilter(label="human")) == [one.id, two.id]
-    assert await found(BlockFilter(chain_id=two.chain_id)) == [two.id]
-    assert await found(BlockFilter(agent_id=agent.id)) == [one.id, three.id]
-    assert await found(BlockFilter(tags=("a", "b"))) == [one.id, two.id]
-    assert await found(BlockFilter(tags=("a", "b", "a"), all_tags=True)) == [one.id]
-    assert await found(BlockFilter(pieces={"value": "100% t"})) == [one.id, three.id]
-    assert await found(BlockFilter(pieces={"value": "100% t", "description": "FIRST"})) == [one.id]
-    assert await found(BlockFilter(pieces={"value": "100% t"}, label="persona")) == [three.id]
-    assert await found(BlockFilter(pieces={"value": "Ähren"})) == [three.id]
-    assert await found(BlockFilter(label="gone")) == []
 
 
 async def test_reading_any_number_of_blocks_costs_one_statement(store: SqliteStore, scope: Scope) -> None:

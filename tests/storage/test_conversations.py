@@ -89,24 +89,6 @@ async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another
     assert await listed(store, scope) == []
 
 
-async def test_threads_are_listed_without_agents_own_and_hidden_ones_by_agent_summary_and_archive(
-    store: Store, scope: Scope
-) -> None:
-    agent, other = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
-    await stored_thread(store, agent, hidden=True)
-    tea = await stored_thread(store, agent, summary="About TEA, 100%")
-    old = await stored_thread(store, agent, archived_at=START)
-    others = await stored_thread(store, other)
-
-    assert await listed(store, scope) == [tea.id, old.id, others.id]
-    assert await listed(store, scope, agent_id=agent.id) == [tea.id, old.id]
-    assert await listed(store, scope, is_archived=False) == [tea.id, others.id]
-    assert await listed(store, scope, is_archived=True) == [old.id]
-    assert await listed(store, scope, summary="tea") == [tea.id]
-    assert await listed(store, scope, summary="0%") == [tea.id]
-    assert await listed(store, scope, summary="%t") == []
-
-
 @pytest.mark.parametrize("order_by", ["created_at", "last_message_at", "last_run_completion"])
 async def test_pages_of_threads_have_every_thread_once_in_every_order(
     store: Store, scope: Scope, order_by: OrderBy

@@ -9,7 +9,6 @@ from ricordo.errors import Invalid, NotFound
 from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.jobs import read_queue
 from tests.seams.jobs import add, get
 from tests.seams.stores import ManualClock
 
@@ -131,22 +130,3 @@ async def test_of_too_many_ended_jobs_the_newest_stay(
     assert await store.write(jobs.prune) == 5
     kept = await store.read(lambda tx: jobs.page(tx, scope, Page(order="asc")))
     assert [job.id for job in kept] == [job.id for job in added[5:]]
-
-
-async def test_the_queue_tells_depth_age_and_last_errors(store: SqliteStore, scope: Scope, clock: ManualClock) -> None:
-    empty = await store.read(lambda tx: read_queue(tx, scope))
-    assert (empty.depth, empty.waits, empty.errors) == ({}, 0, ())
-    troubled = await add(store, "embed", most_attempts=2)
-    await add(store, "merge")
-    held = await claim(store, most=2)
-    await store.write(lambda tx: jobs.fail(tx, held[0], {"type": "Unavailable", "message": "down"}, 5 * SECOND))
-    await add(store, "embed")
-    clock.advance(4)
-    queue = await store.read(lambda tx: read_queue(tx, scope))
-    assert queue.depth == {"embed": {"waiting": 2}, "merge": {"running": 1}}
-    assert (queue.count("waiting"), queue.count("running"), queue.count("failed")) == (2, 1, 0)
-    assert round(queue.waits / SECOND, 3) == 4
-    assert [(job.id, job.error) for job in queue.errors] == [(troubled.id, {"type": "Unavailable", "message": "down"})]
-    other = Scope(organization_id="org-other")
-    assert (await store.read(lambda tx: read_queue(tx, other))) == empty
-    assert (await store.read(lambda tx: read_queue(tx, None))).depth == queue.depth

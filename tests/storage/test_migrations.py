@@ -140,6 +140,25 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(path: Path, mo
     assert query(path, "SELECT max(version) FROM schema_versions") == [(len(migrations.MIGRATIONS) + 1,)]
 
 
+async def test_a_first_start_that_fails_leaves_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, original = tmp_path / "ricordo.db", migrations.migrate
+
+    def make_half_a_schema(connection: Connection) -> None:
+        migrations.create_schema(connection)
+        add_half_of_something(connection)
+
+    with monkeypatch.context() as patched:
+        known = (make_half_a_schema,)
+        patched.setattr(migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known))
+        with pytest.raises(Exception, match="no such table"):
+            open_sqlite(path)
+    assert query(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("schema_versions",)]
+    await open_and_close(path)
+    assert backups(path) == []
+
+
 def overwrite_pages(path: Path) -> None:
     """Overwrite the middle of the file, where no page that a start reads lies."""
     with closing(sqlite3.connect(path)) as connection:

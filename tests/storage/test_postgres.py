@@ -15,7 +15,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, select, text
 
@@ -39,7 +38,7 @@ from ricordo.storage import agents, archives, blocks, conversations, deletion, m
 from ricordo.storage.engine import postgres as module
 from ricordo.storage.engine.database import check, open_store
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
-from ricordo.storage.engine.store import Overtaken, Transaction, to_json
+from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.tools.builtin import plugin
@@ -406,16 +405,9 @@ async def test_servers_that_start_at_once_agree_on_their_tools(store: PostgresSt
 # --- connections ---
 
 
-async def test_a_killed_backend_costs_a_unit_nothing_but_a_new_connection(store: PostgresStore) -> None:
+async def test_a_unit_whose_backend_is_killed_before_or_in_the_middle_runs_again_whole(store: PostgresStore) -> None:
     agent = (await make.stored_agent(store)).agent
-    for _ in range(3):
-        kill(await store.read(backend))
-        (said,) = await make.stored_messages(store, make.message(agent, "still here"))
-        assert said.text == "still here"
-
-
-async def test_a_unit_whose_backend_is_killed_in_the_middle_runs_again_whole(store: PostgresStore) -> None:
-    agent = (await make.stored_agent(store)).agent
+    kill(await store.read(backend))
     pids: list[int] = []
 
     def work(tx: Transaction) -> None:
@@ -453,14 +445,6 @@ async def test_a_connection_that_is_lost_while_it_commits_is_not_tried_again(
         await store.write(work)
     assert len(ran) == 1
     assert await store.read(lambda tx: agents.count(tx, Scope())) == 0
-
-
-async def test_a_database_that_is_gone_is_told_as_that_and_without_its_password(tmp_path: Path) -> None:
-    url = f"postgresql://someone:s3cret@/nothing?host={tmp_path}"
-    with pytest.raises(Unavailable, match=r"postgresql://someone:\*\*\*@/nothing cannot be opened") as caught:
-        open_postgres(url, backups=tmp_path)
-    assert "s3cret" not in str(caught.value)
-    assert "s3cret" not in repr(caught.value.__cause__)
 
 
 async def test_a_server_that_goes_away_is_unavailable_after_some_tries(
@@ -537,18 +521,6 @@ JSON = st.recursive(
 )
 
 
-@given(value=st.dictionaries(st.sampled_from("abc"), JSON, max_size=3))
-async def test_json_comes_back_equal_and_in_order(store: PostgresStore, value: dict[str, object]) -> None:
-    agent = replace(make.agent(), metadata=value)
-
-    def work(tx: Transaction) -> dict[str, object]:
-        agents.insert_one(tx, agent, [])
-        row = tx.first(select(agents.agents.c.metadata).where(agents.agents.c.id == agent.id))
-        return dict(row.metadata)
-
-    assert to_json(await store.write(work)) == to_json(value)
-
-
 # --- opening ---
 
 
@@ -583,7 +555,7 @@ def test_a_look_tells_what_the_database_is_and_changes_nothing(empty_database: s
     assert server().run("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", name_in(empty_database)) == [(0,)]
     gone = check(Settings(data_dir=tmp_path, database_url=f"postgresql://x:s3cret@/x?host={tmp_path}"))
     assert gone.state == "broken"
-    assert "cannot be opened" in gone.reason
+    assert "postgresql://x:***@/x cannot be opened" in gone.reason
     assert "s3cret" not in gone.reason
 
 

@@ -1,6 +1,5 @@
 """Providers of an organization: kept encrypted, found by their organization alone."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,29 +56,6 @@ async def test_another_organisation_sees_changes_and_deletes_nothing(store: Sqli
     with pytest.raises(NotFound):
         await store.write(lambda tx: providers.delete_one(tx, STRANGER, mine.id))
     assert await store.read(lambda tx: providers.get(tx, scope, mine.id)) == mine
-
-
-async def test_an_update_changes_all_but_name_and_type(store: SqliteStore, scope: Scope) -> None:
-    mine = provider(region="eu-west-1", secret="sealed")
-    changed = replace(
-        mine, region=None, secret="anew", base_url="https://b.example", updated_at=START + 9, updated_by="u"
-    )
-    await store.write(lambda tx: providers.insert_one(tx, mine))
-    await store.write(lambda tx: providers.update(tx, changed))
-    assert await store.read(lambda tx: providers.get(tx, scope, mine.id)) == changed
-
-
-async def test_a_page_can_be_narrowed_by_name_and_by_type(store: SqliteStore, scope: Scope) -> None:
-    rows = [provider("a", created_at=START), provider("b", provider_type="groq", created_at=START + 1)]
-    await put(store, *rows)
-
-    async def names(**wanted: str) -> list[str]:
-        found = await store.read(lambda tx: providers.page(tx, scope, Page(), **wanted))
-        return [each.name for each in found]
-
-    assert await names() == ["b", "a"]
-    assert await names(name="a") == ["a"]
-    assert await names(provider_type="groq") == ["b"]
 
 
 def test_no_key_is_shown_where_a_provider_is_printed() -> None:

@@ -121,21 +121,6 @@ async def test_another_organizations_run_and_step_are_not_found(store: SqliteSto
     assert await store.read(lambda tx: runs.page_of_steps(tx, ELSEWHERE, Page())) == []
 
 
-async def test_a_page_of_runs_is_filtered_by_agents_statuses_and_columns(store: SqliteStore, scope: Scope) -> None:
-    one, two = await opened(store), await opened(store)
-    done = ended(one)
-    await store.write(lambda tx: runs.save(tx, done))
-
-    async def found(**filters: object) -> list[Run]:
-        return await store.read(lambda tx: runs.page(tx, scope, Page(order="asc"), **filters))  # type: ignore[arg-type]
-
-    assert await found() == [done, two]
-    assert await found(agent_ids=[two.agent_id, "agent-x"]) == [two]
-    assert await found(statuses=["completed", "failed"]) == [done]
-    assert await found(conversation_id=one.conversation_id, background=False) == [done]
-    assert await found(background=True) == []
-
-
 async def test_a_step_reads_back_as_it_was_written(store: SqliteStore, scope: Scope) -> None:
     run = await opened(store)
     step = make.step(

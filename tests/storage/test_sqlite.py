@@ -24,7 +24,6 @@ from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages as messages_table
 from tests.seams import make
-from tests.seams.stores import count_statements
 
 DATABASES = ("sqlite",)
 on_posix = pytest.mark.skipif(os.name != "posix", reason="file modes are a matter of POSIX")
@@ -122,17 +121,6 @@ async def test_full_durability_makes_sqlite_sync_every_commit(tmp_path: Path) ->
         assert await store.read(lambda tx: tx.connection.execute(text("PRAGMA journal_mode")).scalar_one()) == "wal"
         await store.close()
     assert found == [1, 2]
-
-
-async def test_statements_are_counted_at_the_cursor(store: SqliteStore) -> None:
-    agent = (await make.stored_agent(store)).agent
-    said = [make.message(agent, str(number)) for number in range(20)]
-    with count_statements(store) as counted:
-        await store.write(lambda tx: insert_messages(tx, said))
-        await store.read(count_messages)
-    await store.read(count_messages)
-    assert [sql.split()[0] for sql in counted.statements] == ["INSERT", "INSERT", "SELECT"]
-    assert counted.transactions == 2
 
 
 WRITE_UNTIL_KILLED = """

@@ -48,7 +48,11 @@ prices = Table("prices", _FREE, Column("price", Numeric(10, 2)))
 _WHOLE, _ALL = insert(things), select(things).where(text("1 = 1")).order_by(things.c.seq)
 _PLAIN = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _PLAIN,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _PLAIN,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_PLAIN, inner, max_size=3),
     max_leaves=5,
 )
@@ -98,8 +102,12 @@ async def test_rows_stored_together_are_those_stored_one_by_one_in_their_order(s
     collect()
     for rows in examples:
         alone, together = await store.write(stored(rows, False)), await store.write(stored(rows, True))
-        assert together == alone
-        assert repr(together) == repr(alone)  # True is no 1
+        wanted = [
+            {name: number if name == "seq" else row[name] for name in things.c.keys()}  # noqa: SIM118 - no mapping
+            for number, row in enumerate(rows)
+        ]
+        # True is no 1, and JSON keeps the order of its keys.
+        assert repr(alone) == repr(together) == repr(wanted)
 
 
 @pytest.mark.usefixtures("tables")

@@ -7,9 +7,7 @@ import pytest
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage import tools
-from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.tools import ToolFilter
 from tests.seams import make
 
 ELSEWHERE = Scope(organization_id="org-2")
@@ -42,25 +40,3 @@ async def test_tools_are_found_by_name_and_only_in_their_organization(store: Sql
     assert await store.read(lambda tx: tools.by_names(tx, ELSEWHERE, ["two"])) == {}
     with pytest.raises(NotFound, match=f"Tool with ID {one.id} not found"):
         await store.read(lambda tx: tools.get(tx, ELSEWHERE, one.id))
-
-
-async def test_a_page_is_filtered_by_names_ids_types_agent_and_a_piece_of_the_name(
-    store: SqliteStore, scope: Scope
-) -> None:
-    made = [make.tool("memory_insert", tool_type="letta_core"), make.tool("memoryXinsert"), make.tool("Ärger")]
-    agent = (await make.stored_agent(store, with_tools=made[:2])).agent
-    await store.write(lambda tx: tools.insert_all(tx, made[2:]))
-
-    async def found(which: ToolFilter) -> list[str]:
-        page = await store.read(lambda tx: tools.page(tx, scope, Page(order="asc"), which))
-        return [tool.name for tool in page]
-
-    assert await found(ToolFilter()) == ["memory_insert", "memoryXinsert", "Ärger"]
-    assert await found(ToolFilter(search="Y_IN")) == ["memory_insert"]
-    assert await found(ToolFilter(search="Ärg")) == ["Ärger"]
-    assert await found(ToolFilter(names=("Ärger", "gone"))) == ["Ärger"]
-    assert await found(ToolFilter(ids=(made[1].id, "tool-gone"))) == ["memoryXinsert"]
-    assert await found(ToolFilter(types=("custom",), search="memory")) == ["memoryXinsert"]
-    assert await found(ToolFilter(other_types=("custom",))) == ["memory_insert"]
-    assert await found(ToolFilter(agent_id=agent.id)) == ["memory_insert", "memoryXinsert"]
-    assert await store.read(lambda tx: tools.page(tx, ELSEWHERE, Page(), ToolFilter())) == []

@@ -24,7 +24,7 @@ def back_up(path: Path, version: int, clock: Clock) -> Path:
     try:
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
-            sound = copy.execute("PRAGMA integrity_check").fetchone() == ("ok",) and _counts(source) == _counts(copy)
+            sound = copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     except sqlite3.Error:
         sound = False
     if not sound:
@@ -94,12 +94,6 @@ def make_private_folder(folder: Path) -> None:
 
 def _time(clock: Clock) -> str:
     return to_datetime(clock.now()).strftime("%Y%m%dT%H%M%S%f")
-
-
-def _counts(connection: sqlite3.Connection) -> dict[str, int]:
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    count = 'SELECT count(*) FROM "{}"'.format  # the names come from the schema itself
-    return {name: connection.execute(count(name)).fetchone()[0] for (name,) in tables.fetchall()}
 
 
 def _major(program: str) -> int:
