@@ -3,13 +3,12 @@
 import asyncio
 import logging
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
+from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
 from ricordo import __version__
@@ -31,7 +30,7 @@ from ricordo.runtime import Runtime, Wait
 from ricordo.search import pgvector
 from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_vector_settings
 from ricordo.storage.engine.database import is_shared, open_store
-from ricordo.storage.migrations import create_missing
+from ricordo.storage.schema.columns import metadata
 from ricordo.tools.toolbox import Toolbox, sync_tools
 
 # Searches are many and small: on several threads each takes ten times the CPU. numpy is imported later, and reads this then.
@@ -70,7 +69,7 @@ async def open_runtime(
         if healed:
             log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
         if tables := plugins.tables():
-            await store.write(lambda tx: create_missing(tx.connection, tables))
+            await store.write(lambda tx: metadata.create_all(tx.connection, tables=tables))
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
         swept = (run_end.HANDLER,) if is_shared(settings) else ()
         handlers = (deletion.HANDLER, tracing.HANDLER, *upkeep.HANDLERS, callbacks.HANDLER, *swept)
@@ -91,34 +90,21 @@ def open_in_thread(settings: Settings, providers: ProviderSettings | None = None
 
     Raises Conflict where another program has the database open.
     """
-    opened: Future[tuple[Runtime, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    is_open = True
+    opening = open_runtime(settings, providers or ProviderSettings())
+    with start_blocking_portal(name="ricordo runtime") as portal, portal.wrap_async_context_manager(opening) as runtime:
 
-    async def live() -> None:
-        ending = asyncio.Event()
+        def wait(work: Coroutine[Any, Any, T]) -> T:
+            if not is_open:
+                work.close()
+                raise Unavailable("This runtime was closed. Use it inside its `with`, or open another.")
+            result: T = portal.start_task_soon(lambda: work).result()
+            return result
+
         try:
-            async with open_runtime(settings, providers or ProviderSettings()) as runtime:
-                opened.set_result((runtime, asyncio.get_running_loop(), ending))
-                await ending.wait()
-        except BaseException as error:
-            if opened.done():
-                raise
-            opened.set_exception(error)
-
-    thread = threading.Thread(target=lambda: asyncio.run(live()), name="ricordo runtime", daemon=True)
-    thread.start()
-    runtime, loop, ending = opened.result()
-
-    def wait(work: Coroutine[Any, Any, T]) -> T:
-        if loop.is_closed():
-            work.close()
-            raise Unavailable("This runtime was closed. Use it inside its `with`, or open another.")
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
-
-    try:
-        yield runtime, wait
-    finally:
-        loop.call_soon_threadsafe(ending.set)
-        thread.join()
+            yield runtime, wait
+        finally:
+            is_open = False
 
 
 def open_models(

@@ -29,7 +29,8 @@ def load_secret(data_dir: Path) -> bytes:
     try:
         if not path.exists():
             _make(path)
-        _close_to_others(path)
+        if os.name == "posix" and path.stat().st_mode & _OPEN_TO_OTHERS:
+            path.chmod(stat.S_IRUSR | stat.S_IWUSR)
         return _read(path)
     except OSError as error:
         raise Unavailable(
@@ -97,11 +98,6 @@ def _name(draft: Path, path: Path) -> None:
         # A file system without links: between the question and the renaming there is a moment, but no half a file.
         if not path.exists():
             draft.replace(path)
-
-
-def _close_to_others(path: Path) -> None:
-    if os.name == "posix" and path.stat().st_mode & _OPEN_TO_OTHERS:
-        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 
 def _read(path: Path) -> bytes:

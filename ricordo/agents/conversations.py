@@ -181,7 +181,7 @@ async def recompile_system(runtime: Runtime, scope: Scope, conversation_id: str,
         if system is None or system.role != "system":
             raise Conflict("This conversation does not begin with a system message, so none can be recompiled.")
         messages.rewrite(tx, system.with_text(prompt.text))
-        conversations.save_prompt_key(tx, conversation.id, prompt.key)
+        conversations.change(tx, conversation.id, prompt_key=prompt.key)
         return prompt.text
 
     if is_dry:

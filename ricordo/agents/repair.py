@@ -10,6 +10,7 @@ from typing import get_args
 from ricordo.agents.run_end import close_run, denied
 from ricordo.domain.agent import Conversation
 from ricordo.domain.message import Message, Role, TextPart
+from ricordo.domain.scope import Scope
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, damage, runs
 from ricordo.storage.engine.store import Transaction
@@ -81,8 +82,7 @@ def _write(tx: Transaction, examined: _Examination) -> None:
     insert_messages(tx, examined.new)
     for message in examined.unreadable:
         damage.write_parts(tx, message)
-    for run_id in damage.half_ended(tx, id):
-        damage.end_run(tx, run_id)
+    damage.fail_half_ended(tx, id)
     count = examined.conversation.message_count + len(examined.new)
     if examined.conversation.forked_from is None:
         count = damage.count_rows(tx, id)
@@ -117,7 +117,8 @@ def _examined(tx: Transaction, conversation_id: str) -> _Examination:
     if percent is not None and not _LOWEST_PERCENT <= percent <= _HIGHEST_PERCENT:
         examined.found.append(f"tokens were estimated at {percent} percent, and are at 100 now")
         examined.values["token_percent"] = None
-    examined.note(len(damage.half_ended(tx, conversation.id)), "ended runs were marked running, and are marked failed")
+    half_ended = damage.count_half_ended(tx, conversation.id)
+    examined.note(half_ended, "ended runs were marked running, and are marked failed")
     return examined
 
 
@@ -155,7 +156,8 @@ def _deny_abandoned_calls(tx: Transaction, examined: _Examination) -> None:
     last = examined.window[-1] if examined.window else None
     if last is None or not last.is_waiting:
         return
-    if damage.stop_reason_of(tx, last.run_id) in (None, "requires_approval"):
+    run = runs.find(tx, Scope(last.organization_id), last.run_id) if last.run_id else None
+    if run is None or run.stop_reason in (None, "requires_approval"):
         return
     made = denied(tx, last, UNAPPROVED)
     examined.new.append(made)

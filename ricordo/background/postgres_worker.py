@@ -6,8 +6,8 @@ and how it ended. So whatever happens to a wake-up (a lost race, a cut connectio
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ricordo.background.worker import Worker
@@ -15,7 +15,7 @@ from ricordo.domain.job import JobHandler
 from ricordo.errors import Unavailable
 from ricordo.runtime import Runtime
 from ricordo.storage.engine import wake_ups
-from ricordo.storage.engine.store import Store
+from ricordo.storage.engine.store import Store, Transaction
 
 log = logging.getLogger(__name__)
 # Two for taking wake-ups; one more listens.
@@ -54,7 +54,7 @@ class PostgresWorker:
         self._app: Any = None
 
     async def start(self) -> None:
-        """Free what dead servers left, then take and run jobs until `stop`. Raises Unavailable without the extra `postgres`."""
+        """Free what dead servers left, then take and run jobs until `stop`. Raises Unavailable."""
         self._app = self._make_app()
         try:
             await self._app.open_async()
@@ -81,11 +81,8 @@ class PostgresWorker:
         await self._app.close_async()
 
     def _make_app(self) -> Any:
-        try:
-            import procrastinate
-        except ImportError as error:
-            reason = "PostgreSQL needs the extra `postgres`. Install it: pip install 'ricordo[postgres]'"
-            raise Unavailable(reason) from error
+        import procrastinate  # slow, and SQLite does without; the extra that brings psycopg brings it too
+
         logging.getLogger("procrastinate").setLevel(logging.WARNING)  # it has two lines to say about every wake-up
         connector = procrastinate.PsycopgConnector(conninfo=self._address, min_size=1, max_size=_CONNECTIONS)
         app = procrastinate.App(connector=connector)
@@ -154,20 +151,20 @@ class _SteadyManager:
             except Exception as error:
                 log.warning("no wake-up could be fetched; it is tried again", extra={"error": type(error).__name__})
                 # A worker that seemed dead was deleted by another server; it registers again.
-                with suppress(Exception):
-                    await self.update_heartbeat(worker_id)
+                await self.update_heartbeat(worker_id)
                 await asyncio.sleep(0.5)
                 return None
         return None
 
     async def finish_job(self, job: Any, status: Any, delete_job: bool) -> None:  # noqa: ARG002 - procrastinate's signature
-        try:
-            await self._store.write(lambda tx: wake_ups.finish(tx, [job.id]))
-        except Exception as error:
-            log.warning("a wake-up stays until it is swept", extra={"error": type(error).__name__})
+        await self._write(lambda tx: wake_ups.finish(tx, [job.id]), "a wake-up stays until it is swept")
 
     async def update_heartbeat(self, worker_id: int) -> None:
+        failed = "the queue's worker gave no sign; it is tried again"
+        await self._write(lambda tx: wake_ups.keep_worker(tx, worker_id), failed)
+
+    async def _write(self, work: Callable[[Transaction], None], failed: str) -> None:
         try:
-            await self._store.write(lambda tx: wake_ups.keep_worker(tx, worker_id))
+            await self._store.write(work)
         except Exception as error:
-            log.warning("the queue's worker gave no sign; it is tried again", extra={"error": type(error).__name__})
+            log.warning(failed, extra={"error": type(error).__name__})

@@ -20,7 +20,6 @@ from ricordo.search.partitions import EMBED, SWEEP
 from ricordo.search.rebuild import REEMBED, REINDEX, reembed, reindex
 from ricordo.search.write_buffer import FLUSH
 from ricordo.storage import runs
-from ricordo.storage.engine.store import Transaction
 
 SWEPT_EVERY = 600.0
 IndexWork = Callable[[Indexer, Job, Report], Awaitable[None]]
@@ -47,13 +46,8 @@ async def expenses_noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
                 Expense(job.organization_id, "embedding", handle, Usage(count), _agent_of(job), job.user_id)
                 for handle, count in tokens.items()
             ]
-
-            def note(tx: Transaction) -> None:
-                for expense in spent:
-                    runs.add_expense(tx, expense)
-
             if spent:
-                await runtime.store.write(note)
+                await runtime.store.write(lambda tx: runs.add_expense(tx, *spent))
 
 
 def _agent_of(job: Job) -> str | None:

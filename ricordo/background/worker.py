@@ -7,7 +7,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import random
 import secrets
 import socket
 from collections.abc import Callable, Iterable
@@ -77,13 +76,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        handlers: Iterable[JobHandler],
-        *,
-        is_alone: bool,
-        pace: Pace | None = None,
-        chance: random.Random | None = None,
+        self, runtime: Runtime, handlers: Iterable[JobHandler], *, is_alone: bool, pace: Pace | None = None
     ) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self.pace = pace or Pace()
@@ -92,7 +85,6 @@ class Worker:
         self._handlers = by_kind(handlers)
         self._schedule = Schedule(self._handlers.values())
         self._is_alone = is_alone
-        self._chance = chance or random.Random()  # noqa: S311 - only spreads retries
         self._wake_up = asyncio.Event()
         self._running: dict[str, _RunningJob] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -219,10 +211,8 @@ class Worker:
             log.warning("a cancelled job could not be released", extra={"job": job.id, "error": type(error).__name__})
 
     async def _fail(self, this: _RunningJob, error: BaseException) -> None:
-        job, wait = (
-            this.job,
-            None if isinstance(error, Invalid | NotFound) else retry_after(this.job.attempts, self._chance),
-        )
+        job = this.job
+        wait = None if isinstance(error, Invalid | NotFound) else retry_after(job.attempts)
         facts = {"job": job.id, "kind": job.kind, "attempt": job.attempts, "of": job.most_attempts}
         unexpected = None if isinstance(error, RicordoError) else error
         log.warning("a job failed", extra=facts | {"error": type(error).__name__}, exc_info=unexpected)
@@ -314,9 +304,9 @@ def describe(error: BaseException) -> dict[str, str]:
     return {"type": type(error).__name__, "message": message[:_LONGEST_MESSAGE]}
 
 
-def retry_after(attempt: int, chance: random.Random) -> int:
+def retry_after(attempt: int) -> int:
     """Return the microseconds to wait after this attempt: 2, 8, 32 … seconds, at most ten minutes, up to a fifth more."""
-    return round(_BACKOFF.seconds(attempt, chance.random) * SECOND)
+    return round(_BACKOFF.seconds(attempt) * SECOND)
 
 
 class Schedule:

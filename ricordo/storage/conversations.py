@@ -139,11 +139,6 @@ def change(tx: Transaction, id: str, **values: Any) -> None:
     tx.run(update(conversations).where(conversations.c.id == id).values(**values, updated_at=tx.clock.now()))
 
 
-def save_prompt_key(tx: Transaction, conversation_id: str, prompt_key: str) -> None:
-    """Note from what the system message was made, where it was made outside of a turn."""
-    change(tx, conversation_id, prompt_key=prompt_key)
-
-
 def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
     rows = tx.all(_FORKS, {"agent_id": conversation.agent_id, "forked_from": conversation.id})
     return {row.id: row.forked_seq or 0 for row in rows}

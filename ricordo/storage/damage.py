@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Row, Text, bindparam, cast, func, select, update
+from sqlalchemy import ColumnElement, Row, Text, bindparam, cast, func, select, update
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
 from ricordo.storage.engine.repository import Repository, one_of
@@ -19,8 +19,8 @@ _PORTION = 200
 _ROWS = Repository(Message, messages)
 _SELECT = select(*(cast(one, Text).label("parts") if one is messages.c.parts else one for one in _ROWS.columns))
 _BY_IDS = _SELECT.where(one_of(messages.c.id, "ids"))
-_WINDOW = select(cast(conversations.c.window, Text).label("window")).where(conversations.c.id == bindparam("id"))
-_COUNT = select(func.count().label("rows")).where(messages.c.conversation_id == bindparam("id"))
+_WINDOW = select(cast(conversations.c.window, Text)).where(conversations.c.id == bindparam("id"))
+_COUNT = select(func.count()).where(messages.c.conversation_id == bindparam("id"))
 _FIRST = _SELECT.where(messages.c.conversation_id == bindparam("id")).order_by(messages.c.seq).limit(1)
 _CONVERSATIONS = (
     select(conversations.c.id, conversations.c.seq)
@@ -54,7 +54,7 @@ def agent_of(tx: Transaction, agent_id: str) -> tuple[str, str]:
 
 def window_of(tx: Transaction, conversation_id: str) -> list[Any] | None:
     """Return what the window holds, whatever that is; None where it is no list."""
-    value = _decoded(tx.all(_WINDOW, {"id": conversation_id})[0].window)
+    value = _decoded(tx.first(_WINDOW, {"id": conversation_id})[0])
     return value if isinstance(value, list) else None
 
 
@@ -79,32 +79,26 @@ def prompt_of(tx: Transaction, conversation_id: str) -> Message | None:
 
 
 def count_rows(tx: Transaction, conversation_id: str) -> int:
-    return int(tx.all(_COUNT, {"id": conversation_id})[0].rows)
+    return int(tx.first(_COUNT, {"id": conversation_id})[0])
 
 
-def half_ended(tx: Transaction, conversation_id: str) -> list[str]:
-    """Return the ids of runs that have ended and are still marked running."""
-    statement = select(runs.c.id).where(
-        runs.c.conversation_id == conversation_id,
-        runs.c.ended_at.is_not(None),
-        runs.c.status.in_(("created", "running")),
-    )
-    return [row.id for row in tx.all(statement)]
-
-
-def stop_reason_of(tx: Transaction, run_id: str | None) -> str | None:
-    """Return why the run stopped; None where it did not, or does not exist."""
-    row = tx.first(select(runs.c.stop_reason).where(runs.c.id == run_id)) if run_id else None
-    return row.stop_reason if row else None
+def count_half_ended(tx: Transaction, conversation_id: str) -> int:
+    """Return how many runs have ended and are still marked running."""
+    return int(tx.first(select(func.count()).where(*_half_ended(conversation_id)))[0])
 
 
 def write_parts(tx: Transaction, message: Message) -> None:
     tx.run(update(messages).where(messages.c.id == message.id).values(parts=parts_to_json(message.parts)))
 
 
-def end_run(tx: Transaction, run_id: str) -> None:
-    """Mark a run failed that has ended without a status."""
-    tx.run(update(runs).where(runs.c.id == run_id).values(status="failed", stop_reason="error"))
+def fail_half_ended(tx: Transaction, conversation_id: str) -> None:
+    failed = update(runs).where(*_half_ended(conversation_id))
+    tx.run(failed.values(status="failed", stop_reason="error"))
+
+
+def _half_ended(conversation_id: str) -> tuple[ColumnElement[bool], ...]:
+    is_open = runs.c.status.in_(("created", "running"))
+    return runs.c.conversation_id == conversation_id, runs.c.ended_at.is_not(None), is_open
 
 
 def _stored(row: Row[Any]) -> StoredMessage:
@@ -117,7 +111,8 @@ def _parts(text: str) -> tuple[tuple[Part, ...], bool]:
     if not isinstance(value, list):
         return ((TextPart(value if isinstance(value, str) else text),) if value else ()), False
     parts = [_part(item) for item in value]
-    plain = [part or TextPart(_plain(item)) for part, item in zip(parts, value, strict=True)]
+    texts = [item if isinstance(item, str) else orjson.dumps(item).decode() for item in value]
+    plain = [part or TextPart(text) for part, text in zip(parts, texts, strict=True)]
     return tuple(plain), all(parts)
 
 
@@ -130,10 +125,6 @@ def _part(item: Any) -> Part | None:
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     return part if all(isinstance(getattr(part, name), str) for name in _TEXTS if hasattr(part, name)) else None
-
-
-def _plain(item: Any) -> str:
-    return item if isinstance(item, str) else orjson.dumps(item).decode()
 
 
 def _decoded(text: str) -> Any:

@@ -90,7 +90,7 @@ _TOO_OLD = select(traces.c.seq).where(traces.c.created_at < bindparam("before"))
 _TOO_MANY = select(traces.c.seq).where(traces.c.seq <= bindparam("newest")).order_by(traces.c.seq)
 _DELETE_OLD = delete(traces).where(traces.c.seq.in_(_TOO_OLD.limit(TRACES_PRUNED_AT_ONCE)))
 _DELETE_MANY = delete(traces).where(traces.c.seq.in_(_TOO_MANY.limit(TRACES_PRUNED_AT_ONCE)))
-get, get_step, find_step = _RUNS.get, _STEPS.get, _STEPS.find
+get, find, get_step, find_step = _RUNS.get, _RUNS.find, _STEPS.get, _STEPS.find
 open_run, insert_step, insert_trace = _RUNS.insert, _STEPS.insert, _TRACES.insert
 set_feedback = _STEPS.updates("feedback", "tags")
 
@@ -254,9 +254,10 @@ def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
     return tx.run(_DELETE_MANY, {"newest": row.seq}) if row else 0
 
 
-def add_expense(tx: Transaction, expense: Expense) -> None:
+def add_expense(tx: Transaction, *spent: Expense) -> None:
     """Store what was spent, now where it has no time."""
-    _EXPENSES.insert(tx, expense if expense.created_at else replace(expense, created_at=tx.clock.now()))
+    now = tx.clock.now()
+    _EXPENSES.insert(tx, *(expense if expense.created_at else replace(expense, created_at=now) for expense in spent))
 
 
 def used_since(tx: Transaction, organization_id: str, since: int, agent_id: str | None = None) -> int:
@@ -287,28 +288,13 @@ def _used(column: str) -> Select[Any]:
 
 _USED, _USED_BY_AGENT = _used("organization_id"), _used("agent_id")
 _THESE = steps.c.id.op("IN", is_comparison=True)(each(bindparam("ids", type_=steps.c.tags.type)))
-_GROUP = (
-    steps.c.organization_id,
-    steps.c.agent_id,
-    runs.c.user_id,
-    runs.c.purpose,
-    steps.c.model_handle,
-    runs.c.created_at // DAY,
-)
+_OF_STEP = (steps.c.organization_id, steps.c.agent_id, runs.c.user_id, steps.c.model_handle)
 _KEEP = insert(expenses).from_select(
-    ["organization_id", "agent_id", "user_id", "purpose", "model", *TOKENS, "created_at"],
-    select(
-        steps.c.organization_id,
-        steps.c.agent_id,
-        runs.c.user_id,
-        PURPOSE,
-        steps.c.model_handle,
-        *(func.sum(steps.c[name]) for name in TOKENS),
-        func.min(runs.c.created_at),
-    )
+    ["organization_id", "agent_id", "user_id", "model", "purpose", *TOKENS, "created_at"],
+    select(*_OF_STEP, PURPOSE, *(func.sum(steps.c[name]) for name in TOKENS), func.min(runs.c.created_at))
     .join(runs, runs.c.id == steps.c.run_id)
     .where(_THESE)
-    .group_by(*_GROUP)
+    .group_by(*_OF_STEP, runs.c.purpose, runs.c.created_at // DAY)
     .having(func.sum(steps.c.prompt_tokens + steps.c.completion_tokens) > 0),
 )
 _EMPTY = update(runs).where(runs.c.id.in_(select(steps.c.run_id).where(_THESE))).values(dict.fromkeys(TOKENS[:2], 0))

@@ -183,7 +183,8 @@ def begin(
     planned = plan(chain, changes, metadata, tx.clock.now())
     files = {label: (blob, 0) for label, (blob, _) in planned.chain.files.items()}
     insert_chain(tx, replace(planned.chain, files=files))
-    _put_first_texts(tx, chain.id, [change.value or "" for change in changes])
+    texts = dict.fromkeys(change.value or "" for change in changes)
+    tx.run(_INSERT_TEXT, [_text_row(chain.id, text) for text in texts])
     rows = []
     for change, id in zip(changes, planned.ids, strict=True):
         rows.append(row_of(chain, change, metadata, id or b"", files[change.label][0], planned.at))
@@ -226,24 +227,16 @@ def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -> tuple[bytes, int]:
     """Store a text unless the chain has it; returns its id and how many steps it is from one that is stored whole."""
-    id = blob_id(text)
-    depth = base[1] + 1 if base else 0
-    if base is None or depth >= deltas.DEEPEST:
-        base, depth = None, 0
+    row = _text_row(chain_id, text, base if base and base[1] + 1 < deltas.DEEPEST else None)
+    if tx.run(_INSERT_TEXT, row):
+        return row["id"], row["depth"]
+    return row["id"], tx.first(_DEPTH, {"chain_id": chain_id, "blob": row["id"]}).depth
+
+
+def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[str, Any]:
     data = deltas.pack(text.encode(), base[2].encode() if base else None)
-    row = {"chain_id": chain_id, "id": id, "base": base[0] if base else None, "depth": depth, "data": data}
-    if not tx.run(_INSERT_TEXT, row):
-        depth = tx.first(_DEPTH, {"chain_id": chain_id, "blob": id}).depth
-    return id, depth
-
-
-def _put_first_texts(tx: Transaction, chain_id: str, texts: Iterable[str]) -> None:
-    """Store the first texts of a chain, each whole, at once."""
-    rows = [
-        {"chain_id": chain_id, "id": blob_id(text), "base": None, "depth": 0, "data": deltas.pack(text.encode(), None)}
-        for text in dict.fromkeys(texts)
-    ]
-    tx.run(_INSERT_TEXT, rows)
+    base_id, depth = (base[0], base[1] + 1) if base else (None, 0)
+    return {"chain_id": chain_id, "id": blob_id(text), "base": base_id, "depth": depth, "data": data}
 
 
 def read_texts(tx: Transaction, chain_id: str, ids: Iterable[bytes]) -> dict[bytes, str]:

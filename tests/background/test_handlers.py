@@ -1,7 +1,5 @@
 """What is kept of an error, when a job is tried again, which handlers a server may have, and which come by themselves."""
 
-import random
-
 import pytest
 
 from ricordo.background.worker import Schedule, by_kind, describe, retry_after
@@ -21,9 +19,8 @@ async def nothing(_runtime: object, _job: Job, _report: Report) -> None:
 
 
 def test_retries_come_later_and_later_up_to_ten_minutes_and_never_all_at_once() -> None:
-    chance = random.Random(7)  # noqa: S311
     for attempt, least in [(1, 2), (2, 8), (3, 32), (4, 128), (5, 512), (6, 600), (500, 600)]:
-        waits = {retry_after(attempt, chance) for _ in range(20)}
+        waits = {retry_after(attempt) for _ in range(20)}
         assert len(waits) > 10
         assert least * SECOND <= min(waits)
         assert max(waits) <= least * 1.2 * SECOND

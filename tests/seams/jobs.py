@@ -1,7 +1,6 @@
 """A worker on a store, with handlers that a test writes, and jobs for them."""
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -37,8 +36,7 @@ async def working(
     store: Store, folder: Path, *handlers: JobHandler, is_alone: bool = True, pace: Pace = QUICK
 ) -> AsyncIterator[Worker]:
     """A worker that runs, fed in the way of its database, and is stopped on leaving."""
-    chance = random.Random(1)  # noqa: S311 - it only spreads retries
-    worker = Worker(runtime_on(store, folder), handlers, is_alone=is_alone, pace=pace, chance=chance)
+    worker = Worker(runtime_on(store, folder), handlers, is_alone=is_alone, pace=pace)
     served = PostgresWorker(worker, store, address_of(store)) if isinstance(store, PostgresStore) else worker
     await served.start()
     try:

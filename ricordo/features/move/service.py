@@ -204,7 +204,7 @@ def _prepare(new: Connection, where: str, options: MoveOptions) -> None:
     else:
         migrations.migrate(new, back_up=lambda _version: None)  # nothing is in it that could be lost
     with write_transaction(new):
-        migrations.create_missing(new, metadata.sorted_tables)
+        metadata.create_all(new)
         if version != HALF_COPIED:
             new.execute(_MARK, {"version": HALF_COPIED})
         _delete_all(new)

@@ -110,40 +110,34 @@ def _exclusive_file(path: Path, *, is_new: bool) -> Iterator[Connection]:
         sqlite.require_file(path)
     lock = sqlite.lock_file(path)
     # "full": what is reported as done is on the disk.
-    engine = sqlite.make_engine(path, "full")
     try:
-        with sqlite.first_connection(engine, path) as connection:
+        with sqlite.first_connection(sqlite.make_engine(path, "full"), path) as connection:
             yield connection
     finally:
-        engine.dispose()
         lock.release()
 
 
 @contextmanager
 def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterator[Connection]:
     postgres = _postgres()
-    engine = postgres.make_engine(url, "full")
-    try:
-        with postgres.first_connection(engine) as connection:
-            postgres.require_usable(connection)
-            # Reading all of it is one transaction, in which this connection waits for the other database.
-            connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-            # A server that starts takes this lock first, so it waits until we are done. It ends with the session.
-            is_ours = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})").scalar_one()
-            others = count_servers(connection)
-            connection.rollback()  # ends SQLAlchemy's idea of a transaction
-            if not is_ours:
-                raise Conflict(
-                    f"{address(settings)} is being opened or copied by another program, or is both ends of this move. "
-                    "Wait, or name another database."
-                )
-            if others and not force:
-                raise Conflict(
-                    f"{address(settings)} is in use: Ricordo servers have {others} connections to it. Stop them all first."
-                )
-            yield connection
-    finally:
-        engine.dispose()
+    with postgres.first_connection(postgres.make_engine(url, "full")) as connection:
+        postgres.require_usable(connection)
+        # Reading all of it is one transaction, in which this connection waits for the other database.
+        connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
+        # A server that starts takes this lock first, so it waits until we are done. It ends with the session.
+        is_ours = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})").scalar_one()
+        others = count_servers(connection)
+        connection.rollback()  # ends SQLAlchemy's idea of a transaction
+        if not is_ours:
+            raise Conflict(
+                f"{address(settings)} is being opened or copied by another program, or is both ends of this move. "
+                "Wait, or name another database."
+            )
+        if others and not force:
+            raise Conflict(
+                f"{address(settings)} is in use: Ricordo servers have {others} connections to it. Stop them all first."
+            )
+        yield connection
 
 
 def count_servers(connection: Connection) -> int:
@@ -207,8 +201,6 @@ def _check_file(path: Path) -> DatabaseStatus:
         # Whatever the driver meets in a file that is no database any more.
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip(".")
         return DatabaseStatus("broken", f"{path} cannot be read: {reason}. Restore it from a backup.")
-    finally:
-        engine.dispose()
     if schema == HALF_COPIED:
         return DatabaseStatus("broken", f"{path} cannot be used. {UNFINISHED}")
     return DatabaseStatus("sound", schema=int(schema), size=path.stat().st_size)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
-from sqlalchemy import URL, Connection, Engine, Integer, NullPool, String, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, Integer, String, create_engine, event, make_url, text
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.base import PGDDLCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect_psycopg
@@ -26,16 +26,7 @@ from ricordo.domain.clock import Backoff, Clock, SystemClock
 from ricordo.errors import Invalid, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import back_up_postgres
-from ricordo.storage.engine.store import (
-    Overtaken,
-    SqlStore,
-    Transaction,
-    each,
-    from_json,
-    plain_errors,
-    reason_of,
-    to_json,
-)
+from ricordo.storage.engine.store import ENGINE_OPTIONS, Overtaken, SqlStore, Transaction, each, plain_errors, reason_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -48,7 +39,6 @@ _ADVICE = "See that the PostgreSQL server runs, takes connections and has room o
 # A unit waits at most so long for another's rows, and a server that hangs in the middle of one does not lock them for ever.
 _SESSION = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
-_NUL = "The text holds a NUL character, which PostgreSQL cannot keep. Leave it out."
 
 
 class _Compiler(PGCompiler_psycopg):
@@ -181,10 +171,9 @@ def _require_storable(cause: BaseException | None) -> None:
         raise OverflowError from cause
     if isinstance(cause, errors.ProgramLimitExceeded):
         raise Invalid("A name, label, tag or id is too long to be stored. Send at most 2,000 bytes of each.") from cause
-    if isinstance(cause, errors.UntranslatableCharacter | errors.CharacterNotInRepertoire):
-        raise Invalid(_NUL) from cause
-    if isinstance(cause, psycopg.DataError) and "NUL (0x00)" in str(cause):
-        raise Invalid(_NUL) from cause
+    has_nul = isinstance(cause, psycopg.DataError) and "NUL (0x00)" in str(cause)
+    if has_nul or isinstance(cause, errors.UntranslatableCharacter | errors.CharacterNotInRepertoire):
+        raise Invalid("The text holds a NUL character, which PostgreSQL cannot keep. Leave it out.") from cause
 
 
 def open_postgres(
@@ -193,19 +182,13 @@ def open_postgres(
     """Open the database and migrate an older schema, one server at a time. Raises Unavailable with what to do."""
     clock = clock or SystemClock()
     engine = make_engine(url, durability)
-    try:
-        with first_connection(engine) as connection:
-            require_usable(connection)
-            connection.exec_driver_sql("SET lock_timeout = 0")  # another server's migration may take long
-            connection.exec_driver_sql(f"SELECT pg_advisory_lock({SCHEMA_LOCK})")
-            connection.rollback()  # ends SQLAlchemy's idea of a transaction; the lock belongs to the session
-            migrations.migrate(
-                connection, back_up=lambda version: back_up_postgres(connection, backups, version, clock)
-            )
-            # What a dead server left of its connection is closed by NullPool, and the lock goes with it.
-    except BaseException:
-        engine.dispose()
-        raise
+    with first_connection(engine) as connection:
+        require_usable(connection)
+        connection.exec_driver_sql("SET lock_timeout = 0")  # another server's migration may take long
+        connection.exec_driver_sql(f"SELECT pg_advisory_lock({SCHEMA_LOCK})")
+        connection.rollback()  # ends SQLAlchemy's idea of a transaction; the lock belongs to the session
+        migrations.migrate(connection, back_up=lambda version: back_up_postgres(connection, backups, version, clock))
+        # What a dead server left of its connection is closed by NullPool, and the lock goes with it.
     return PostgresStore(engine, clock, connections)
 
 
@@ -213,14 +196,10 @@ def make_engine(url: str, durability: str = "normal") -> Engine:
     """An engine for an address as postgresql://user:password@host/name; nothing is opened yet."""
     engine = create_engine(
         driver_url(url),
-        poolclass=NullPool,
         # autocommit: the driver begins nothing by itself, the store says how.
         connect_args={"autocommit": True},
         use_native_hstore=False,
-        # Errors are logged, and what people said must not be.
-        hide_parameters=True,
-        json_serializer=to_json,
-        json_deserializer=from_json,
+        **ENGINE_OPTIONS,
     )
 
     @event.listens_for(engine, "connect")
@@ -263,14 +242,10 @@ def describe(connection: Connection) -> tuple[int, str, str, str | None]:
 @contextmanager
 def read_only(url: str) -> Iterator[Connection]:
     """Connect for reading only. Raises Unavailable, also for what fails inside of the `with`."""
-    engine = make_engine(url)
-    try:
-        with plain_errors(psycopg, _ADVICE), first_connection(engine) as connection:
-            require_usable(connection)
-            connection.rollback()  # ends SQLAlchemy's idea of a transaction
-            yield connection
-    finally:
-        engine.dispose()
+    with plain_errors(psycopg, _ADVICE), first_connection(make_engine(url)) as connection:
+        require_usable(connection)
+        connection.rollback()  # ends SQLAlchemy's idea of a transaction
+        yield connection
 
 
 def server_version(connection: Connection) -> str:

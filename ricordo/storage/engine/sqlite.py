@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.compiler import compiles
 
@@ -16,7 +16,7 @@ from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import back_up, make_private_folder
-from ricordo.storage.engine.store import SqlStore, Transaction, each, from_json, plain_errors, to_json
+from ricordo.storage.engine.store import ENGINE_OPTIONS, SqlStore, Transaction, each, plain_errors
 
 T = TypeVar("T")
 READERS = 4
@@ -109,13 +109,10 @@ def read_only(path: Path) -> Iterator[Connection]:
     """Connect for reading only. Raises NotFound, Unavailable, also for what fails inside of the `with`."""
     require_file(path)
     engine = make_engine(path, "normal")
-    try:
-        with plain_errors(sqlite3, "It was only read."), first_connection(engine, path) as connection:
-            connection.exec_driver_sql("PRAGMA query_only = ON")
-            connection.rollback()
-            yield connection
-    finally:
-        engine.dispose()
+    with plain_errors(sqlite3, "It was only read."), first_connection(engine, path) as connection:
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+        connection.rollback()
+        yield connection
 
 
 def first_connection(engine: Engine, path: Path) -> Connection:
@@ -131,13 +128,9 @@ def first_connection(engine: Engine, path: Path) -> Connection:
 def make_engine(path: Path, durability: str) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),  # built, not written: a path may hold ? # and %
-        poolclass=NullPool,
         # isolation_level None: the driver begins nothing by itself, `_unit` says how.
         connect_args={"check_same_thread": False, "isolation_level": None, "cached_statements": 512},
-        # Errors are logged, and what people said must not be.
-        hide_parameters=True,
-        json_serializer=to_json,
-        json_deserializer=from_json,
+        **ENGINE_OPTIONS,
     )
 
     @event.listens_for(engine, "connect")

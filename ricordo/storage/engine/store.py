@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import orjson
-from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy import Connection, Engine, Executable, NullPool
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, StatementError
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -166,7 +166,6 @@ class SqlStore:
         self._readers.shutdown()
         for connection in self._connections:
             connection.close()
-        self.engine.dispose()
 
 
 class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("IN")(each(ids))
@@ -187,8 +186,12 @@ def to_json(value: Any) -> str:
         ) from error
 
 
-def from_json(text: str | bytes) -> Any:
-    return orjson.loads(text)
+ENGINE_OPTIONS: Mapping[str, Any] = {
+    "poolclass": NullPool,  # each worker thread keeps its connection
+    "hide_parameters": True,  # errors are logged, and what people said must not be
+    "json_serializer": to_json,
+    "json_deserializer": orjson.loads,
+}
 
 
 @contextmanager

@@ -4,11 +4,11 @@ A backup is made and verified before the first migration changes an existing dat
 where they are missing; a plugin changes them later by itself.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 
-from sqlalchemy import Connection, Table, inspect, text
+from sqlalchemy import Connection, inspect, text
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
@@ -69,14 +69,6 @@ def migrate(
     for number, migration in enumerate(migrations[version:], version + 1):
         _apply(connection, migration, number)
     return newest
-
-
-def create_missing(connection: Connection, tables: Iterable[Table]) -> None:
-    """Create those of these tables, with their indexes, that the database does not have."""
-    existing = set(inspect(connection).get_table_names())
-    for table in tables:
-        if table.name not in existing:
-            table.create(connection)
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from ricordo.storage import archives, blocks, conversations, history, jobs, runs
 from ricordo.storage import versions as version_rows
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.migrations import create_missing
 from ricordo.storage.schema.columns import metadata, seq, strings
 from ricordo.storage.schema.memory_tables import blobs, is_in_chain
 from tests.conftest import BOTH
@@ -410,7 +409,7 @@ async def test_a_table_of_another_feature_is_erased_by_what_its_columns_say(stag
         user_id, _ = await ada(stage)
 
         def fill(tx: Transaction) -> None:
-            create_missing(tx.connection, tables)
+            metadata.create_all(tx.connection, tables=tables)
             tx.run(insert(theirs), [{"user_id": who, "said": who} for who in (user_id, "user-bob")])
             tx.run(insert(others), [{"seen_by": who, "said": "Tea."} for who in (user_id, "user-bob")])
 
