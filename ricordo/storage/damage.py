@@ -19,7 +19,7 @@ _PORTION = 200
 _ROWS = Repository(Message, messages)
 _SELECT = select(*(cast(one, Text).label("parts") if one is messages.c.parts else one for one in _ROWS.columns))
 _BY_IDS = _SELECT.where(one_of(messages.c.id, "ids"))
-_WINDOW = select(cast(conversations.c.window, Text)).where(conversations.c.id == bindparam("id"))
+_WINDOW = select(cast(conversations.c.window, Text).label("window")).where(conversations.c.id == bindparam("id"))
 _COUNT = select(func.count()).where(messages.c.conversation_id == bindparam("id"))
 _FIRST = _SELECT.where(messages.c.conversation_id == bindparam("id")).order_by(messages.c.seq).limit(1)
 _CONVERSATIONS = (
