@@ -1,6 +1,7 @@
 """The opened parts of a server, passed to whoever needs them and never imported as a global."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -87,7 +88,7 @@ class Runtime:
             policy_from(settings),
             load,
             Secret(settings.data_dir),
-            fresh_for=FRESH_SECONDS if settings.postgres_url else None,
+            fresh_for=FRESH_SECONDS if settings.postgres_url else math.inf,
             allow_private=settings.allow_private_providers,
         )
         embedders, place = self.models.embedders, settings.message_vectors

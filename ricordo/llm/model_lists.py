@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,7 +84,7 @@ async def list_models(client: httpx2.AsyncClient, provider: Provider, *, checks_
                 url = f"{base_url.removesuffix('/openai')}/openai/deployments?api-version=2023-03-15-preview"
     if checks_key and provider.endpoint_type == "openrouter":
         # OpenRouter shows its list to anybody; this alone proves the key.
-        await _get(client, f"{base_url}/key", provider, headers, refusals=(401, 403))
+        await _get(client, f"{base_url}/key", provider, headers)
     listed = models_in(await _get(client, url, provider, headers), provider)
     return await _with_real_windows(client, provider, listed)
 
@@ -106,15 +106,13 @@ async def _get(
     headers: Mapping[str, str] | None = None,
     *,
     timeout: float = LISTING_SECONDS,
-    refusals: Container[int] | None = None,
 ) -> bytes:
     try:
         response = await client.get(url, headers=headers, timeout=timeout)
     except (httpx2.TransportError, httpx2.InvalidURL, httpx2.DecodingError) as error:
         raise error_from_transport(provider.name, error) from error
-    status = response.status_code
-    if status != 200 if refusals is None else status in refusals:
-        raise error_from_status(provider.name, status, response.content, response.headers)
+    if response.status_code != 200:
+        raise error_from_status(provider.name, response.status_code, response.content, response.headers)
     return response.content
 
 
@@ -186,12 +184,14 @@ async def _with_real_windows(client: httpx2.AsyncClient, provider: Provider, lis
     if provider.endpoint_type != "ollama" or not listed.chat:
         return listed
     root = provider.base_url.rstrip("/").removesuffix("/v1")
-    loaded = _loaded_windows(await _ask_ollama(client, "GET", f"{root}/api/ps"))
+    running = (await _ask_ollama(client, "GET", f"{root}/api/ps")).get("models")
+    rows = [row for row in running if isinstance(row, dict)] if isinstance(running, list) else []
+    loaded = {str(row.get("model") or row.get("name")): row.get("context_length") for row in rows}
     places = asyncio.Semaphore(OLLAMA_AT_ONCE)
 
     async def measured(info: ModelInfo) -> ModelInfo:
-        if info.name in loaded:
-            return replace(info, context_window=loaded[info.name])
+        if isinstance(window := loaded.get(info.name), int) and window > 0:
+            return replace(info, context_window=window)
         async with places:
             shown = await _ask_ollama(client, "POST", f"{root}/api/show", {"model": info.name})
         return replace(info, context_window=ollama_window(shown, provider.window))
@@ -209,15 +209,6 @@ def ollama_window(shown: Mapping[str, Any], started_with: int | None) -> int:
     if shown.get("remote_host") and most:  # A model in Ollama's cloud comes with all it has.
         return min(most)
     return min([window, *most]) or OLLAMA_SMALLEST_WINDOW
-
-
-def _loaded_windows(answer: Mapping[str, Any]) -> dict[str, int]:
-    rows: Iterable[Any] = found if isinstance(found := answer.get("models"), list) else ()
-    return {
-        str(row.get("model") or row.get("name")): row["context_length"]
-        for row in rows
-        if isinstance(row, dict) and isinstance(row.get("context_length"), int) and row["context_length"] > 0
-    }
 
 
 async def _ask_ollama(client: httpx2.AsyncClient, method: str, url: str, body: Any = None) -> Mapping[str, Any]:

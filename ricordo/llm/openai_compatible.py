@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx2
 import orjson
 
-from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.model import Chunk, EmbeddingInfo, ModelInfo, ModelReply, ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import chunks_of
@@ -127,7 +127,7 @@ def call_headers(endpoint_type: str, api_key: str | None) -> dict[str, str]:
     return found
 
 
-def call_url(info: ModelInfo, path: str, api_version: str | None = None) -> str:
+def call_url(info: ModelInfo | EmbeddingInfo, path: str, api_version: str | None = None) -> str:
     """Where a call of a model goes. Azure has an address for each deployment, unless its newer `/openai/v1` is used."""
     base_url = (info.endpoint or "").rstrip("/")
     if info.endpoint_type != "azure":

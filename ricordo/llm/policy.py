@@ -60,6 +60,12 @@ _TOO_LONG = re.compile(
             r"reduce the length of the (messages|input)",  # Groq, vLLM
             r"context the overflows",  # LM Studio
             r"inputs? tokens? \+ .{0,20}must be <=",  # Together
+            # Of an embedding model: llama.cpp; text-embeddings-inference; Mistral; Together; OpenAI.
+            r"too large to process",
+            r"must have (less|fewer) than \d+ tokens",
+            r"too many tokens in batch",
+            r"maximum (input|sequence) length",
+            r"max_tokens_per_request",
         )
     ),
     re.IGNORECASE,
@@ -76,6 +82,12 @@ _EVENT_WORDS: _KnownWords = (
     ("llm_rate_limit", re.compile(r"rate[_ ]limit|too many requests|resource_exhausted", re.IGNORECASE)),
     ("llm_bad_request", re.compile(r"invalid_request|bad_request|not_found", re.IGNORECASE)),
 )
+_TRANSPORT: dict[type[Exception], tuple[ModelErrorKind, str]] = {
+    httpx2.ConnectTimeout: ("llm_timeout", "could not be reached in time"),
+    httpx2.TimeoutException: ("llm_timeout", "gave no sign of life"),
+    httpx2.ConnectError: ("llm_error", "cannot be reached"),
+    Exception: ("llm_error", "broke the connection"),
+}
 _ADVICE: dict[ModelErrorKind, str] = {
     "llm_authentication": "Check its key.",
     "llm_insufficient_credits": "Top up the account, or use another model.",
@@ -245,17 +257,10 @@ def error_from_event(provider: str, body: Any) -> ModelError:
 
 def error_from_transport(provider: str, error: Exception) -> ModelError:
     """What a failure below HTTP means: no sign of life, or a connection that could not be made or broke."""
-    match error:
-        case httpx2.UnsupportedProtocol() | httpx2.InvalidURL():
-            return ModelError("llm_bad_request", f"The address of {provider} is not usable: {error}")
-        case httpx2.ConnectTimeout():
-            return _error(provider, "llm_timeout", "could not be reached in time", str(error))
-        case httpx2.TimeoutException():
-            return _error(provider, "llm_timeout", "gave no sign of life", str(error))
-        case httpx2.ConnectError():
-            return _error(provider, "llm_error", "cannot be reached", str(error))
-        case _:
-            return _error(provider, "llm_error", "broke the connection", str(error))
+    if isinstance(error, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
+        return ModelError("llm_bad_request", f"The address of {provider} is not usable: {error}")
+    kind, happened = next(meant for known, meant in _TRANSPORT.items() if isinstance(error, known))
+    return _error(provider, kind, happened, str(error))
 
 
 def words_of(body: Any) -> tuple[str, str]:

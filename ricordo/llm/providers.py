@@ -87,10 +87,6 @@ def our_error(provider: str, error: Exception) -> Exception:
     """The library's error in our words; one that is not about the provider stays what it is."""
     found: Exception
     match error:
-        case known.ModelContextWindowExceededError():
-            found = ModelError("context_window_exceeded", f"{provider} finds the input too long: {_words(error)}")
-        case known.ModelQuotaExceededError():
-            found = ModelError("llm_insufficient_credits", f"{provider} wants payment: {_words(error)}")
         case known.ModelHTTPError():
             body = error.body if error.body is not None else error.message
             found = error_from_status(provider, _status(error.status_code, body), body, error.headers)
@@ -123,10 +119,6 @@ def _status(status: int, body: Any) -> int:
     if status == 400 and _WRONG_KEY.search(words_of(body)[1]):
         return 401  # Google says of a wrong key that the request is wrong.
     return 502 if status == 424 else status  # The model behind Bedrock failed.
-
-
-def _words(error: Any) -> str:
-    return words_of(error.body)[0] if error.body is not None else str(error)
 
 
 class _ChunkReader:

@@ -17,7 +17,7 @@ import orjson
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
-from ricordo.llm.openai_compatible import call_headers
+from ricordo.llm.openai_compatible import call_headers, call_url
 from ricordo.llm.policy import (
     CallPolicy,
     call_by_policy,
@@ -27,6 +27,7 @@ from ricordo.llm.policy import (
     words_of,
 )
 from ricordo.llm.provider_sdks import need
+from ricordo.llm.provider_table import Provider
 from ricordo.llm.tokens import shortened, text_tokens, writable
 from ricordo.llm.written_calls import read_json
 
@@ -196,16 +197,6 @@ def unit(vector: Any, provider: str) -> list[float]:
     return [number / length for number in vector]
 
 
-# How servers say that a text is too long, beside the words they have for a chat that is.
-_TOO_LONG = re.compile(
-    r"too large to process"  # llama.cpp
-    r"|must have (less|fewer) than \d+ tokens"  # text-embeddings-inference
-    r"|too many tokens"  # Mistral
-    r"|maximum (input|sequence) length|input is too long|tokens? limit|max_tokens_per_request"  # Together, OpenAI
-    r"|longer than the maximum",  # vLLM
-    re.IGNORECASE,
-)
-
 # The words that some families of models want before a text, so that a question's vector lies near its answers'. They are part of
 # how the models were trained; left out, such a model finds visibly less.
 _SEARCH = "Represent this sentence for searching relevant passages: "
@@ -224,11 +215,11 @@ _FAMILIES: tuple[tuple[str, tuple[str, str]], ...] = (
 
 
 def openai_embedder(
-    info: EmbeddingInfo, connections: Connections, policy: CallPolicy, *, api_key: str | None
+    info: EmbeddingInfo, connections: Connections, policy: CallPolicy, provider: Provider
 ) -> RemoteEmbedder:
     """An embedding model behind `<endpoint>/embeddings`."""
-    url = httpx2.URL(f"{(info.endpoint or '').rstrip('/')}/embeddings")
-    headers = call_headers(info.endpoint_type, api_key)
+    url = httpx2.URL(call_url(info, "embeddings", provider.api_version))
+    headers = call_headers(info.endpoint_type, provider.api_key)
 
     async def ask(texts: list[str], purpose: EmbeddingPurpose) -> Sequence[Any]:
         before = opening(info.name, purpose)
@@ -239,7 +230,7 @@ def openai_embedder(
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise error_from_transport(info.provider, error) from error
         if response.status_code != 200:
-            raise _refusal(info.provider, response)
+            raise error_from_status(info.provider, response.status_code, response.content, response.headers)
         return vectors_in(response.content, info)
 
     return RemoteEmbedder(info, policy, ask)
@@ -266,16 +257,8 @@ def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
     return [row["embedding"] for row in rows]
 
 
-def _refusal(provider: str, response: httpx2.Response) -> ModelError:
-    _, whole = words_of(response.content)
-    error = error_from_status(provider, response.status_code, response.content, response.headers)
-    if error.kind in ("llm_bad_request", "llm_error") and _TOO_LONG.search(whole):
-        return ModelError("context_window_exceeded", str(error))
-    return error
-
-
 def google_embedder(
-    info: EmbeddingInfo, connections: Connections, policy: CallPolicy, *, api_key: str | None
+    info: EmbeddingInfo, connections: Connections, policy: CallPolicy, provider: Provider
 ) -> RemoteEmbedder:
     """An embedding model of Google AI. Asking it raises Unavailable without the extra."""
     building = asyncio.Lock()
@@ -286,8 +269,8 @@ def google_embedder(
         from pydantic_ai.embeddings.google import GoogleEmbeddingModel
         from pydantic_ai.providers.google import GoogleProvider
 
-        provider = GoogleProvider(api_key=api_key, base_url=info.endpoint, http_client=connections.client())
-        return GoogleEmbeddingModel(info.name, provider=provider)
+        shared: dict[str, Any] = {"base_url": info.endpoint, "http_client": connections.client()}
+        return GoogleEmbeddingModel(info.name, provider=GoogleProvider(api_key=provider.api_key, **shared))
 
     async def ask(texts: list[str], purpose: EmbeddingPurpose) -> Sequence[Any]:
         async with building:

@@ -111,8 +111,7 @@ class Embedders(Registry[Embedder]):
         )
 
     def _build(self, provider: Provider, name: str) -> Embedder:
-        make = _ADAPTERS[provider.adapter]
-        return make(embedding_of(provider, name), self._connections, self._policy, api_key=provider.api_key)
+        return _ADAPTERS[provider.adapter](embedding_of(provider, name), self._connections, self._policy, provider)
 
 
 class Models(Registry[ChatModel]):

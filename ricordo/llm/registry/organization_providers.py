@@ -5,6 +5,7 @@ Other processes read the providers again when what they read is older than `fres
 """
 
 import asyncio
+import math
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -55,7 +56,7 @@ class _Organization:
 
     connections: Connections
     providers: dict[str, _CachedProvider] = field(default_factory=dict)
-    read_at: float | None = None
+    read_at: float = -math.inf
     changes: int = 0
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -63,7 +64,7 @@ class _Organization:
 class OrganizationProviders:
     """The providers of all organizations. `load` reads them, `cipher` decrypts their keys.
 
-    `fresh_for` is in seconds; None where no other process can change a provider. Without
+    `fresh_for` is in seconds; infinite where no other process can change a provider. Without
     `allow_private` their addresses must be public ones.
     """
 
@@ -74,7 +75,7 @@ class OrganizationProviders:
         load: Load,
         cipher: Secret,
         *,
-        fresh_for: float | None = None,
+        fresh_for: float = math.inf,
         allow_private: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -94,7 +95,7 @@ class OrganizationProviders:
         """Return the models that an organization can use, its providers read again where they may have changed."""
         organization = self._organizations[organization_id]
         async with organization.reading:
-            if not self._is_fresh(organization):
+            if self._now() - organization.read_at >= self._fresh_for:
                 await self._read(organization_id, organization)
         return self.known(organization_id)
 
@@ -104,7 +105,7 @@ class OrganizationProviders:
 
     def forget(self, organization_id: str) -> None:
         organization = self._organizations[organization_id]
-        organization.read_at = None
+        organization.read_at = -math.inf
         organization.changes += 1
 
     def require_usable(self, provider: OrganizationProvider, keys: Keys) -> None:
@@ -162,10 +163,6 @@ class OrganizationProviders:
             await organization.connections.close()
         self._organizations.clear()
 
-    def _is_fresh(self, organization: _Organization) -> bool:
-        age = float("inf") if organization.read_at is None else self._now() - organization.read_at
-        return age < (float("inf") if self._fresh_for is None else self._fresh_for)
-
     async def _read(self, organization_id: str, organization: _Organization) -> None:
         read_at, changes, before = self._now(), organization.changes, organization.providers
         organization.providers = {
@@ -175,7 +172,7 @@ class OrganizationProviders:
             for stored in await self._load(organization_id)
         }
         # What changed while it was read is read again by the next who asks.
-        organization.read_at = read_at if organization.changes == changes else None
+        organization.read_at = read_at if organization.changes == changes else -math.inf
 
     async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
         """Return what the provider lists, asked at most every five minutes; None where it lists nothing or cannot be asked."""

@@ -12,6 +12,7 @@ from ricordo.domain.model import EmbeddingInfo
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.addresses import Connections
 from ricordo.llm.embedding.remote import RemoteEmbedder, google_embedder
+from ricordo.llm.provider_table import Provider
 from tests.llm.talk import Waits
 from tests.support.model_server import Answer, ModelServer
 
@@ -32,7 +33,8 @@ async def embedder(server: ModelServer, waits: Waits) -> AsyncIterator[RemoteEmb
     info = EmbeddingInfo(
         "google_ai/gemini-embedding-001", "google_ai", "gemini-embedding-001", "google_ai", endpoint=server.root
     )
-    yield google_embedder(info, connections, waits.policy(), api_key="key-1")
+    provider = Provider("google_ai", "", "google_ai", "google", api_key="key-1")
+    yield google_embedder(info, connections, waits.policy(), provider)
     await connections.close()
 
 

@@ -24,6 +24,7 @@ from ricordo.llm.embedding.remote import (
     opening,
     unit,
 )
+from ricordo.llm.provider_table import Provider
 from ricordo.llm.tokens import text_tokens
 from tests.llm.talk import Waits
 from tests.support.model_server import Answer, ModelServer, Seen, embeddings, vector_of
@@ -36,7 +37,7 @@ def mark(text: str) -> list[float]:
     return [float(ord(sign)) for sign in text[:6].ljust(6)]
 
 
-class Provider:
+class Tempered:
     """Takes so many texts and tokens at once and so many tokens a text, and fails now and then."""
 
     def __init__(self, texts: int = 10_000, tokens: int = 10**9, text: int = 10**9, fails: Sequence[bool] = ()) -> None:
@@ -75,7 +76,7 @@ TEXT = st.one_of(
 async def test_every_text_gets_its_own_vector_whatever_the_provider_takes(
     texts: list[str], most_texts: int, most_tokens: int, text: int, fails: list[bool]
 ) -> None:
-    provider = Provider(most_texts, most_tokens, text, fails)
+    provider = Tempered(most_texts, most_tokens, text, fails)
     found = await RemoteEmbedder(INFO, Waits().policy(5), provider).embed(texts)
     expected = [unit(mark(one.replace("\ud800", "?")), "p") if one.strip() else [0.0] * 6 for one in texts]
     assert found == expected
@@ -83,7 +84,7 @@ async def test_every_text_gets_its_own_vector_whatever_the_provider_takes(
 
 
 async def test_requests_are_bounded_by_texts_and_by_tokens() -> None:
-    provider = Provider()
+    provider = Tempered()
     await RemoteEmbedder(INFO, Waits().policy(), provider).embed(["a" * 4 * size for size in range(1, 300)])
     assert max(len(texts) for texts in provider.taken) == BATCH_TEXTS
     await RemoteEmbedder(INFO, Waits().policy(), provider).embed(["語" * 1_000_000] * 20)
@@ -92,7 +93,7 @@ async def test_requests_are_bounded_by_texts_and_by_tokens() -> None:
 
 
 async def test_a_failure_in_the_middle_is_an_error_and_gives_no_half_of_the_vectors() -> None:
-    provider = Provider(fails=[True] * 4 + [False])
+    provider = Tempered(fails=[True] * 4 + [False])
     with pytest.raises(ModelError, match="hiccup"):
         await RemoteEmbedder(INFO, Waits().policy(3), provider).embed(["tea"] * (BATCH_TEXTS + 1))
     assert len(provider.requests) == 5
@@ -122,11 +123,11 @@ async def test_a_question_is_given_up_in_time_and_the_next_ones_at_once_for_a_wh
 
 
 async def test_a_question_is_tried_again_once_only() -> None:
-    provider, waits = Provider(fails=[True] * 9), Waits()
+    provider, waits = Tempered(fails=[True] * 9), Waits()
     with pytest.raises(ModelError, match="hiccup"):
         await RemoteEmbedder(INFO, waits.policy(3), provider).embed(["tea"], purpose="query")
     assert (len(provider.requests), len(waits)) == (2, 1)
-    provider = Provider(fails=[True])
+    provider = Tempered(fails=[True])
     assert await RemoteEmbedder(INFO, waits.policy(3), provider).embed(["tea"], purpose="query")
 
 
@@ -180,7 +181,7 @@ def embedder(server: ModelServer, waits: Waits, connections: Connections) -> Rem
 
 def made(server: ModelServer, waits: Waits, connections: Connections, name: str = "scripted-1") -> RemoteEmbedder:
     info = EmbeddingInfo(f"openai/{name}", "openai", name, "openai", endpoint=server.url)
-    return openai_embedder(info, connections, waits.policy(), api_key="key-1")
+    return openai_embedder(info, connections, waits.policy(), Provider("openai", "", "openai", api_key="key-1"))
 
 
 async def test_the_server_sees_exactly_this_request(embedder: RemoteEmbedder, server: ModelServer) -> None:
@@ -190,6 +191,18 @@ async def test_the_server_sees_exactly_this_request(embedder: RemoteEmbedder, se
     assert seen.headers["authorization"] == "Bearer key-1"
     assert seen.headers["content-type"] == "application/json"
     assert seen.raw == '{"model":"scripted-1","input":["Hello","Ciao è"],"encoding_format":"float"}'.encode()
+
+
+async def test_a_deployment_of_azure_is_asked_at_its_own_address(
+    server: ModelServer, waits: Waits, connections: Connections
+) -> None:
+    info = EmbeddingInfo("azure/mine", "azure", "mine", "azure", endpoint=server.root)
+    azure = Provider("azure", server.root, "azure", api_key="k", api_version="2024-10-21")
+    server.push(embeddings([1, 0]))
+    await openai_embedder(info, connections, waits.policy(), azure).embed(["tea"])
+    (seen,) = server.requests
+    assert seen.path == "/openai/deployments/mine/embeddings?api-version=2024-10-21"
+    assert seen.headers["api-key"] == "k"
 
 
 async def test_vectors_come_in_the_order_of_the_texts(embedder: RemoteEmbedder, server: ModelServer) -> None:
