@@ -98,11 +98,7 @@ class LazyRoute(APIRoute):
         """Make the route whole; nothing where it is already."""
         if not self.is_built:
             self.is_built = True
-            try:
-                super().__init__(self.path, self.endpoint, **self.given)
-            except BaseException:
-                self.is_built = False
-                raise
+            super().__init__(self.path, self.endpoint, **self.given)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.build()

@@ -8,11 +8,9 @@ from letta_client import NotFoundError
 from letta_client.types import AgentState
 
 from ricordo.agents.agent_types import traits_of
-from ricordo.api.models.agents import ContextResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
 from tests.api.conftest import Api
-from tests.seams.http import require_fits
 from tests.seams.server import MODEL, StrictLetta
 from tests.seams.stores import count_statements
 
@@ -259,7 +257,6 @@ def test_a_context_window_is_shown_section_by_section(api: Api, agent: AgentStat
     def shown(agent_id: str = agent.id, **query: str) -> dict[str, Any]:
         answer = api.http.get(f"/v1/agents/{agent_id}/context", params=query)
         assert answer.status_code == 200, answer.text
-        require_fits(ContextResponse, answer.json())
         return dict(answer.json())
 
     api.client.agents.messages.create(agent.id, input="Hello.")

@@ -6,13 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
 import httpx2
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Response
-from fastapi.exceptions import FastAPIError
+from fastapi import APIRouter, FastAPI, Response
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from ricordo.api.errors import install_error_handlers
@@ -204,41 +202,6 @@ async def test_only_the_route_that_is_asked_for_is_built(routes: Routes, client:
     assert [answer.status_code for answer in answers] == [200, 422, 404]
     assert answers[0].json() == 5
     assert built(routes) == [True, False]
-
-
-async def test_a_route_that_cannot_be_built_says_why_each_time(routes: Routes, client: httpx2.AsyncClient) -> None:
-    """A second request would hear of an attribute that is missing, and nobody what the reason was."""
-    first = routes.routes[0]
-    assert isinstance(first, LazyRoute)
-    first.given["response_model"] = type("Odd", (), {})
-
-    for _ in range(2):
-        with pytest.raises(FastAPIError, match="Invalid args for response field"):
-            await client.get("/things/5")
-
-
-async def test_a_plain_function_reads_with_get_and_writes_with_any_other_method_and_may_return_a_response() -> None:
-    class Store:
-        async def read(self, work: Any) -> Any:
-            return work("reading")
-
-        async def write(self, work: Any) -> Any:
-            return work("writing")
-
-    here = Annotated[Any, Depends(lambda: SimpleNamespace(store=Store()))]
-    routes = Routes()
-
-    @routes.get("/things")
-    @routes.post("/things")
-    def show(tx: str, here: here, name: str) -> Any:  # type: ignore[valid-type]
-        return Response(name) if name == "whole" else {"tx": tx, "name": name}
-
-    app = FastAPI()
-    app.router.routes.extend(routes.routes)
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
-        assert (await client.get("/things?name=a")).json() == {"tx": "reading", "name": "a"}
-        assert (await client.post("/things?name=b")).json() == {"tx": "writing", "name": "b"}
-        assert (await client.get("/things?name=whole")).text == "whole"
 
 
 def test_a_server_that_has_started_has_imported_nothing_that_only_some_requests_need() -> None:

@@ -10,12 +10,9 @@ import letta_client
 import pytest
 from fastapi import FastAPI
 
-from ricordo.api.models.base import RefusalResponse
 from ricordo.app import create_app
-from ricordo.errors import ModelError
 from ricordo.settings import ProviderSettings, Settings
-from tests.seams.http import require_fits
-from tests.seams.server import MODEL, ServerInThread
+from tests.seams.server import ServerInThread
 
 METHODS = ("get", "post", "put", "patch", "delete")
 # Routes of the official client 1.12.1 that this version serves; a stub is no endpoint, so the others are missing.
@@ -168,23 +165,8 @@ def test_every_schema_is_sound_and_every_reference_leads_somewhere(document: dic
     assert len(ids) == len(set(ids))
 
 
-def test_refusals_are_documented_as_they_are_sent(document: dict[str, Any], server: ServerInThread) -> None:
+def test_refusals_are_documented(document: dict[str, Any]) -> None:
     for method, path, operation in operations(document):
         schema = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
         assert schema == {"$ref": "#/components/schemas/RefusalResponse"}, (method, path)
         assert "422" not in operation["responses"], (method, path)
-
-    with server.http() as http, server.client() as client:
-        made = client.agents.create(model=MODEL)
-        talk = f"/v1/agents/{made.id}/messages"
-        server.says(ModelError("llm_rate_limit", "Slow down."))
-        refused = [
-            http.post(talk, json={"input": "Hello."}),
-            http.get("/v1/agents/nobody"),
-            http.post("/v1/agents/", json={"name": 5}),
-            http.post(talk, json={}),
-            http.get("/v1/agents/", headers={"host": "elsewhere.example"}),
-        ]
-    assert [answer.status_code for answer in refused] == [429, 404, 422, 422, 403]
-    for answer in refused:
-        require_fits(RefusalResponse, answer.json())

@@ -8,8 +8,6 @@ import pytest
 from letta_client import BadRequestError
 from letta_client.types import AgentState
 
-from ricordo.api.models.memory import LineageResponse
-from ricordo.api.models.runs import RunMetricsResponse
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
@@ -18,7 +16,7 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
-from tests.seams.http import ok, refused, require_fits
+from tests.seams.http import ok, refused
 from tests.seams.server import LIMIT, MODEL, Gate, StrictLetta
 
 
@@ -50,7 +48,6 @@ def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_tim
     assert (run.completed_at - run.created_at).total_seconds() * 1e9 == pytest.approx(run.total_duration_ns)
     assert 0 < (run.ttft_ns or 0) <= (run.total_duration_ns or 0)
     metrics = ok(api.http.get(f"/v1/runs/{run_id}/metrics"))
-    require_fits(RunMetricsResponse, metrics)
     tool_ids = [tool.id for tool in agent.tools if tool.name == "memory_insert"]
     assert (metrics["num_steps"], metrics["run_ns"], metrics["tools_used"]) == (2, run.total_duration_ns, tool_ids)
     assert metrics["run_start_ns"] == pytest.approx(run.created_at.timestamp() * 1e9, abs=1e6)
@@ -216,7 +213,6 @@ def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_th
     answer = api.client.agents.messages.create(agent.id, input="Which tea do I like?")
 
     why = ok(api.http.get(f"/v1/messages/{answer.messages[-1].id}/memory"))
-    require_fits(LineageResponse, why)
     versions = {
         block.label: ok(api.http.get(f"/v1/blocks/{block.id}/history"))[0]
         for block in api.client.agents.blocks.list(agent.id)

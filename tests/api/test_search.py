@@ -10,13 +10,11 @@ import httpx2
 import pytest
 from letta_client.types import AgentState
 
-from ricordo.api.models.archives import MOST_ITEMS, FoundPassageResponse
-from ricordo.api.search import FoundMessageResponse, StoredMessageHitResponse
+from ricordo.api.models.archives import MOST_ITEMS
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.message import ReasoningPart, TextPart
 from tests.api.conftest import Api
 from tests.seams import make
-from tests.seams.http import require_fits
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 
@@ -58,8 +56,6 @@ def test_messages_are_found_across_agents_best_first_with_the_reason(
     assert (first.message_type, first.agent_id, first.conversation_id) == ("user_message", two[1].id, own)
     assert first.created_at == datetime(2025, 1, 1, 15, tzinfo=UTC)  # midnight in Tokyo
     raw = api.http.post("/v1/messages/search", json={"query": "jasmine tea"}).json()
-    for hit in raw:
-        require_fits(FoundMessageResponse, hit)
     assert raw[0]["content"] == "Jasmine tea, only jasmine tea."
     assert raw[0]["relevance"]["fts_rank"] == 1
     assert raw[0]["relevance"]["rrf_score"] >= raw[1]["relevance"]["rrf_score"]
@@ -108,8 +104,6 @@ def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
     def search(**query: Any) -> list[dict[str, Any]]:
         body = {"query": "jasmine", "agent_id": one.id, **query}
         hits: list[dict[str, Any]] = api.http.post("/v1/agents/messages/search", json=body).json()
-        for hit in hits:
-            require_fits(StoredMessageHitResponse, hit)
         return hits
 
     (hit,) = search()
@@ -146,8 +140,6 @@ def test_passages_are_found_across_archives_and_within_one(api: Api, two: tuple[
     assert days(archive_id=own.id, start_date="2025-03-02") == ["13"]
     assert days(archive_id=own.id, query=None, limit=1) == ["13"]
     raw = api.http.post("/v1/passages/search", json={"query": "oolong", "archive_id": own.id}).json()
-    for hit in raw:
-        require_fits(FoundPassageResponse, hit)
     assert raw[0]["metadata"]["fts_rank"] == 1
     assert [hit["score"] for hit in raw] == sorted((hit["score"] for hit in raw), reverse=True)
     for archive in (own, loose):

@@ -15,7 +15,6 @@ from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
     Event,
-    Failed,
     MessageRestarted,
     ReasoningDelta,
     RunEnded,
@@ -144,21 +143,6 @@ async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() 
     events = await messages_told(event_stream(), text(void, "Lost"), restarted, text(one, "An"), saved(one))
 
     assert [(event["id"], event["content"]) for event in events] == [(void.id, "Lost"), (one.id, "An"), (one.id, "ew.")]
-
-
-async def test_a_failure_is_an_event_of_its_own_and_the_end() -> None:
-    failed = make.run(AGENT, id=RUN.id, status="failed", stop_reason="error")
-    events = played(Failed(failed, "internal_error", "It broke.", "KeyError"))
-
-    chunks = [chunk async for chunk in event_stream()(events)]
-
-    reason, error, done = chunks
-    assert reason == b'data: {"message_type":"stop_reason","stop_reason":"error"}\n\n'
-    assert error.startswith(b"event: error\ndata: {")
-    assert done == b"data: [DONE]\n\n"
-    ((name, value),) = events_of(error.decode())
-    assert [value[key] for key in ("error_type", "message", "detail")] == ["internal_error", "It broke.", "KeyError"]
-    assert name == "error"
 
 
 async def test_pings_are_sent_while_nothing_happens() -> None:
@@ -295,9 +279,3 @@ async def test_a_summary_and_a_question_for_approval_are_told_once() -> None:
     events = await messages_told(event_stream(), compacted, saved(summary), saved(asked), ApprovalAsked(RUN.id, asked))
 
     assert [event["message_type"] for event in events] == ["summary_message", "assistant_message"]
-
-
-async def test_a_cancelled_turn_ends_without_its_usage() -> None:
-    cancelled = make.run(AGENT, id=RUN.id, status="cancelled", stop_reason="cancelled")
-    events = await told(event_stream(), played(RunEnded(cancelled)))
-    assert events == [{"message_type": "stop_reason", "stop_reason": "cancelled"}, "[DONE]"]

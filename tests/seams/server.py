@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +20,11 @@ from fastapi import FastAPI
 from letta_client import AsyncLetta, Letta
 from letta_client._models import validate_type
 from letta_client.pagination import AsyncArrayPage, SyncArrayPage
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import text
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ricordo.api.models.base import RefusalResponse
 from ricordo.app import create_app
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.llm.chat import ChatModel, Embedder
@@ -94,6 +98,53 @@ class Gate:
         self._server.loop.call_soon_threadsafe(self._opened.set)
 
 
+class CheckedAnswers:
+    """Answers 500 in place of JSON that is not what the route documents: a field that is missing, unnamed or of another type."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and hold its answer back until it is whole, where it is JSON."""
+        start: Message = {}
+        body = b""
+
+        async def check(message: Message) -> None:
+            nonlocal start, body
+            if (
+                message["type"] == "http.response.start"
+                and (b"content-type", b"application/json") in message["headers"]
+            ):
+                start = message
+            elif not start:
+                await send(message)
+            else:
+                body += message.get("body", b"")
+                if not message.get("more_body"):
+                    fault = _fault(scope, start["status"], body)
+                    headers = [] if fault else start["headers"]
+                    await send({**start, "headers": headers, **({"status": 500} if fault else {})})
+                    await send({"type": "http.response.body", "body": fault or body})
+
+        await self._app(scope, receive, check)
+
+
+def _fault(scope: Scope, status: int, body: bytes) -> bytes:
+    documented = getattr(scope.get("route"), "response_model", None) if status == 200 else None
+    model = RefusalResponse if status >= 400 else documented
+    try:
+        if model is not None:
+            _adapter(model).validate_json(body, strict=True)
+    except ValidationError as error:
+        return str(error).encode()
+    return b""
+
+
+@cache
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
+
+
 class ServerInThread:
     """A running server. `app` is the app, `url` its address; what the model says is set by `says` and `answers_with`."""
 
@@ -110,6 +161,7 @@ class ServerInThread:
         # Built without reading the environment, so that no key of the person who runs the tests is ever used.
         configured = providers or ProviderSettings.model_construct()
         self.app: FastAPI = create_app(self.settings, configured, VectorSettings.model_construct(), extra_models=models)
+        self.app.add_middleware(CheckedAnswers)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(self.app, lifespan="on", log_config=None, access_log=False, ws="none")

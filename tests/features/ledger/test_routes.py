@@ -12,9 +12,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
-from ricordo.features.ledger.routes import BudgetResponse, LedgerResponse
 from ricordo.features.ledger.service import FILE
-from tests.seams.http import require_fits
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 PRICES = f'currency = "EUR"\n["{MODEL}"]\ninput = 10\ncached = 1\noutput = 100\n'
@@ -42,7 +40,6 @@ def test_prices_of_the_operator_give_the_cost_by_kind_of_token(
 
     ledger = http.get("/v1/ledger", params={"agent_id": agent.id, "group_by": "model"}).json()
 
-    require_fits(LedgerResponse, ledger)
     assert ledger["currency"] == "EUR"
     (line,) = ledger["lines"]
     assert (line["key"], line["unpriced_tokens"]) == (MODEL, 0)
@@ -61,7 +58,6 @@ def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(
         return {line["key"]: line["total_tokens"] for line in found["lines"]}
 
     whole = http.get("/v1/ledger", params={"agent_id": agent.id}).json()
-    require_fits(LedgerResponse, whole)
     (line,) = whole["lines"]
     assert (whole["group_by"], whole["currency"], line["key"]) == ("day", None, datetime.now(UTC).date().isoformat())
     assert (line["cached_input_tokens"], line["reasoning_tokens"], line["cost"], line["unpriced_tokens"]) == (None,) * 4
@@ -102,7 +98,6 @@ def test_a_budget_is_given_shown_and_taken_away(
     assert http.get(path).json() == none
     spend(client, server, agent.id, Usage(30, 0))
     given = http.patch(path, json={"daily_tokens": 100}).json()
-    require_fits(BudgetResponse, given)
     assert (given["daily_tokens"], given["used_tokens"], given["remaining_tokens"]) == (100, 30, 70)
     assert given["resets_at"].endswith("T00:00:00.000000Z")
     assert http.get(path).json() == given

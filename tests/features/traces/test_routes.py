@@ -10,9 +10,7 @@ from letta_client.types import AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import ModelError
-from ricordo.features.traces.routes import TraceResponse
 from ricordo.llm.scripted import call
-from tests.seams.http import require_fits
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 
@@ -43,7 +41,6 @@ def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(
     assert trace.response_json["parts"] == [{"kind": "text", "text": "ok"}]
     assert trace.created_at is not None
     wire = http.get(f"/v1/steps/{step_id}/trace").json()
-    require_fits(TraceResponse, wire)
     assert http.get(f"/v1/telemetry/{step_id}").json() == wire
 
 
