@@ -170,25 +170,6 @@ def test_what_an_outside_index_gave_is_found_by_number_and_the_rest_left_out(num
 MINUTE = 60_000_000
 
 
-class Counted:
-    """How often a partition was laid out."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.times = 0
-        lay_out = scoring.documents_of
-
-        def counting(*of: object) -> scoring.DocumentColumns:
-            self.times += 1
-            return lay_out(*of)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(scoring, "documents_of", counting)
-
-
-@pytest.fixture
-def laid_out(monkeypatch: pytest.MonkeyPatch) -> Counted:
-    return Counted(monkeypatch)
-
-
 async def say(store: Store, agent: Agent, *texts: str, minute: int = 0) -> list[str]:
     said = [make.message(agent, text, created_at=START + (minute + n) * MINUTE) for n, text in enumerate(texts)]
     await store.write(lambda tx: insert_messages(tx, said))
@@ -221,25 +202,6 @@ async def test_new_messages_and_a_flush_continue_what_is_cached(store: Store, mo
     assert sorted(await find(store, "harbour", agent))[:2] == ["harbour", "harbour snow"]
     assert len(await find(store, "tea rain violin harbour", agent)) == 6
     assert len(read) == len(set(read)) == 5  # each row of the buffer is read once
-
-
-async def test_what_is_deleted_lays_the_partition_out_anew_once(store: Store, laid_out: Counted) -> None:
-    agent = (await make.stored_agent(store)).agent
-    deleted, *_ = await say(store, agent, "tea", "tea bread", "snow")
-    await store.write(lambda tx: flush(tx, agent.id))
-    await find(store, "tea", agent)
-    await store.write(lambda tx: index.unindex_messages(tx, [deleted]))
-    for _ in range(2):
-        assert "tea" not in await find(store, "tea", agent)
-    assert laid_out.times == 2
-    await find(store, "bread", agent)
-    assert laid_out.times == 2
-    await say(store, agent, "tea again", minute=9)
-    found = await find(store, "tea", agent)
-    assert "tea again" in found
-    assert "tea" not in found
-    await store.write(lambda tx: flush(tx, agent.id))
-    assert await find(store, "tea", agent) == found
 
 
 @pytest.mark.parametrize("least", [1, engine.LEAST_SPREAD], ids=["that many hold", "that few hold"])

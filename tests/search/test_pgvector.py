@@ -11,7 +11,6 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
 from ricordo.errors import Unavailable
 from ricordo.search import pgvector
@@ -225,25 +224,6 @@ async def test_of_two_servers_one_builds_and_the_other_goes_on(
     assert len(await documents(other, limit=400)) == 300
     await other.close()
     await other_store.close()
-
-
-async def test_where_shared_memory_is_short_one_process_builds_alone(
-    index: PgVectorIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original, seen = pgvector._run, list[str]()
-
-    def short_of_room(connection: Any, statement: str) -> Any:
-        seen.append(statement.partition(" ON ")[0].partition('"')[0])
-        if sum(one.startswith("CREATE INDEX") for one in seen) == 1 and statement.startswith("CREATE INDEX"):
-            raise DBAPIError(statement, None, psycopg.errors.DiskFull())
-        return original(connection, statement)
-
-    monkeypatch.setattr(pgvector, "_run", short_of_room)
-    await index.upsert("archive-1", "model", records(50))
-    assert await index.build("archive-1", "model", 8)
-    created = [place for place, one in enumerate(seen) if one.startswith("CREATE INDEX")]
-    assert len(created) == 2
-    assert seen[created[1] - 1] == "SET max_parallel_maintenance_workers = 0"
 
 
 async def test_a_build_that_fails_is_told_and_searches_go_on(

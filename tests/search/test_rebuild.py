@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from sqlalchemy import delete, select, update
@@ -14,7 +14,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
-from ricordo.search import index, partitions, rebuild
+from ricordo.search import index, rebuild
 from ricordo.search.index import MessageFilter, delete_passage, insert_passages
 from ricordo.search.indexer import Indexer
 from ricordo.search.rebuild import reembed, reindex
@@ -215,44 +215,33 @@ class Interrupted:
 
 # What is left of an older index, two portions of messages, the vectors, the taking over, and what it leaves.
 @pytest.mark.parametrize("write", range(6))
-async def test_an_agent_that_is_deleted_at_any_moment_leaves_nothing(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, write: int
-) -> None:
-    monkeypatch.setattr(rebuild, "AT_ONCE", 70)
-
-    async def delete_it() -> None:
-        await shelf.store.write(lambda tx: deletion.hide_agent(tx, Scope(), shelf.agent_id))
-        while await shelf.store.write(lambda tx: purge_portion(tx, "agent", shelf.agent_id)):
-            pass
-
-    meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
-    await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard)
-    assert await shelf.store.read(lambda tx: partitions.owner_of(tx, shelf.agent_id)) is None
-    assert await shelf.partitions() == {shelf.archive.id}
-    rows = await shelf.store.read(lambda tx: tx.all(select(search_buffer.c.owner_id).distinct()))
-    assert {row.owner_id for row in rows} <= {shelf.archive.id}
-
-
-@pytest.mark.parametrize("write", range(6))
-async def test_a_thread_that_is_deleted_at_any_moment_is_found_no_more(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, write: int
+@pytest.mark.parametrize("kind", ["agent", "conversation"])
+async def test_what_is_deleted_at_any_moment_leaves_nothing(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, kind: Literal["agent", "conversation"], write: int
 ) -> None:
     monkeypatch.setattr(rebuild, "AT_ONCE", 70)
     agent = (await shelf.store.read(lambda tx: agents.load(tx, Scope(), shelf.agent_id))).agent
-    side = make.conversation(agent, id="conv-side")
-    await shelf.store.write(lambda tx: conversations.insert_one(tx, side))
+    await shelf.store.write(lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-side")))
     secrets = [make.message(agent, f"zebra {n}", conversation_id="conv-side", created_at=n * 10) for n in range(12)]
     await make.stored_messages(shelf.store, *secrets)
     await shelf.flush(shelf.agent_id)
+    hide, id = {
+        "agent": (deletion.hide_agent, shelf.agent_id),
+        "conversation": (deletion.hide_conversation, "conv-side"),
+    }[kind]
 
     async def delete_it() -> None:
-        await shelf.store.write(lambda tx: deletion.hide_conversation(tx, Scope(), "conv-side"))
-        while await shelf.store.write(lambda tx: purge_portion(tx, "conversation", "conv-side")):
+        await shelf.store.write(lambda tx: hide(tx, Scope(), id))
+        while await shelf.store.write(lambda tx: purge_portion(tx, kind, id)):
             pass
 
     meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
     await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard)
-    for _ in range(2):
+    if kind == "agent":
+        assert await shelf.partitions() == {shelf.archive.id}
+        rows = await shelf.store.read(lambda tx: tx.all(select(search_buffer.c.owner_id).distinct()))
+        assert {row.owner_id for row in rows} <= {shelf.archive.id}
+    for _ in range(2 if kind == "conversation" else 0):
         assert await shelf.recall.messages("zebra", MessageFilter((shelf.agent_id,)), 20, "fts") == []
         assert len(await shelf.recall.messages("note", MessageFilter((shelf.agent_id,)), 200, "fts")) == 120
         await shelf.flush(shelf.agent_id)

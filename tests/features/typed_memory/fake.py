@@ -1,12 +1,11 @@
 # ruff: noqa: ARG002 - the signatures are the official client's
-"""A client with the official client's methods and errors, in memory; it can be made to fail as a killed process does."""
+"""A client with the official client's methods, in memory; it can be made to fail as a killed process does."""
 
 import time
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
-from letta_client import NotFoundError
+from ricordo.errors import NotFound
 
 
 class Killed(Exception):
@@ -24,8 +23,7 @@ class FakeBlocks:
 
     def retrieve(self, block_label: str, *, agent_id: str) -> SimpleNamespace:
         if block_label not in self.values:
-            asked = httpx.Request("GET", f"http://127.0.0.1/v1/agents/{agent_id}/core-memory/blocks/{block_label}")
-            raise NotFoundError("not found", response=httpx.Response(404, request=asked), body=None)
+            raise NotFound(f"{agent_id} has no block {block_label}")
         value = self.values[block_label]
         time.sleep(self.pause)
         return SimpleNamespace(value=value)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.errors import Invalid, NotFound
+from ricordo.errors import Invalid
 from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock
 from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
 from ricordo.features.typed_memory.rotation import (
@@ -119,18 +119,6 @@ def test_the_strategy_decides_how_full_is_too_full(strategy: type[AdaptiveRotati
     assert seen == rotated
 
 
-def test_a_block_of_ones_own_holds_after_a_rotation_what_stayed() -> None:
-    client = FakeLetta(ALICE)
-    manager = manager_of(client)
-    human = HumanBlock(name="Alice", context_notes=["x" * 600, "y" * 600, "z" * 100])
-    manager.update_human(human)
-    manager.update_human(human)
-
-    assert human.context_notes == ["y" * 600, "z" * 100]
-    assert len(client.archive) == 1
-    assert HumanBlock.from_memory_string(client.human) == human
-
-
 def test_a_text_that_cannot_be_read_is_left_alone_or_archived_before_it_is_replaced() -> None:
     client = FakeLetta("[TASK] one\n[TASK] two")
     manager = manager_of(client)
@@ -193,15 +181,11 @@ def test_the_summary_says_how_full_memory_is_and_what_is_in_it() -> None:
     }
 
 
-def test_an_agent_without_a_human_block_is_told_apart_and_one_without_a_persona_works() -> None:
+def test_an_agent_without_a_persona_works() -> None:
     client = FakeLetta(ALICE)
     del client.agents.blocks.values["persona"]
     manager_of(client).learn_fact("Drinks tea")
     assert "Drinks tea" in client.human
-
-    del client.agents.blocks.values["human"]
-    with pytest.raises(NotFound, match='agent-1 has no block "human"'):
-        manager_of(client).learn_fact("Drinks tea")
     with pytest.raises(Invalid, match="at least one"):
         manager_of(client).search_archival("essay", limit=0)
 
