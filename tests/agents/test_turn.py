@@ -66,17 +66,6 @@ async def test_what_a_provider_refuses_as_a_bad_request_is_kept_but_not_sent_aga
     assert [message.text for message in (await stage.history(agent))[1:]] == ["Poison.", "Are you there?", "Better."]
 
 
-async def test_a_model_that_fails_in_a_later_step_keeps_the_steps_before_it(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Ada."))
-    stage.lines += [call("memory_insert", label="human", new_string="Tea."), ModelError("llm_error", "Down.")]
-    answer = await stage.say(agent)
-    assert answer.failure
-    assert roles(answer.messages) == "assistant tool"
-    assert answer.run.step_count == 1
-    assert await stage.block(agent, "human") == "Ada.\nTea."
-    await stage.require_sound(agent)
-
-
 async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run(stage: Stage, agent: str) -> None:
     stage.lines += [ZeroDivisionError("secret detail")]
     answer = await stage.say(agent)
@@ -113,16 +102,6 @@ async def cancelled(stage: Stage, agent: str, turn: LiveTurn) -> list[Event]:
     assert (await stage.runs(agent))[-1].status == "cancelled"
     assert stage.runtime.live == {}
     return events
-
-
-async def test_a_turn_can_be_cancelled_while_the_model_is_asked(stage: Stage) -> None:
-    agent = await stage.agent(("human", "Ada."))
-    stage.lines += [call("memory_insert", label="human", new_string="Tea.")]
-    turn, _gate = await stage.asked(agent, "Stop!", line="Never said.")
-    events = await cancelled(stage, agent, turn)
-    assert saved(events) == [message.id for message in await stage.history(agent)][2:]
-    assert roles(await stage.history(agent)) == "system user assistant tool"
-    await stage.require_sound(agent)
 
 
 async def test_a_turn_can_be_cancelled_while_a_tool_runs_and_nothing_of_that_step_is_saved(

@@ -296,27 +296,3 @@ def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(api: A
 
     assert 6 <= len(counted.statements) <= 12, counted.statements
     assert counted.transactions <= 2
-
-
-# A search reads in a transaction of its own, between the one that begins the turn and the one that saves the step.
-@pytest.mark.parametrize(
-    ("name", "arguments", "most"),
-    [
-        ("conversation_search", {"query": "tea"}, (6, 2)),
-        ("memory_insert", {"label": "human", "new_string": "Likes tea."}, (11, 1)),
-    ],
-)
-def test_a_step_with_a_tool_costs_little_more(
-    api: Api, agent: AgentState, name: str, arguments: Any, most: tuple[int, int]
-) -> None:
-    def cost(*lines: Any) -> tuple[int, int]:
-        api.server.says(*lines)
-        with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
-            api.client.agents.messages.create(agent.id, input="Hello.")
-        return len(counted.statements), counted.transactions
-
-    cost(call(name, **arguments), "Done.")
-    plain, with_tool = cost("Done."), cost(call(name, **arguments), "Done.")
-
-    assert 1 <= with_tool[0] - plain[0] <= most[0]
-    assert 1 <= with_tool[1] - plain[1] <= most[1]

@@ -1,11 +1,9 @@
-"""A student's day, from the first proposal to the archive she takes along; each part goes on from the one before.
+"""What a student has of her proposals: they wait for her, lead to the words that were said, and are for no other student.
 
-The model follows a script, everything else is real. docs/a-students-day.md tells the same to people.
+The model follows a script, everything else is real. docs/a-students-day.md tells the whole day to people, and test_docs.py runs it.
 """
 
-import io
 import json
-import zipfile
 from typing import Any
 
 import pytest
@@ -74,24 +72,6 @@ def test_the_tutor_reads_her_block_and_what_it_wants_to_change_waits_for_her(day
     assert "Lives in Turin" not in json.dumps(day.scene.state(day.tutor)["blocks"])
 
 
-def test_she_compares_edits_and_approves_and_the_tutor_sees_her_words(day: Day) -> None:
-    day.tells(
-        "I live in Turin.", edit("maths.", "maths.\nLives in Turin.", "propose_memory_edit", confidence=0.9), "Yes."
-    )
-    (proposal,) = day.ask("get", "student/diffs")
-    own = proposal["body"].replace("Turin.", "Turin, by the river.")
-
-    decided = day.ask("post", f"student/diffs/{proposal['id']}/approve", body=own)
-
-    assert (proposal["confidence"], decided["status"], decided["block"]["pending"]) == (0.9, "approved", 0)
-    newest, first = day.ask("get", "student/history")
-    assert (newest["author"], newest["proposal_id"], newest["sha"]) == (day.user, proposal["id"], decided["version"])
-    seen = day.ask("get", f"student/compare?from={first['sha']}&to={newest['sha']}")
-    assert seen["unified"].endswith(" Studies maths.\n+Lives in Turin, by the river.\n")
-    day.tells("Where do I live?", "By the river.")
-    assert "Lives in Turin, by the river." in day.prompt()
-
-
 def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
     _, proposal = day.proposes()
     approved = day.ask("post", f"student/diffs/{proposal['id']}/approve")
@@ -109,44 +89,6 @@ def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
     called = next(one for one in led if one["message_type"] == "tool_call_message")
     asked = day.scene.http.get(f"/v1/messages/{called['id']}/memory").json()
     assert [one["id"] for one in asked["proposed"]] == [proposal["id"]]
-
-
-def test_she_restores_the_morning_and_loses_nothing(day: Day) -> None:
-    _, proposal = day.proposes()
-    day.ask("post", f"student/diffs/{proposal['id']}/approve")
-    first = day.ask("get", "student/history")[-1]["sha"]
-
-    back = day.ask("post", "student/restore", sha=first)
-
-    assert back["body"] == MORNING
-    assert len(day.ask("get", "student/history")) == 3
-    day.tells("Where do I live?", "I don't know.")
-    assert "Turin" not in day.prompt()
-
-
-def test_a_whole_run_is_taken_back(day: Day) -> None:
-    assert day.ask("patch", "student", policy="direct")["policy"] == "direct"
-    answer = day.tells("I live in Turin.", edit("maths.", "law.", quote="I live in Turin."), "Noted.")
-    assert day.ask("get", "student")["body"] == MORNING.replace("maths", "law")
-    assert "Applied" in returns(answer)[0][1]
-    run = day.ask("get", "student/history")[0]["run_id"]
-
-    undone = day.scene.http.post(f"/users/{day.user}/runs/{run}/undo").json()
-
-    assert [(one["label"], one["status"]) for one in undone["blocks"]] == [("student", "undone")]
-    assert day.ask("get", "student")["body"] == MORNING
-
-
-def test_all_of_it_goes_with_her(day: Day) -> None:
-    day.proposes()
-    whole = day.scene.http.get(f"/users/{day.user}/export")
-
-    archive = zipfile.ZipFile(io.BytesIO(whole.content))
-    assert archive.testzip() is None
-    assert archive.read("blocks/student.md").decode() == MORNING
-    (version,) = map(json.loads, archive.read("history.jsonl").splitlines())
-    (proposal,) = map(json.loads, archive.read("proposals.jsonl").splitlines())
-    assert (version["body"], proposal["reasoning"]) == (MORNING, REASON)
 
 
 def test_another_students_tutor_and_another_thread_know_nothing_of_her(day: Day) -> None:

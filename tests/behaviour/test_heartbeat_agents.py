@@ -112,15 +112,6 @@ def test_any_agent_can_be_told_to_clear_its_buffer(scene: Scene) -> None:
     assert scene.state(agent)["message_buffer_autoclear"] is True
 
 
-def test_a_new_agent_that_speaks_by_calls_begins_with_a_word_and_a_login(scene: Scene) -> None:
-    agent = scene.agent(agent_type="memgpt_v2_agent", include_base_tools=True)
-
-    begun = scene.history(agent)
-
-    assert kinds(begun) == ["system", "reasoning", "assistant", "tool_return", "user"]
-    assert json.loads(begun[-1]["content"])["type"] == "login"
-
-
 def test_given_first_messages_take_the_place_of_the_usual_ones(scene: Scene) -> None:
     sequence = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Welcome back."}]
     agent = scene.agent("send_message", agent_type="memgpt_v2_agent", initial_message_sequence=sequence)

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.seams.scene import CLAUDE, Scene, calls, kinds, returns, roles, said, stopped, tools_of
+from tests.seams.scene import CLAUDE, Scene, calls, kinds, returns, roles, said, stopped
 from tests.support.model_server import Answer, claude
 
 THINKING = {"type": "thinking", "thinking": "A die, then.", "signature": "sig-1"}
@@ -108,10 +108,3 @@ def test_the_system_prompt_keeps_every_byte_over_fifty_turns(scene: Scene) -> No
     for before, after in zip(scene.asked, scene.asked[1:], strict=False):
         assert after["messages"][: len(before["messages"])] == before["messages"]
         assert after["tools"] == before["tools"]
-
-
-def test_the_tools_are_offered_in_the_order_they_were_given(scene: Scene) -> None:
-    agent = scene.agent("toss", "roll", "draw")
-    scene.says("Yes.")
-    scene.send(agent, "Ready?")
-    assert tools_of(scene.asked[0]) == ["toss", "roll", "draw"]

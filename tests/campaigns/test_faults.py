@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.campaigns.sizes import short_and_long
+from tests.support.crash_servers import run_kills
 from tests.support.faults import run_campaign
-from tests.support.faults_server import run_kills
 from tests.support.server_process import CAN_FORK
 
 

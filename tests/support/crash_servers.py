@@ -1,15 +1,23 @@
-"""The servers of the crash campaign: processes that are killed and frozen, what they run in it, and their database."""
+"""The servers of the crash campaign: processes that are killed and frozen, what they run in it, and their database.
+
+`run_kills` is a campaign of its own, with agents of every type whose calls wait for approval.
+"""
 
 import asyncio
 import os
+import random
 import signal
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import psycopg
 from fastapi import APIRouter, Request
 from psycopg.types.string import TextLoader
@@ -21,7 +29,9 @@ from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.support import postgres
-from tests.support.faults_cast import TOOLS
+from tests.support.faults_cast import TOOLS, TYPES
+from tests.support.faults_model import FaultyModel
+from tests.support.model_server import ModelServer
 from tests.support.ready import Helper
 from tests.support.server_process import ServerProcess
 
@@ -32,6 +42,8 @@ MOST_ATTEMPTS = 3
 _BELLS, _NOTES = "CAMPAIGN_BELLS", "CAMPAIGN_NOTES"
 _KEYS = 5
 _KIND = "campaign.note"
+_PLANS = ("", "ring", "insert+ring/archive", "guarded", "guarded+guarded", "nap+nap/insert", "hang")
+_LONGEST = 0.25  # seconds from a request to its kill
 
 
 class CrashPlugin:
@@ -157,3 +169,93 @@ async def opened_servers(
         stack.callback(tables.close)
         await asyncio.gather(*(asyncio.to_thread(server.start) for server in servers))
         yield servers, tables
+
+
+@dataclass
+class _Killing:
+    server: CrashServer
+    tables: Tables
+    http: httpx2.AsyncClient
+    luck: random.Random
+    said: int = 0
+    broken: int = 0
+    wrong: list[str] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
+
+    async def make_agent(self, kind: str) -> str:
+        """An agent of this type with the campaign's tools, one of which needs approval."""
+        names = [*(tool.name for tool in TOOLS), "memory_insert", "archival_memory_insert"]
+        body = {
+            "agent_type": kind,
+            "model": "openai/scripted-large",
+            "memory_blocks": [{"label": "notes", "value": "Begin."}],
+            "tools": [*names, *(["send_message"] if kind != "letta_v1_agent" else [])],
+            "tool_rules": [{"type": "requires_approval", "tool_name": "guarded"}],
+        }
+        response = await self.http.post("/v1/agents/", json=body)
+        assert response.status_code == 200, response.text
+        return str(response.json()["id"])
+
+    async def once(self, agent: str) -> None:
+        """Kill the server while it answers, start it again, and see that the agent answers."""
+        plan = self.luck.choice(_PLANS)
+        talking = asyncio.create_task(self._cut_off(agent, plan))
+        await asyncio.sleep(self.luck.uniform(0.01, _LONGEST))
+        await asyncio.to_thread(self.server.kill)
+        await asyncio.wait_for(talking, 30)
+        await asyncio.to_thread(self.server.start)
+        if (await self.http.get("/v1/runs/", params={"active": True})).json():
+            self.wrong.append(f"{plan}: runs are open after a restart")
+        # The way out where calls wait for somebody who is gone.
+        await self.http.post(f"/v1/agents/{agent}/messages/cancel", json={})
+        told = await self._send(agent, "")
+        if f"Done say-k{self.said:05d}-1." not in told.text:
+            self.wrong.append(f"{plan}: the next message is answered by {told.status_code} {told.text[:400]}")
+
+    async def _cut_off(self, agent: str, plan: str) -> None:
+        with suppress(httpx2.TransportError):
+            told = await self._send(agent, plan)
+            while told.status_code == 200 and "approval_request_message" in told.text:
+                asked = next(one for one in told.json()["messages"] if one["message_type"].startswith("approval_req"))
+                decided = {"approve": self.luck.random() < 0.7, "approval_request_id": asked["id"], "reason": "So."}
+                body = {"messages": [{"type": "approval", **decided}]}
+                told = await self.http.post(f"/v1/agents/{agent}/messages", json=body)
+            return
+        self.broken += 1
+
+    async def _send(self, agent: str, plan: str) -> httpx2.Response:
+        self.said += 1
+        token = f"say-k{self.said:05d}-1"
+        message = {"role": "user", "content": f"{token} {plan}".strip(), "otid": f"otid-{token}"}
+        response = await self.http.post(f"/v1/agents/{agent}/messages", json={"messages": [message]})
+        if response.status_code == 200:
+            self.acknowledged.append(f"otid-{token}")
+        return response
+
+    def lost(self) -> list[str]:
+        """What was acknowledged and is not stored once, and runs that are still open."""
+        stored = Counter(otid for (otid,) in self.tables.rows("SELECT otid FROM messages WHERE otid IS NOT NULL"))
+        still_open = self.tables.rows("SELECT id FROM runs WHERE ended_at IS NULL")
+        wrong = [f"{otid} is stored {stored[otid]} times" for otid in self.acknowledged if stored[otid] != 1]
+        return wrong + [f"{id} is open" for (id,) in still_open]
+
+
+async def run_kills(folder: Path, *, kills: int, seed: int) -> SimpleNamespace:
+    """Kill a server this many times in the middle of turns and approvals of agents of every type.
+
+    Raises AssertionError with what it found, or returns how many requests a kill cut off.
+    """
+    model = FaultyModel(windows={"scripted-large": 120_000})
+    async with (
+        ModelServer(model.answer, keeps=False) as provider,
+        opened_servers(folder, provider.url) as ((server,), tables),
+        httpx2.AsyncClient(base_url=server.url, timeout=30, trust_env=False) as http,
+    ):
+        killing = _Killing(server, tables, http, random.Random(seed))  # noqa: S311
+        agents = [await killing.make_agent(kind) for kind in TYPES]
+        for _ in range(kills):
+            await killing.once(killing.luck.choice(agents))
+        code = await asyncio.to_thread(server.stop)
+        wrong = [*killing.wrong, *model.faults, *([f"the server ended with {code}"] if code else []), *killing.lost()]
+    assert not wrong, f"{len(wrong)} wrong:\n" + "\n".join(wrong[:12])
+    return SimpleNamespace(kills=kills, broken=killing.broken, requests=model.count)

@@ -1,16 +1,14 @@
 """The fault campaign: something goes wrong at a random await of a turn, again and again, and no agent is ever worse for it.
 
 After each fault the next message is answered, nothing acknowledged is lost, and every request that a provider got is valid.
-`await run_campaign(folder, faults=500)` raises AssertionError with the seed and what it found, or returns what was done. By hand:
-`python -m tests.support.faults --faults 500`, and `--database postgresql`. The seed chooses the faults; threads decide some of
-what is cut off by them. On PostgreSQL connections are cut too, and another server takes a run over while its turn goes on.
+`await run_campaign(folder, faults=500)` raises AssertionError with the seed and what it found, or returns what was done. The seed
+chooses the faults; threads decide some of what is cut off by them. On PostgreSQL connections are cut too, and another server takes
+a run over while its turn goes on.
 """
 
-import argparse
 import asyncio
 import logging
 import random
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -30,13 +28,10 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, RicordoError, Unavailable
 from ricordo.runtime import LiveTurn
 from ricordo.storage import runs
-from tests.support.faults_audit import audit, waiting_of
-from tests.support.faults_cast import GATE, THEIRS, TOOLS, Subject, flood, make_subject
+from tests.support.faults_cast import GATE, THEIRS, TOOLS, Subject, audit, flood, make_subject, waiting_of
 from tests.support.faults_model import FAILING, MALFORMED, FaultyModel
-from tests.support.faults_server import run_kills
 from tests.support.faults_world import World, opened
 from tests.support.model_server import ModelServer
-from tests.support.postgres import stop_server
 
 LIMIT = 60.0  # seconds for anything to come to its end, on a machine with other work
 LEASE, EXPIRY = 31, 86_401
@@ -351,20 +346,3 @@ async def run_campaign(
         restarts=world.restarts,
         seconds=round(time.monotonic() - began, 1),
     )
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--faults", type=int, default=500)
-    parser.add_argument("--kills", type=int, default=30, help="of a real server process, besides")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
-    options = parser.parse_args()
-    chosen = {"seed": options.seed, "database": options.database}
-    try:
-        with tempfile.TemporaryDirectory() as place:
-            print(asyncio.run(run_kills(Path(place), kills=options.kills, **chosen)))
-        with tempfile.TemporaryDirectory() as place:
-            print(asyncio.run(run_campaign(Path(place), faults=options.faults, **chosen)))
-    finally:
-        stop_server()

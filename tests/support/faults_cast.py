@@ -1,26 +1,34 @@
-"""Who takes part in the fault campaign: agents of every type with tools and rules, and a history too long for a window."""
+"""Who takes part in the fault campaign: agents of every type with tools and rules, and a long history; and its audit.
+
+What must be so after a fault: nothing acknowledged is lost, the order is kept, runs are closed, and search finds the words.
+"""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
-from ricordo.domain.agent import AgentType
+from ricordo.agents.request import TurnRequest
+from ricordo.domain.agent import AgentType, Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelSettings, ToolSchema
+from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.runtime import Runtime
-from ricordo.search.index import insert_messages
-from ricordo.storage import agents, conversations, messages
+from ricordo.search.index import MessageFilter, insert_messages
+from ricordo.storage import agents, conversations, messages, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.seams import make
-from tests.support.faults_audit import Told
+from tests.seams.stage import split_pairs
 
 TYPES: tuple[AgentType, ...] = ("letta_v1_agent", "memgpt_v2_agent", "memgpt_agent", "react_agent", "workflow_agent")
+_LATEST = 4
 MODES = ("all", "sliding_window", "self_compact_all", "self_compact_sliding_window")
 SMALL, LARGE = 16_000, 120_000
 THEIRS = ToolSchema(
@@ -96,6 +104,20 @@ _NAMES = tuple(tool.name for tool in TOOLS)
 
 
 @dataclass
+class Told:
+    """What an agent's users know: the tokens they sent, those that were acknowledged, and the messages they saw saved."""
+
+    sent: list[str] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    refused: Exception | None = None
+    failed: str | None = None
+
+    def acknowledge(self, request: TurnRequest) -> None:
+        self.acknowledged += [message.otid for message in request.messages if message.otid]
+
+
+@dataclass
 class Subject:
     """An agent of the campaign, with what it was told and what it told."""
 
@@ -164,3 +186,75 @@ async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
         conversations.save_window(tx, thread.id, window, thread.prompt_key, added=len(rows))
 
     await runtime.store.write(work)
+
+
+async def waiting_of(runtime: Runtime, agent_id: str) -> Message | None:
+    """The message whose calls wait for an answer."""
+
+    def read(tx: Transaction) -> Message | None:
+        last = messages.by_ids(tx, agents.load(tx, Scope(), agent_id).conversation.window[-1:])
+        return last[0] if last and last[0].is_waiting else None
+
+    return await runtime.store.read(read)
+
+
+def whole_history(tx: Transaction, agent_id: str) -> list[Message]:
+    """Every message of the agent, oldest first."""
+    rows: list[Message] = []
+    while page := messages.page(
+        tx, Scope(), Page(limit=1000, order="asc", after=rows[-1].id if rows else None), agent_id=agent_id
+    ):
+        rows += page
+    return rows
+
+
+async def audit(runtime: Runtime, agent_id: str, told: Told) -> list[str]:
+    """Everything that is wrong with an agent that was just answered."""
+
+    def read(tx: Transaction) -> tuple[Conversation, list[Message], list[Message], list[Run]]:
+        thread = agents.load(tx, Scope(), agent_id).conversation
+        rows = whole_history(tx, agent_id)
+        return thread, rows, messages.by_ids(tx, thread.window), runs.open_runs(tx, agent_id=agent_id)
+
+    thread, rows, window, still_open = await runtime.store.read(read)
+    wrong = [f"{run.id} is open" for run in still_open]
+    wrong += _lost(rows, told)
+    wrong += _window(thread, rows, window)
+    for otid in told.acknowledged[-_LATEST:]:
+        word = otid.split("-")[2]
+        found = await runtime.recall.messages(word, MessageFilter((agent_id,)), 20)
+        if not any(word in hit.message.text for hit in found):
+            wrong.append(f"search does not find {word}")
+    return wrong
+
+
+def _lost(rows: Sequence[Message], told: Told) -> list[str]:
+    stored = Counter(row.otid for row in rows if row.otid)
+    wrong = [f"{otid} is stored {stored[otid]} times" for otid in told.acknowledged if stored[otid] != 1]
+    wrong += [f"{otid} is stored {times} times" for otid, times in stored.items() if times > 1]
+    places = {row.id: place for place, row in enumerate(rows)}
+    said = [message for message in told.messages if message.id in places]
+    wrong += [
+        f"{message.role} {message.id} was told and is gone" for message in told.messages if message.id not in places
+    ]
+    wrong += [
+        f"{message.id} was told in other words" for message in said if rows[places[message.id]].parts != message.parts
+    ]
+    order = [places[message.id] for message in dict.fromkeys(said)]
+    if order != sorted(order):
+        wrong.append("the history has another order than what was told")
+    inputs = [row.otid for row in rows if row.otid in set(told.acknowledged)]
+    if inputs != [otid for otid in told.acknowledged if otid in set(inputs)]:
+        wrong.append("what was said has another order")
+    return wrong
+
+
+def _window(thread: Conversation, rows: Sequence[Message], window: Sequence[Message]) -> list[str]:
+    wrong = []
+    if len(window) != len(thread.window) or len(set(thread.window)) != len(thread.window):
+        wrong.append("the window names messages that are gone, or twice")
+    if not window or window[0].role != "system" or any(row.role == "system" for row in window[1:]):
+        wrong.append("the window does not begin with its one system message")
+    if thread.message_count != len(rows):
+        wrong.append(f"the thread counts {thread.message_count} messages and has {len(rows)}")
+    return wrong + split_pairs(window)

@@ -136,12 +136,9 @@ def _fork(line: socket.socket, running: dict[int, socket.socket], door: socket.s
 
 
 def _import_everything() -> None:
-    for name in ("ricordo.app", "ricordo.storage.engine.database", "ricordo.storage.engine.postgres"):
-        importlib.import_module(name)
-    for package in ("ricordo.cli", "ricordo.features"):
-        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            if not found.name.endswith((".__main__", ".child")):  # these run when they are imported
-                importlib.import_module(found.name)
+    for found in pkgutil.walk_packages(importlib.import_module("ricordo").__path__, "ricordo."):
+        if not found.name.endswith((".__main__", ".child")):  # these run when they are imported
+            importlib.import_module(found.name)
 
 
 def _obey() -> None:
