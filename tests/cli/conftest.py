@@ -105,13 +105,11 @@ def quick_command() -> Iterator[Sequence[str]]:
 
 @pytest.fixture
 def shell(tmp_path: Path, quick_command: Sequence[str]) -> Shell:
-    """A shell in an empty folder."""
     return Shell(tmp_path, quick_command)
 
 
 @pytest.fixture
 def new_shell(tmp_path: Path) -> Shell:
-    """A shell in an empty folder whose processes start from nothing."""
     return Shell(tmp_path)
 
 

@@ -42,7 +42,6 @@ class Page(Screen):
         self.shown.append(("end", ""))
 
     def text(self, kind: str) -> str:
-        """All text of one kind."""
         return "\n".join(text for shown, text in self.shown if shown == kind)
 
 
@@ -52,7 +51,6 @@ for _kind in ("say", "think", "quietly", "tell", "complain"):
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server that these tests share."""
     with serving(tmp_path_factory.mktemp("data"), model=MODEL) as server:
         yield server
 
@@ -66,19 +64,16 @@ def server(running: ServerInThread) -> ServerInThread:
 
 @pytest.fixture
 def talk(server: ServerInThread) -> Iterator[Chat]:
-    """A chat with a new agent."""
     with closing(Client(server.url)) as client:
         yield Chat(client, Page(), client.create_agent("nina", DEFAULT_BLOCKS))
 
 
 def page(talk: Chat) -> Page:
-    """The chat's screen."""
     assert isinstance(talk.screen, Page)
     return talk.screen
 
 
 def command(talk: Chat, line: str) -> str:
-    """What a command tells."""
     talk.screen = Page()
     run_command(talk, line)
     return page(talk).text("tell")
@@ -138,7 +133,6 @@ def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_
 
 
 def _until(descriptor: int, mark: str) -> str:
-    """What a terminal shows up to the mark."""
     seen, deadline = b"", time.monotonic() + LIMIT
     while mark.encode() not in seen:
         assert select.select([descriptor], [], [], deadline - time.monotonic())[0], f"waited in vain: {seen!r}"

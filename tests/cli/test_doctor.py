@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("data")
 
 
 def findings() -> dict[str, tuple[str, str]]:
-    """Verdict and text of the last finding by each name."""
     return {finding.name: (finding.level, finding.text) for finding in examine()}
 
 
@@ -127,7 +126,6 @@ async def test_the_jobs_of_a_file_are_counted_and_those_of_a_server_asked_for(
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An empty PostgreSQL that the settings name."""
     made = postgres.server().new_database()
     monkeypatch.setenv("RICORDO_DATABASE_URL", made)
     yield made

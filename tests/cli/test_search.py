@@ -41,7 +41,6 @@ def fill_and_damage(settings: Settings) -> list[str]:
 
 
 def found_in(settings: Settings, ids: list[str]) -> list[int]:
-    """How many messages of each agent a search finds."""
 
     async def work() -> list[int]:
         store = open_store(settings)

@@ -66,7 +66,6 @@ async def test_at_debug_a_request_is_one_line_without_its_query(
 
 @contextmanager
 def running(tmp_path: Path, model: ScriptedModel, **given: Any) -> Iterator[tuple[Server, str]]:
-    """A server in a thread, with its address."""
     settings = Settings(data_dir=tmp_path, find_local_models=False, api_key=None, **given)
     app = create_app(settings, ProviderSettings.model_construct(), extra_models=[model])
     ready = threading.Event()

@@ -33,15 +33,12 @@ SEEDS, ROUNDS = range(1, 3), 6
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[DoltAddress]:
-    """A Dolt database where nothing is yet."""
     print(f"against {dolt.ENGINE}")
     with dolt.new_place(tmp_path) as made:
         yield made
 
 
 class Memory(SyncedMemory):
-    """A user's memory, and its remote in a Dolt database."""
-
     def __init__(self, store: Store, folder: Path, place: DoltAddress) -> None:
         settings = Settings(data_dir=folder, remote_folders=str(folder), allow_private_remotes=True)
         super().__init__(store, settings, DoltRemotes(), Access(place.address, None, place.password))
@@ -50,7 +47,6 @@ class Memory(SyncedMemory):
 
 @pytest.fixture
 def memory(store: SqliteStore, tmp_path: Path, place: DoltAddress) -> Memory:
-    """A memory in which nothing is yet, with a remote in which nothing is yet."""
     return Memory(store, tmp_path, place)
 
 
@@ -82,8 +78,6 @@ async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
 
 
 class ForgetfulStore:
-    """A store whose server is killed before some writes."""
-
     def __init__(self, store: Store, chance: Random) -> None:
         self.clock = store.clock
         self._store = store
@@ -165,14 +159,12 @@ _SET = "UPDATE memory_blocks SET body = ? WHERE label = ?"
 
 
 def change(memory: Memory, message: str, sql: str, *values: object) -> None:
-    """Commit a change there."""
     with at(memory.place) as engine:
         engine.run(sql, *values)
         commit(engine, message)
 
 
 async def versions_of(memory: Memory) -> list[tuple[str, str, str]]:
-    """Label, kind of author and reason of each version, the oldest first."""
     return [(one.label, one.author.kind, one.reason) for one in await memory.versions()]
 
 

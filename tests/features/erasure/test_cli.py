@@ -9,7 +9,6 @@ from tests.support.canaries import canary, in_files
 
 
 def receipts_of(shell: Shell) -> list[Path]:
-    """The receipts in the data folder."""
     return sorted((shell.data / "receipts").glob("*.json"))
 
 

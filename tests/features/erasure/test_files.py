@@ -29,7 +29,6 @@ ADA = Erasure(
 
 
 def database(path: Path, user_id: str) -> Path:
-    """A database with a row about somebody."""
     path.parent.mkdir(exist_ok=True)
     with closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE messages (text TEXT, user_id TEXT)")
@@ -141,7 +140,6 @@ def test_a_file_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pyte
 
 
 def erasure(secret: Secret, name: str = "ada") -> Erasure:
-    """A finished erasure."""
     return Erasure(
         id="receipt-00000000-0000-4000-8000-000000000001",
         user_id="",

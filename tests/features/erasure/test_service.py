@@ -83,7 +83,6 @@ async def run(stage: Stage, job: Job | None, handler: JobHandler = _ERASE) -> No
 
 
 async def erase(stage: Stage) -> None:
-    """Do the erasure that waits, to its end."""
     job = await next_job(stage)
     await run(stage, job)
     await stage.store.write(lambda tx: jobs.finish(tx, job))  # type: ignore[arg-type]
@@ -116,7 +115,6 @@ async def erase_beside(stage: Stage, running: Job) -> None:
 
 
 async def found(stage: Stage) -> list[str]:
-    """The rows that hold a canary."""
     return await stage.store.read(in_tables)
 
 
@@ -138,7 +136,6 @@ def add_remotes(tx: Transaction, kind: str, *addresses: str) -> list[Job]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pauses between tries."""
     monkeypatch.setattr("ricordo.features.erasure.jobs._PAUSE", 0)
 
 

@@ -17,7 +17,6 @@ from tests.seams.server import ServerInThread
 
 @pytest.fixture
 def ada() -> str:
-    """A user who is not there yet."""
     return new_id("ada")
 
 
@@ -102,7 +101,6 @@ def test_what_cannot_be_read_is_refused_and_makes_nothing(
 
 
 def archive_of(http: httpx2.Client, user: str) -> zipfile.ZipFile:
-    """The user's archive, read to its end and found whole."""
     answer = http.get(f"/users/{user}/export")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/zip")
     assert 'filename="memory.zip"' in answer.headers["content-disposition"]

@@ -36,27 +36,23 @@ async def chain(store: SqliteStore) -> Chain:
 async def adopted(
     store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject], metadata: ChangeMetadata | None = None
 ) -> Chain:
-    """The chain after a push of these objects to it."""
     adoption = await planned(store, chain, tip, new)
     _PUSHED.update(new)  # as a repository of the memory has what was pushed before
     return await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, metadata or make.change_metadata()))
 
 
 async def planned(store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject]) -> Adoption:
-    """What the push would do."""
     rows = select(git_objects.c.id, git_objects.c.kind, git_objects.c.data)
     here = await store.read(lambda tx: {row.id: GitObject(row.kind, row.id, row.data) for row in tx.all(rows)})
     return Push(_PUSHED | new, here.get).adoption(chain.head, tip)
 
 
 async def now(store: SqliteStore) -> dict[str, Block]:
-    """The blocks as they are."""
     found = await store.read(lambda tx: blocks.of_user(tx, Scope(), "user-1"))
     return {block.label: block for block in found}
 
 
 async def counted(store: SqliteStore) -> list[int]:
-    """How many versions, texts and objects there are."""
     tables = (commits, blobs, git_objects)
     return await store.read(
         lambda tx: [tx.all(select(func.count().label("rows")).select_from(table))[0].rows for table in tables]

@@ -95,7 +95,6 @@ AB = object_id("blob", b"ab")
 
 
 def nothing(_id: bytes) -> GitObject | None:
-    """There is nothing here yet."""
     return None
 
 
@@ -116,7 +115,6 @@ def entry(kind: int, data: bytes, *, size: int | None = None, base: bytes = b"")
 
 
 def pack(*entries: bytes, count: int | None = None) -> bytes:
-    """A pack of these."""
     body = b"PACK\0\0\0\2" + (len(entries) if count is None else count).to_bytes(4, "big") + b"".join(entries)
     return body + _sum(body)
 
@@ -134,7 +132,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def packed(repository: Path, revisions: str, *options: str) -> bytes:
-    """What git packs of these revisions."""
     command = ["git", "pack-objects", "--revs", "--stdout", "-q", *options]
     return subprocess.run(command, cwd=repository, input=revisions.encode(), capture_output=True, check=True).stdout
 
@@ -240,12 +237,10 @@ BASE, HERE = commit_of({"human": "Name: Ada", "goals": "Rest"})
 
 
 def push(new: Mapping[bytes, GitObject], **limits: int) -> Push:
-    """A push to a memory that has one commit."""
     return Push(new, HERE.get, {"human": 100, "goals": 100} | limits)
 
 
 def faults(*objects: GitObject, tree: bytes) -> str:
-    """What is wrong with a commit of this tree."""
     head = b"tree " + tree.hex().encode() + b"\nparent " + BASE.hex().encode()
     commit = git_object("commit", head + b"\nauthor " + WHO + b"\ncommitter " + WHO + b"\n\nx")
     with pytest.raises(Refused) as raised:
@@ -254,7 +249,6 @@ def faults(*objects: GitObject, tree: bytes) -> str:
 
 
 def tree_of(*entries: tuple[str, str, bytes]) -> GitObject:
-    """A tree of modes, names and ids, as they stand here."""
     return git_object("tree", b"".join(f"{mode} {name}".encode() + b"\0" + id for mode, name, id in entries))
 
 

@@ -31,12 +31,10 @@ LABELS = ("human", "persona", "courses", "courses/maths", "courses/week 1/notes"
 
 
 def chance_of(seed: int) -> random.Random:
-    """Chance that is the same each time."""
     return random.Random(seed)  # noqa: S311
 
 
 async def a_chain(store: SqliteStore) -> Chain:
-    """A user's chain without versions."""
     chain = make.chain("user", "user-1")
     await store.write(lambda tx: versions.insert_chain(tx, chain))
     return chain
@@ -64,14 +62,12 @@ def edit(tx: Transaction, chain: Chain, chance: random.Random) -> None:
 
 
 async def stored_ids(store: SqliteStore, chain: Chain) -> list[str]:
-    """The ids of the chain's versions in the database, in order."""
     rows = select(commits.c.id).where(is_in_chain(commits)).order_by(commits.c.number)
     found = await store.read(lambda tx: [row.id.hex() for row in tx.all(rows, {"chain_id": chain.id})])
     return list(dict.fromkeys(found))
 
 
 async def edited(store: SqliteStore, chain: Chain, times: int, chance: random.Random) -> None:
-    """Change the chain at random."""
 
     def work(tx: Transaction) -> None:
         for _ in range(times):
@@ -203,7 +199,6 @@ async def world(store: SqliteStore, tmp_path: Path) -> World:
 
 
 def log_of(path: Path) -> str:
-    """All that git shows of a repository."""
     try:
         return git(path, "log", "-p", "--format=%H", "main")
     except AssertionError as error:

@@ -69,7 +69,6 @@ class Memory:
 
 @pytest.fixture
 def memory(server: ServerInThread) -> Memory:
-    """A user with two blocks."""
     memory = Memory(server)
     memory.put("human", "Name: Ada\nLikes tea")
     memory.put("courses/maths", "Likes proofs. Übt täglich.\n", message="Add maths")
@@ -78,7 +77,6 @@ def memory(server: ServerInThread) -> Memory:
 
 @pytest.fixture
 def clone(memory: Memory, tmp_path: Path) -> Path:
-    """A clone of it."""
     git(tmp_path, "clone", "-q", memory.url, "mine")
     return tmp_path / "mine"
 
@@ -206,7 +204,6 @@ def test_a_commit_that_changes_nothing_is_kept_too(memory: Memory, clone: Path, 
 
 
 def refused(clone: Path, *arguments: str) -> str:
-    """What git says of a push that is refused."""
     done = run_git(clone, "push", *arguments, check=False)
     assert done.returncode == 1, done.stderr
     return " ".join(done.stderr.split())
@@ -366,7 +363,6 @@ KEY = "a-long-secret"
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server with a key."""
     with serving(tmp_path_factory.mktemp("locked"), api_key=KEY) as server:
         yield server
 

@@ -63,7 +63,6 @@ class World(SyncedMemory):
 
 @pytest.fixture
 async def world(store: SqliteStore, tmp_path: Path) -> World:
-    """A memory with a remote that is up to date, and a clone."""
     made = World(store, tmp_path)
     await made.start()
     return made
@@ -233,7 +232,6 @@ def deadly(real: Callable[..., Any], chance: random.Random) -> Callable[..., Any
 
 
 async def happen(world: World, chance: random.Random) -> None:
-    """Something random on either side."""
     if chance.random() < 0.2:
         world.commit(**{f"by hand {chance.randrange(3)}": f"{chance.random()}"})
     else:

@@ -52,14 +52,12 @@ class _Quiet(WSGIRequestHandler):
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """An empty bare repository."""
     git(tmp_path, "init", "-q", "--bare", "there.git")
     return tmp_path / "there.git"
 
 
 @pytest.fixture
 def elsewhere(bare: Path) -> Iterator[tuple[Elsewhere, str]]:
-    """A server of that repository, and its address."""
     with closing(Repo(str(bare))) as repository:
         app = Elsewhere(repository)
         server: WSGIServer = make_server("127.0.0.1", 0, app, handler_class=_Quiet)
@@ -73,7 +71,6 @@ def elsewhere(bare: Path) -> Iterator[tuple[Elsewhere, str]]:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A repository of our own with two commits."""
     git(tmp_path, "init", "-q", "here")
     for number in range(2):
         (tmp_path / "here" / "a.md").write_text(f"{number}")
@@ -83,7 +80,6 @@ def here(tmp_path: Path) -> Path:
 
 
 def tip(repository: Path, revision: str = "main") -> bytes:
-    """The id of a commit."""
     return bytes.fromhex(git(repository, "rev-parse", revision))
 
 

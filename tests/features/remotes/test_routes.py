@@ -29,7 +29,6 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerI
 
 
 def place(server: ServerInThread, kind: str) -> str:
-    """An address that nothing is at yet."""
     folder = server.settings.data_dir / "remotes"
     name = new_id("memory")
     return f"doltlite://{folder}/{name}.db" if kind == "dolt" else str(folder / f"{name}.git")

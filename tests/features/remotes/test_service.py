@@ -48,14 +48,12 @@ class World(SyncedMemory):
         super().__init__(store, runtime_on(store, folder).settings, self.notebooks, Access(""))
 
     def server(self) -> Runtime:
-        """A server on the database."""
         runtime = runtime_on(self.store, self.folder)
         built_in = load_plugins(("git", "dolt"))._plugins
         runtime.remotes = Plugins([*built_in, ("notebooks", self.notebooks)]).memory_remotes()
         return runtime
 
     async def add_of(self, kind: str, address: str) -> None:
-        """Add the remote."""
         self.kind = self.server().remotes[kind]
         await self.add(Access(address))
 
@@ -75,13 +73,11 @@ class World(SyncedMemory):
         await self.store.write(lambda tx: jobs.finish(tx, job))
 
     async def work(self) -> None:
-        """Let a server do the job that waits."""
         await self.run(await self.claim("a server"))
 
 
 @pytest.fixture
 def world(store: Store, tmp_path: Path, clock: ManualClock) -> World:
-    """Nothing yet."""
     return World(store, tmp_path, clock)
 
 
@@ -226,7 +222,6 @@ class Frozen:
 
 @pytest.fixture(params=[Git, Dolt])
 def there(request: pytest.FixtureRequest, tmp_path: Path) -> Git | Dolt:
-    """A remote of either kind."""
     made: Git | Dolt = request.param(tmp_path)
     return made
 
@@ -295,7 +290,6 @@ async def test_a_server_that_lost_its_job_does_not_write_there_at_all(world: Wor
 
 @pytest.fixture
 def noted(store: Store, tmp_path: Path) -> SyncedMemory:
-    """A memory with a notebook, which is not added yet."""
     access = Access(str(tmp_path / "remotes" / "ada.json"), "ada", "s3cret", {"title": "Ada"})
     return SyncedMemory(store, Settings(data_dir=tmp_path), Notebooks(), access)
 
