@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from pathlib import Path
 from typing import NamedTuple
 
 from dulwich.errors import GitProtocolError, HangupException
@@ -17,7 +16,7 @@ from dulwich.protocol import SIDE_BAND_CHANNEL_DATA, SIDE_BAND_CHANNEL_PROGRESS,
 
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.git_objects import path_of
-from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Stale
 from ricordo.features.git import history
@@ -26,7 +25,8 @@ from ricordo.features.git.objects import Commit, Lacking, read_pack
 from ricordo.features.git.push import Push, Refused
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, rebuilt_if_damaged, refreshed
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposals import ProposalDraft, propose
+from ricordo.memory.proposals import ProposalDraft, expiry_of, propose
+from ricordo.settings import Settings
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.versions import Change
@@ -62,15 +62,6 @@ class PushOutcome(NamedTuple):
     branch: bytes
     refusal: str | None = None
     told: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Pusher:
-    """Who pushes: what the credential may see, in whose name, and for how long proposals wait (microseconds; None: for ever)."""
-
-    scope: Scope
-    actor: Actor
-    expires_after: int | None = None
 
 
 def push_advertisement(tip: bytes | None) -> bytes:
@@ -129,43 +120,80 @@ def _one_line(sentence: str) -> bytes:
     return " ".join(sentence.split()).encode()[:1000]
 
 
-async def receive(
-    store: Store, data_dir: Path, chain: Chain, pusher: Pusher, commands: Sequence[PushCommand], pack: bytes
-) -> list[PushOutcome]:
-    """Carry out a push. Raises Invalid where the pack cannot be read; then nothing is done."""
-    try:
-        return await _receive(store, data_dir, chain, pusher, commands, pack)
-    except Lacking:
-        # Also where the repository lost what the push rightly refers to; nothing was done yet.
-        if not await rebuilt_if_damaged(store, data_dir, chain.id):
-            raise
-    return await _receive(store, data_dir, chain, pusher, commands, pack)
+@dataclass(frozen=True, slots=True)
+class PushReceiver:
+    """Takes what a credential pushes to a user's chain."""
 
+    store: Store
+    settings: Settings
+    scope: Scope
+    chain: Chain
 
-async def _receive(
-    store: Store, data_dir: Path, chain: Chain, pusher: Pusher, commands: Sequence[PushCommand], pack: bytes
-) -> list[PushOutcome]:
-    path = await refreshed(store, data_dir, chain.id)
-    tip = await store.read(lambda tx: history.tip(tx, chain.id))
-    now = await store.read(lambda tx: blocks.of_user(tx, pusher.scope, chain.owner_id))
-    limits = {block.label: block.limit for block in now}
-    outcomes: list[PushOutcome] = []
-    with closing(open_repository(path)) as repository:
-        find = partial(find_object, repository)
-        new = await asyncio.to_thread(read_pack, pack, find)
-        for command in commands:
-            if refusal := _refusal(command, tip):
-                outcomes.append(PushOutcome(command.branch, refusal))
-                continue
-            try:
-                told = await _carry_out(store, chain, pusher, command, Push(new, find, limits))
-            except RicordoError as error:
-                if isinstance(error, Lacking) and not outcomes:
-                    raise
-                outcomes.append(_refused(command, error))
-            else:
-                outcomes.append(PushOutcome(command.branch, told=tuple(told)))
-    return outcomes
+    async def receive(self, commands: Sequence[PushCommand], pack: bytes) -> list[PushOutcome]:
+        """Carry out a push. Raises Invalid where the pack cannot be read; then nothing is done."""
+        try:
+            return await self._receive(commands, pack)
+        except Lacking:
+            # Also where the repository lost what the push rightly refers to; nothing was done yet.
+            if not await rebuilt_if_damaged(self.store, self.settings.data_dir, self.chain.id):
+                raise
+        return await self._receive(commands, pack)
+
+    async def _receive(self, commands: Sequence[PushCommand], pack: bytes) -> list[PushOutcome]:
+        path = await refreshed(self.store, self.settings.data_dir, self.chain.id)
+        tip = await self.store.read(lambda tx: history.tip(tx, self.chain.id))
+        now = await self.store.read(self._blocks)
+        limits = {label: block.limit for label, block in now.items()}
+        outcomes: list[PushOutcome] = []
+        with closing(open_repository(path)) as repository:
+            find = partial(find_object, repository)
+            new = await asyncio.to_thread(read_pack, pack, find)
+            for command in commands:
+                if refusal := _refusal(command, tip):
+                    outcomes.append(PushOutcome(command.branch, refusal))
+                    continue
+                try:
+                    told = await self._carry_out(command, Push(new, find, limits))
+                except RicordoError as error:
+                    if isinstance(error, Lacking) and not outcomes:
+                        raise
+                    outcomes.append(_refused(command, error))
+                else:
+                    outcomes.append(PushOutcome(command.branch, told=tuple(told)))
+        return outcomes
+
+    def _blocks(self, tx: Transaction) -> dict[str, Block]:
+        return {block.label: block for block in blocks.of_user(tx, self.scope, self.chain.owner_id)}
+
+    async def _carry_out(self, command: PushCommand, push: Push) -> list[str]:
+        """Do what a command asks; returns sentences for whoever pushed."""
+        new = command.new or b""
+        if command.branch != BRANCH:
+            commit, changes = await asyncio.to_thread(_proposed, push, new)
+            return await self.store.write(lambda tx: self._propose(tx, commit, changes))
+        metadata = ChangeMetadata(self.scope.actor)
+        adoption = await asyncio.to_thread(push.adoption, command.old, new)
+        await self.store.write(lambda tx: adopt(tx, self.scope, self.chain.id, adoption, metadata))
+        changed = sorted({change.label for one in adoption.main for change in one.changes})
+        return [f"{path_of(label)} is a new version now." for label in changed]
+
+    def _propose(self, tx: Transaction, commit: Commit, changes: Sequence[Change]) -> list[str]:
+        metadata = ChangeMetadata(self.scope.actor, commit.message.strip())
+        chain, now = self.chain, self._blocks(tx)
+        told = []
+        for change in changes:
+            label = change.old_label or change.label
+            block = now.get(label)
+            value = _value(change, block)
+            if block is not None and metadata.policy_decision(block.rule) == "refuse":
+                raise Forbidden(f"{path_of(label)}: this block is read-only; only its owner may change it.")
+            if value is not None:
+                (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(value)
+            new_label = change.label if change.old_label else None
+            draft = ProposalDraft(chain.id, label, value, block, new_label)
+            made = propose(tx, draft, metadata, expiry_of(self.settings))
+            told.append(f"{path_of(label)} is proposed as {made.id} and waits for the owner.")
+        return told
 
 
 def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
@@ -176,18 +204,6 @@ def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
     if command.new is None:
         return "A branch of memory cannot be deleted. Delete files and push that, or erase the user."
     return _STALE if command.branch == BRANCH and command.old != tip else None
-
-
-async def _carry_out(store: Store, chain: Chain, pusher: Pusher, command: PushCommand, push: Push) -> list[str]:
-    """Do what a command asks; returns sentences for whoever pushed."""
-    new = command.new or b""
-    if command.branch != BRANCH:
-        commit, changes = await asyncio.to_thread(_proposed, push, new)
-        return await store.write(lambda tx: _store_proposals(tx, chain, pusher, commit, changes))
-    adoption = await asyncio.to_thread(push.adoption, command.old, new)
-    await store.write(lambda tx: adopt(tx, pusher.scope, chain.id, adoption, ChangeMetadata(pusher.actor)))
-    changed = sorted({change.label for one in adoption.main for change in one.changes})
-    return [f"{path_of(label)} is a new version now." for label in changed]
 
 
 def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
@@ -207,27 +223,6 @@ def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
     if not changes:
         raise Refused(["This branch changes no block. Commit your proposal first."])
     return order[-1], changes
-
-
-def _store_proposals(
-    tx: Transaction, chain: Chain, pusher: Pusher, commit: Commit, changes: Sequence[Change]
-) -> list[str]:
-    metadata = ChangeMetadata(pusher.actor, commit.message.strip())
-    now = {block.label: block for block in blocks.of_user(tx, pusher.scope, chain.owner_id)}
-    told = []
-    for change in changes:
-        label = change.old_label or change.label
-        block = now.get(label)
-        value = _value(change, block)
-        if block is not None and metadata.policy_decision(block.rule) == "refuse":
-            raise Forbidden(f"{path_of(label)}: this block is read-only; only its owner may change it.")
-        if value is not None:
-            (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(value)
-        new_label = change.label if change.old_label else None
-        draft = ProposalDraft(chain.id, label, value, block, new_label)
-        made = propose(tx, draft, metadata, pusher.expires_after)
-        told.append(f"{path_of(label)} is proposed as {made.id} and waits for the owner.")
-    return told
 
 
 def _value(change: Change, block: Block | None) -> str | None:

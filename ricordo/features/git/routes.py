@@ -28,17 +28,8 @@ from ricordo.domain.block import Chain
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, RicordoError, TooLong
 from ricordo.features.git import history
-from ricordo.features.git.receiver import (
-    FLUSH,
-    Pusher,
-    PushOutcome,
-    push_advertisement,
-    push_report,
-    read_push,
-    receive,
-)
+from ricordo.features.git.receiver import FLUSH, PushOutcome, PushReceiver, push_advertisement, push_report, read_push
 from ricordo.features.git.repository import copy_whole, open_repository, read_repository
-from ricordo.memory.proposals import expiry_of
 from ricordo.memory.user_memory import open_memory
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction
@@ -98,8 +89,8 @@ async def write(here: Here, user_id: str) -> Response:
         if not is_whole:
             raise TooLong(_TOO_LONG.format(settings.max_body_mb))
         if chain := await _memory(here, user_id, makes=True):
-            pusher = Pusher(here.scope, here.scope.actor, expiry_of(settings))
-            outcomes = await receive(here.store, settings.data_dir, chain, pusher, request.commands, request.pack)
+            receiver = PushReceiver(here.store, settings, here.scope, chain)
+            outcomes = await receiver.receive(request.commands, request.pack)
     except RicordoError as error:
         fault = str(error)
         outcomes = [PushOutcome(command.branch, fault) for command in request.commands]

@@ -57,25 +57,6 @@ def test_a_file_with_other_line_ends_says_the_same(label: str, text: str, schema
     assert from_toml(to_toml(label, text, schema).replace("\n", "\r\n"), schema).text == text
 
 
-ALICE: dict[str, FieldValue] = {
-    "name": "Alice",
-    "background": "Computer science student",
-    "strengths": ("Creativity", "Communication"),
-}
-
-
-def test_both_views_are_as_people_know_them() -> None:
-    text = write_sections(ALICE, STUDENT)
-    assert to_markdown("student", text, STUDENT) == (
-        "---\nblock: student\n---\n## Name\nAlice\n## Background\nComputer science student\n"
-        "## Strengths\n- Creativity\n- Communication\n"
-    )
-    assert to_toml("student", text, STUDENT) == (
-        'block = "student"\nname = "Alice"\nbackground = "Computer science student"\n'
-        'strengths = ["Creativity", "Communication"]\n'
-    )
-
-
 def test_a_text_that_does_not_follow_its_schema_says_so_and_is_no_longer_checked() -> None:
     text = "Alice likes tea.\n## Age\ntwelve"
     markdown, toml = to_markdown("student", text, STUDENT), to_toml("student", text, STUDENT)

@@ -15,8 +15,9 @@ from ricordo.domain.git_objects import blob_id
 from ricordo.domain.scope import Scope
 from ricordo.features.git import history, repository
 from ricordo.features.git.objects import git_object
-from ricordo.features.git.receiver import PushCommand, Pusher, receive
+from ricordo.features.git.receiver import PushCommand, PushReceiver
 from ricordo.features.git.repository import BRANCH, is_damaged, read_repository, refreshed, repository_path
+from ricordo.settings import Settings
 from ricordo.storage import blocks, versions
 from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -275,8 +276,8 @@ async def test_a_push_that_counts_on_what_the_repository_lost_heals_it(world: Wo
     commit = git_object("commit", b"tree %s\nparent %s\nauthor %s\ncommitter %s\n\nMore\n" % ids)
     sent = pack(entry(1, commit.body), entry(2, tree.body), entry(7, delta, base=bytes.fromhex(first)))
     command = PushCommand(old, commit.id, BRANCH)
-    pusher = Pusher(Scope(), Scope().actor)
-    (outcome,) = await receive(world.store, world.folder, world.chain, pusher, [command], sent)
+    receiver = PushReceiver(world.store, Settings(data_dir=world.folder), Scope(), world.chain)
+    (outcome,) = await receiver.receive([command], sent)
     assert outcome.refusal is None
     (found,) = await world.store.read(lambda tx: blocks.of_user(tx, Scope(), world.chain.owner_id))
     assert found.value == text.body.decode()
