@@ -26,9 +26,7 @@ from ricordo.storage.versions import PARENT
 
 _ID = bindparam("id", type_=LargeBinary)
 _IN_CHAIN = is_in_chain(commits)
-_CHAIN = select(chains.c.head, chains.c.versions, chains.c.owner_kind, chains.c.owner_id).where(
-    chains.c.id == bindparam("chain_id")
-)
+_CHAIN = select(chains.c.head, chains.c.versions).where(chains.c.id == bindparam("chain_id"))
 _VERSIONS = (
     select(*(column for column in commits.c if column.name != "parent"), PARENT)
     .where(_IN_CHAIN, commits.c.number > bindparam("after"))
@@ -67,7 +65,7 @@ _RELABEL_ATTACHED = setter(agents_blocks, "label", where=agents_blocks.c.block_i
 
 
 def chain_of(tx: Transaction, chain_id: str) -> Any:
-    """The chain's head, number of versions and owner. Raises NotFound."""
+    """The chain's head and number of versions. Raises NotFound."""
     row = tx.first(_CHAIN, {"chain_id": chain_id})
     if row is None:
         raise NotFound("This memory was erased.")

@@ -14,7 +14,7 @@ _REMOTES = Repository(Remote, memory_remotes)
 _SELECT = _REMOTES.select
 _AT = _SELECT.where(equal(memory_remotes, "kind", "address"))
 _OF_CHAIN = _SELECT.where(equal(memory_remotes, "chain_id")).order_by(memory_remotes.c.seq)
-_OWNER = select(chains.c.owner_kind, chains.c.owner_id).where(equal(chains, "id"))
+_OWNER = select(chains.c.owner_id).where(equal(chains, "id"))
 _CHANGED = exists().where(
     proposals.c.chain_id == memory_remotes.c.chain_id,
     or_(proposals.c.created_at >= memory_remotes.c.last_at, proposals.c.resolved_at >= memory_remotes.c.last_at),
@@ -50,12 +50,12 @@ def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
     return _REMOTES.all(tx, _AT, {"kind": kind, "address": address})
 
 
-def owner_of(tx: Transaction, chain_id: str) -> tuple[str, str]:
-    """The kind and the id of a chain's owner. Raises NotFound."""
+def owner_of(tx: Transaction, chain_id: str) -> str:
+    """The id of the user whose chain it is. Raises NotFound."""
     row = tx.first(_OWNER, {"id": chain_id})
     if row is None:
         raise NotFound("This memory was erased.")
-    return row.owner_kind, row.owner_id
+    return str(row.owner_id)
 
 
 def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:

@@ -111,10 +111,7 @@ async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
 
 def owner_of(tx: Transaction, remote: Remote) -> User:
     """The user whose memory it is. Raises NotFound where that was erased."""
-    owner_kind, owner_id = queries.owner_of(tx, remote.chain_id)
-    if owner_kind != "user":
-        raise Invalid("Only the memory of a user can have a remote.")
-    return users.require(tx, Scope(remote.organization_id), owner_id)
+    return users.require(tx, Scope(remote.organization_id), queries.owner_of(tx, remote.chain_id))
 
 
 async def require_lease(store: Store) -> None:
