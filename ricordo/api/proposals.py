@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
@@ -22,10 +23,10 @@ from ricordo.api.models.memory import (
 from ricordo.api.routing import Routes
 from ricordo.api.users import waiting_for
 from ricordo.domain.block import Block
-from ricordo.domain.ids import is_id
+from ricordo.domain.ids import is_id, unique
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
-from ricordo.errors import NotFound
+from ricordo.errors import NotFound, RicordoError
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Conflicted, Undone
 from ricordo.memory.proposals import expiry_of
@@ -187,8 +188,22 @@ async def _decide_many(
 
     memory, ids = await here.store.read(read)
     scope, by = _scope_of(here, memory), memory.actor
-    done = await approval.decide_all(here.store, scope, ids, decision, by, reason=body.reason)
-    response = answer(await asyncio.to_thread(lambda: [OutcomeResponse.of(one) for one in done]))
+
+    def decide(tx: Transaction, id: str) -> Proposal:
+        if decision == "reject":
+            return approval.reject(tx, scope, id, by, reason=body.reason)
+        return approval.approve(tx, scope, id, by).proposal
+
+    outcomes: list[Json] = []
+    for id in unique(ids):
+        try:
+            proposal = await here.store.write(partial(decide, id=id))
+        except RicordoError as error:
+            outcomes.append(OutcomeResponse.of(None, id=id, status="failed", detail=str(error), version=None))
+        else:
+            why = proposal.note if proposal.status == "conflicted" else None
+            outcomes.append(OutcomeResponse.of(proposal, detail=why))
+    response = answer(outcomes)
     left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, memory.chain.id).values()))
     response.headers["x-waiting"] = str(left)
     return response

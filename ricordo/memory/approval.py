@@ -10,16 +10,15 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from ricordo.domain.block import Block, Chain
-from ricordo.domain.ids import unique
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal, ProposalStatus
+from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import make, require_free, revive
 from ricordo.storage import blocks, history, proposals, runs, versions
 from ricordo.storage.engine.repository import Page
-from ricordo.storage.engine.store import Overtaken, Store, Transaction
+from ricordo.storage.engine.store import Overtaken, Transaction
 
 EXPIRED_EVERY = 600.0
 _MOST_WITHDRAWN = 1000
@@ -49,16 +48,6 @@ class Conflicted:
     base: str | None
     ours: str | None
     theirs: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProposalOutcome:
-    """What became of one of several proposals: `error` tells why it was left as it was."""
-
-    id: str
-    outcome: ProposalStatus | Literal["failed"]
-    proposal: Proposal | None = None
-    error: str | None = None
 
 
 def approve(
@@ -104,34 +93,6 @@ def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason
     """Leave the block as it is. Raises NotFound, Conflict where it is decided already, Forbidden for all but people."""
     _, proposal = _held(tx, scope, proposal_id, by)
     return _settled(tx, replace(proposal, status="rejected", note=reason), by)
-
-
-async def decide_all(
-    store: Store,
-    scope: Scope,
-    ids: Sequence[str],
-    decision: Literal["approve", "reject"],
-    by: Actor,
-    *,
-    reason: str | None = None,
-) -> list[ProposalOutcome]:
-    """Decide on several proposals in their order, each in its own transaction; one that cannot be decided is reported."""
-
-    def decide(tx: Transaction, id: str) -> Proposal:
-        if decision == "reject":
-            return reject(tx, scope, id, by, reason=reason)
-        return approve(tx, scope, id, by).proposal
-
-    done: list[ProposalOutcome] = []
-    for id in unique(ids):
-        try:
-            proposal = await store.write(lambda tx, id=id: decide(tx, id))  # type: ignore[misc]
-        except RicordoError as error:
-            done.append(ProposalOutcome(id, "failed", error=str(error)))
-            continue
-        why = proposal.note if proposal.status == "conflicted" else None
-        done.append(ProposalOutcome(id, proposal.status, proposal, why))
-    return done
 
 
 def _merged(proposal: Proposal, block: Block | None) -> tuple[str | None, str | None]:

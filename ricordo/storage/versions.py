@@ -4,13 +4,13 @@ Every write of a block's text goes through `store`, which the repository of bloc
 first, so writers of one chain follow each other, and its `files` are the tree that the next id is made of.
 """
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import bindparam, exists, func, insert, select
 
-from ricordo.domain import deltas
 from ricordo.domain.block import Chain
 from ricordo.domain.git_objects import blob_id, commit_body, object_id, signature, tree_of
 from ricordo.domain.remote import SETTLES, sync_job
@@ -21,6 +21,12 @@ from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.memory_tables import blobs, chains, commits, is_in_chain, memory_remotes, number_of_chain
+
+# A text that is this many steps away from one that is stored whole is stored whole itself.
+_DEEPEST = 32
+# What zlib can look back on.
+_WINDOW = 32_768
+_LENGTH = 4
 
 _CHAINS = Repository(
     Chain,
@@ -227,14 +233,14 @@ def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -> tuple[bytes, int]:
     """Store a text unless the chain has it; returns its id and how many steps it is from one that is stored whole."""
-    row = _text_row(chain_id, text, base if base and base[1] + 1 < deltas.DEEPEST else None)
+    row = _text_row(chain_id, text, base if base and base[1] + 1 < _DEEPEST else None)
     if tx.run(_INSERT_TEXT, row):
         return row["id"], row["depth"]
     return row["id"], tx.first(_DEPTH, {"chain_id": chain_id, "blob": row["id"]}).depth
 
 
 def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[str, Any]:
-    data = deltas.pack(text.encode(), base[2].encode() if base else None)
+    data = _pack(text.encode(), base[2].encode() if base else None)
     base_id, depth = (base[0], base[1] + 1) if base else (None, 0)
     return {"chain_id": chain_id, "id": blob_id(text), "base": base_id, "depth": depth, "data": data}
 
@@ -255,7 +261,7 @@ def read_texts(tx: Transaction, chain_id: str, ids: Iterable[bytes]) -> dict[byt
         for one in reversed(line):
             if one not in texts:
                 row = rows[one]
-                texts[one] = deltas.unpack(row.data, texts.get(row.base))
+                texts[one] = unpack(row.data, texts.get(row.base))
     if damaged := next((id for id in wanted if blob_id(texts[id].decode()) != id), None):
         raise Conflict(f"The stored text {damaged.hex()} is damaged. Restore a backup.")
     return {id: texts[id].decode() for id in wanted}
@@ -264,3 +270,46 @@ def read_texts(tx: Transaction, chain_id: str, ids: Iterable[bytes]) -> dict[byt
 def read_text(tx: Transaction, chain_id: str, id: bytes) -> str:
     """Return a text of the chain. Raises NotFound, Conflict where the stored text is damaged."""
     return read_texts(tx, chain_id, [id])[id]
+
+
+def _pack(text: bytes, base: bytes | None) -> bytes:
+    """The text as it is stored: how many bytes it begins and ends with of its base's, and what is between, compressed.
+
+    The base's own middle is the dictionary. A keyframe has no base.
+    """
+    if base is None:
+        return zlib.compress(text, 6)
+    head = _alike(text, base)
+    tail = _alike(text[head:][::-1], base[head:][::-1])
+    middle = text[head : len(text) - tail]
+    packer = zlib.compressobj(6, zlib.DEFLATED, 15, 9, zdict=_dictionary(base, head, tail))
+    return head.to_bytes(_LENGTH, "big") + tail.to_bytes(_LENGTH, "big") + packer.compress(middle) + packer.flush()
+
+
+def unpack(data: bytes, base: bytes | None) -> bytes:
+    """The mirror of `_pack`. Raises zlib.error for a base that is not the one it was packed with."""
+    if base is None:
+        return zlib.decompress(data)
+    head = int.from_bytes(data[:_LENGTH], "big")
+    tail = int.from_bytes(data[_LENGTH : 2 * _LENGTH], "big")
+    unpacker = zlib.decompressobj(15, zdict=_dictionary(base, head, tail))
+    middle = unpacker.decompress(data[2 * _LENGTH :]) + unpacker.flush()
+    return base[:head] + middle + base[len(base) - tail :]
+
+
+def _dictionary(base: bytes, head: int, tail: int) -> bytes:
+    end = min(len(base), max(len(base) - tail, head) + _WINDOW // 4)
+    # An empty dictionary is none for zlib, in one direction only.
+    return base[max(0, end - _WINDOW) : end] or b"\n"
+
+
+def _alike(one: bytes, other: bytes) -> int:
+    """How many bytes both begin with. By halves, since comparing slices is a thousand times quicker than comparing bytes."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

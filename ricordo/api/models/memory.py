@@ -260,14 +260,9 @@ class OutcomeResponse(ResponseModel):
     """What became of one of many proposals; with the status `failed`, or `conflicted`, the detail says why and what to do."""
 
     id: str
-    status: Annotated[ProposalStatus | Literal["failed"], From("outcome")]
-    detail: Annotated[str | None, From("error")]
-    version: VersionId | None
-
-    @classmethod
-    def of(cls, decision: Any, /, **_fields: Any) -> Json:
-        """Return what became of it."""
-        return super().of(decision, version=decision.proposal and decision.proposal.result)
+    status: ProposalStatus | Literal["failed"]
+    detail: str | None
+    version: Annotated[VersionId | None, From("result")]
 
 
 class UndoneBlockResponse(ResponseModel):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from ricordo.domain import deltas
 from ricordo.domain.git_objects import commit_body, signature, tree_of
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, NotFound
@@ -192,7 +191,7 @@ class _ObjectMaker:
         if row is None or (row.base is not None and row.base not in self.objects):
             text = versions.read_text(self._tx, self._chain_id, blob).encode()
         else:
-            text = deltas.unpack(row.data, self.objects[row.base].body if row.base is not None else None)
+            text = versions.unpack(row.data, self.objects[row.base].body if row.base is not None else None)
         made = git_object("blob", text)
         if made.id != blob:
             raise Conflict(f"The stored text {blob.hex()} is damaged. Restore a backup.")
