@@ -11,7 +11,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
-from ricordo.storage.engine.repository import Page, Repository, equal, found, plain, read_page, tagged_with
+from ricordo.storage.engine.repository import Page, Repository, equal, found, plain, tagged_with
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_archives, agents_tags
 from ricordo.storage.schema.core_tables import archives as archives_table
@@ -115,17 +115,17 @@ def page(
     **equal: str | bool,
 ) -> list[AgentState]:
     """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a block, and columns."""
-    statement = select(agents.c.id).where(
-        agents.c.organization_id == scope.organization_id, *(agents.c[name] == value for name, value in equal.items())
+    attached = select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id)
+    listed = _ROWS.page(
+        tx,
+        scope,
+        wanted,
+        agents.c.name.icontains(search, autoescape=True) if search else None,
+        agents.c.id.in_(attached) if block_id else None,
+        tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
+        **equal,
     )
-    if search:
-        statement = statement.where(agents.c.name.icontains(search, autoescape=True))
-    if block_id:
-        attached = select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id)
-        statement = statement.where(agents.c.id.in_(attached))
-    if tags:
-        statement = statement.where(tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags))
-    return [load_whole(tx, scope, row.id) for row in read_page(tx, statement, agents, wanted)]
+    return [load_whole(tx, scope, agent.id) for agent in listed]
 
 
 count, ids = _ROWS.count, _ROWS.ids

@@ -16,7 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
-from ricordo.storage.engine.repository import Page, Repository, equal, one_of, read_page, setter, tagged_with
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of, setter, tagged_with
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
@@ -174,19 +174,19 @@ def of_agent(
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
     """Return one page of the blocks that pass the filter."""
-    statement = select(blocks.c.id).where(blocks.c.organization_id == scope.organization_id)
-    given = {"label": which.label, "chain_id": which.chain_id}
-    statement = statement.where(*(blocks.c[name] == value for name, value in given.items() if value is not None))
-    pieces = which.pieces.items()
-    statement = statement.where(*(blocks.c[name].icontains(piece, autoescape=True) for name, piece in pieces))
-    if which.agent_id is not None:
-        attached = select(agents_blocks.c.block_id).where(agents_blocks.c.agent_id == which.agent_id)
-        statement = statement.where(blocks.c.id.in_(attached))
-    if which.tags:
-        statement = statement.where(tagged_with(blocks_tags, blocks.c.id, which.tags, all_tags=which.all_tags))
-    ids = [row.id for row in read_page(tx, statement, blocks, wanted)]
-    found = _found(tx, scope, ids) if ids else {}
-    return [found[id] for id in ids if id in found]
+    attached = select(agents_blocks.c.block_id).where(agents_blocks.c.agent_id == which.agent_id)
+    listed = _ROWS.page(
+        tx,
+        scope,
+        wanted,
+        *(blocks.c[name].icontains(piece, autoescape=True) for name, piece in which.pieces.items()),
+        blocks.c.id.in_(attached) if which.agent_id is not None else None,
+        tagged_with(blocks_tags, blocks.c.id, which.tags, all_tags=which.all_tags) if which.tags else None,
+        label=which.label,
+        chain_id=which.chain_id,
+    )
+    found = _found(tx, scope, [block.id for block in listed]) if listed else {}
+    return [found[block.id] for block in listed]
 
 
 count = _ROWS.count

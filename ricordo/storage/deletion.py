@@ -176,8 +176,8 @@ def is_in(column: Any, values: Collection[Any]) -> ColumnElement[bool]:
 def _deleted(tx: Transaction, id: str) -> Conversation | None:
     """The conversation, where it is deleted and not yet purged."""
     known = tables.conversations.c
-    row = tx.first(select(*conversations.ROWS.columns).where(known.id == id, known.deleted_at.is_not(None)))
-    return conversations.ROWS.of(row) if row else None
+    is_deleted = (known.id == id) & known.deleted_at.is_not(None)
+    return conversations.ROWS.first(tx, conversations.ROWS.select.where(is_deleted), {})
 
 
 def _messages(tx: Transaction, conversation_id: str, which: ColumnElement[bool]) -> list[str]:

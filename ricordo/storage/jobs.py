@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sqlalchemy import bindparam, delete, func, literal, select, true, update
+from sqlalchemy import bindparam, delete, func, literal, null, select, true, update
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import ENDED, Job, JobStatus
@@ -225,12 +225,9 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
     oldest = select(func.min(jobs.c.not_before).label("since")).where(theirs, jobs.c.status == "waiting")
     since = tx.all(oldest)[0].since
     waits = 0 if since is None else max(tx.clock.now() - since, 0)
-    mine = ROWS.select.where(theirs).limit(_LAST_ERRORS)
-    failed = mine.where(jobs.c.status == "failed").order_by(jobs.c.ended_at.desc(), jobs.c.seq.desc())
-    again = mine.where(jobs.c.status == "waiting", jobs.c.attempts > 0).order_by(jobs.c.seq.desc())
-    found = [job for job in (*ROWS.all(tx, failed), *ROWS.all(tx, again)) if job.error]
-    errors = sorted(found, key=lambda job: job.ended_at or job.started_at or 0, reverse=True)[:_LAST_ERRORS]
-    return Queue(depth, waits, tuple(errors))
+    last = func.coalesce(jobs.c.ended_at, jobs.c.started_at, 0).desc()
+    troubled = ROWS.select.where(theirs, jobs.c.status.in_(("failed", "waiting")), jobs.c.error.is_not(null()))
+    return Queue(depth, waits, tuple(ROWS.all(tx, troubled.order_by(last, jobs.c.seq.desc()).limit(_LAST_ERRORS))))
 
 
 class FencedStore:

@@ -124,18 +124,6 @@ async def two(store: Store, tmp_path: Path, clock: ManualClock) -> Two:
 
 
 # The new index of thirty notes in portions of ten: the remains, three portions, the taking over, the remains again.
-@pytest.mark.parametrize("writes", [0, 2, 4])
-async def test_a_server_that_wakes_up_leaves_the_index_that_another_built(
-    two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
-) -> None:
-    monkeypatch.setattr(rebuild, "AT_ONCE", 10)
-    job = await two.add_reindex()
-    freezing, task = await two.freeze(job, writes)
-    await two.run(await two.claim(job, "another"))
-    freezing.woken.set()
-    with pytest.raises(LeaseLost, match=f"{job.id} goes on elsewhere"):
-        await task
-    await two.require_sound()
 
 
 @pytest.mark.parametrize("writes", [2, 4])
@@ -179,11 +167,12 @@ async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) ->
 async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
     store: SqlStore, tmp_path: Path, clock: ManualClock
 ) -> None:
-    run = make.run((await make.stored_agent(store)).agent)
+    run, open_run = [make.run((await make.stored_agent(store)).agent) for _ in range(2)]
 
     def work(tx: Transaction) -> None:
-        runs.open_run(tx, run)
-        runs.append_events(tx, run.id, 1, ["event"] * 501)
+        for one in (run, open_run):
+            runs.open_run(tx, one)
+            runs.append_events(tx, one.id, 1, ["event"] * 501)
         runs.end(tx, replace(run, status="completed", ended_at=START + 1_000_000))
 
     await store.write(work)
@@ -194,4 +183,5 @@ async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
         await handler.run(runtime_on(store, tmp_path), Job(handler.kind, LOCAL_ORGANIZATION), lambda *_: None)
         left.append(len(await store.read(lambda tx: runs.events_after(tx, run.id))))
     assert left == [501, 0]
+    assert len(await store.read(lambda tx: runs.events_after(tx, open_run.id))) == 501
     assert handler.every_seconds

@@ -134,17 +134,6 @@ async def test_what_a_run_and_its_steps_changed_is_found_in_every_chain_of_the_o
     assert await store.read(lambda tx: history.of_blocks(tx, elsewhere, heads)) == {}
 
 
-async def test_the_block_that_was_deleted_last_under_a_label_is_remembered(store: SqliteStore, scope: Scope) -> None:
-    chain, (human, _) = await stored(store, "human", "goals")
-    assert await store.read(lambda tx: history.last_deleted(tx, chain.id, "human")) is None
-    human = await write(store, human, title="You", limit=70)
-    await store.write(lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.change_metadata()))
-    gone = await store.read(lambda tx: history.last_deleted(tx, chain.id, "human"))
-    assert gone
-    assert (gone.block_id, gone.settings["title"], gone.settings["limit"]) == (human.id, "You", 70)
-    assert await store.read(lambda tx: history.last_deleted(tx, chain.id, "goals")) is None
-
-
 async def test_texts_are_read_together_as_they_are_one_by_one(store: SqliteStore) -> None:
     chain, (human,) = await stored(store, "human")
     for number in range(80):

@@ -16,7 +16,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.seams import make
-from tests.seams.stores import START, ManualClock, count_statements
+from tests.seams.stores import START, count_statements
 
 ELSEWHERE = Scope(organization_id="org-2")
 
@@ -121,28 +121,6 @@ async def test_another_organizations_run_and_step_are_not_found(store: SqliteSto
     assert await store.read(lambda tx: runs.page_of_steps(tx, ELSEWHERE, Page())) == []
 
 
-async def test_a_step_reads_back_as_it_was_written(store: SqliteStore, scope: Scope) -> None:
-    run = await opened(store)
-    step = make.step(
-        run,
-        model_endpoint="http://127.0.0.1:1",
-        context_window=8_000,
-        status="failed",
-        stop_reason="llm_api_error",
-        usage=Usage(1, 2, 3, 4, 5),
-        error={"type": "llm_timeout", "retry": [1, None]},
-        model_ns=6,
-        tools_ns=7,
-        step_ns=8,
-    )
-    plain = make.step(run)
-    for one in (step, plain):
-        await store.write(lambda tx, one=one: runs.insert_step(tx, one))
-    assert await store.read(lambda tx: runs.get_step(tx, scope, step.id)) == step
-    assert await store.read(lambda tx: runs.page_of_steps(tx, scope, Page(order="asc"), run_id=run.id)) == [step, plain]
-    assert await store.read(lambda tx: runs.page_of_steps(tx, scope, Page(), status="success")) == [plain]
-
-
 async def test_steps_of_all_agents_are_read_from_the_newest_on_without_sorting_them_all(
     store: SqliteStore, scope: Scope
 ) -> None:
@@ -150,16 +128,9 @@ async def test_steps_of_all_agents_are_read_from_the_newest_on_without_sorting_t
     made = [make.step(run, id=f"step-{number}", created_at=START + number) for number in range(9)]
     for step in made:
         await store.write(lambda tx, step=step: runs.insert_step(tx, step))  # type: ignore[misc]
-    newest = [step.id for step in reversed(made)]
-
-    async def page(**wanted: Any) -> list[str]:
-        return [step.id for step in await store.read(lambda tx: runs.page_of_steps(tx, scope, Page(**wanted)))]
-
     with count_statements(store) as counted:
-        assert await page(limit=4) == newest[:4]
-    assert await page(limit=4, after=newest[3]) == newest[4:8]
-    assert await page(limit=3, before=newest[5]) == newest[2:5]
-    assert await page(limit=3, order="asc", after=newest[5]) == newest[4:1:-1]
+        page = await store.read(lambda tx: runs.page_of_steps(tx, scope, Page(limit=4)))
+    assert [step.id for step in page] == [step.id for step in made[:4:-1]]
     (statement,) = counted.statements
     assert statement.partition("ORDER BY")[2].split()[:2] == ["steps.seq", "DESC"]
 
@@ -221,23 +192,3 @@ async def test_a_number_is_given_once_and_a_batch_is_stored_whole_or_not_at_all(
     assert [event.data for event in await store.read(lambda tx: runs.events_after(tx, run.id))] == ["one", "two"]
     with pytest.raises(Collision):
         await store.write(lambda tx: runs.append_events(tx, "run-that-is-gone", 1, ["one"]))
-
-
-async def test_only_events_of_runs_that_ended_long_ago_are_pruned(store: SqliteStore, clock: ManualClock) -> None:
-    old = await streamed_run(store, *["old"] * 501, ended_at=START + 1)
-    clock.advance(100)
-    young = await streamed_run(store, "young", ended_at=clock.now())
-    open_one = await streamed_run(store, "open")
-    clock.advance(1)
-
-    before = START + 50_000_000
-    counts = [await store.write(lambda tx: runs.prune_events(tx, before)) for _ in range(3)]
-
-    assert counts == [500, 1, 0]
-    left = {
-        run.id: len(await store.read(lambda tx, id=run.id: runs.events_after(tx, id))) for run in (old, young, open_one)
-    }
-    assert left == {old.id: 0, young.id: 1, open_one.id: 1}
-    later = clock.now()
-    assert await store.write(lambda tx: runs.prune_events(tx, later)) == 1
-    assert len(await store.read(lambda tx: runs.events_after(tx, open_one.id))) == 1
