@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import bindparam, delete, insert, select
 
@@ -112,7 +113,7 @@ def page(
     all_tags: bool = False,
     search: str | None = None,
     block_id: str | None = None,
-    **equal: str | bool,
+    **equal: Any,
 ) -> list[AgentState]:
     """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a block, and columns."""
     attached = select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id)
