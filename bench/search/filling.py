@@ -24,14 +24,14 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.search import index, partitions
-from ricordo.search.flush import flush, pack_rows, write_rows
+from ricordo.search.flush import pack_rows, write_rows
 from ricordo.search.indexer import Indexer
 from ricordo.settings import load_settings
 from ricordo.storage import agents, archives
 from ricordo.storage.engine.database import open_store
 from ricordo.storage.engine.store import Store, Transaction
 from tests.seams import make
-from tests.seams.stores import START
+from tests.seams.stores import START, flush
 
 BATCH = 500
 OTHERS_ROWS = 1_000

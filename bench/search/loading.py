@@ -29,6 +29,7 @@ from ricordo.search.reader import POSTING_CHUNK
 from ricordo.search.vector_index import VectorRecord
 from ricordo.settings import load_settings
 from ricordo.storage.engine.database import open_store
+from tests.seams import stores
 
 if TYPE_CHECKING:
     from ricordo.storage.engine.postgres import PostgresStore
@@ -112,7 +113,7 @@ class Loader:
                         lambda tx, some=some, at=first + start: insert_passages(tx, archive_id, some, at, _APART)  # type: ignore[misc]
                     )
             with self._timed("merging"):
-                await self._store.write(lambda tx: flush.flush(tx, archive_id, POSTING_CHUNK))
+                await self._store.write(lambda tx: stores.flush(tx, archive_id, POSTING_CHUNK))
             self.loaded.questions += self._author.questions(texts, _ASKED_OF_EACH)
             _tell("stored", first + len(texts), self._load.rows)
 

@@ -24,7 +24,6 @@ from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.recall import FoundPassage, Recall
 from ricordo.search import partitions
-from ricordo.search.flush import flush
 from ricordo.search.index import PassageFilter
 from ricordo.search.indexer import Indexer
 from ricordo.settings import load_settings
@@ -32,6 +31,7 @@ from ricordo.storage import archives
 from ricordo.storage.engine.database import open_store
 from ricordo.storage.engine.store import Store
 from tests.seams import make
+from tests.seams.stores import flush
 
 SEED = 17
 SEARCHERS = 4

@@ -46,7 +46,7 @@ from ricordo.storage.schema.search_tables import (
 )
 
 FLUSHED_AT_ONCE = 768
-_WORDS_AT_ONCE = 17_000
+WORDS_AT_ONCE = 17_000
 
 _TIMES = [bytes((times,)) for times in range(256)]
 _NEW_PARTITION = Missing(search_partitions)
@@ -160,15 +160,6 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     return True
 
 
-def flush(tx: Transaction, owner_id: str, most: int = FLUSHED_AT_ONCE) -> int:
-    """Pack the oldest rows of the owner's buffer, at most so many, and write them; returns how many there were."""
-    lock_partition(tx, owner_id)
-    while packed := pack_rows(tx, owner_id, most):
-        if write_rows(tx, packed):
-            return len(packed.rows)
-    return 0
-
-
 def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow]]:
     """The first rows, as many as one transaction should write, up to a deletion of a flushed document; and what they add.
 
@@ -178,7 +169,7 @@ def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow
     words = 0
     for count, row in enumerate(rows):
         words += len(row.text)
-        if (row.is_deleted and row.document not in added) or (count and words > _WORDS_AT_ONCE):
+        if (row.is_deleted and row.document not in added) or (count and words > WORDS_AT_ONCE):
             return list(rows[:count]), list(added.values())
         if row.is_deleted:
             del added[row.document]

@@ -158,11 +158,11 @@ def read_portion(
 
 def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None:
     """Put the documents into the new index."""
-    from ricordo.search.flush import flush
+    from ricordo.search.flush import pack_rows, write_rows
 
     write_buffer.put(tx, owner_id + NEW, portion.entries)
-    while flush(tx, owner_id + NEW):
-        pass
+    while packed := pack_rows(tx, owner_id + NEW):
+        write_rows(tx, packed)
 
 
 def drop_remains(tx: Transaction, owner_id: str) -> bool:

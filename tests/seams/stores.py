@@ -14,6 +14,7 @@ from sqlalchemy import event, text
 from ricordo.runtime import Runtime
 from ricordo.search import flush as flushing
 from ricordo.search.flush import next_deletion
+from ricordo.search.partitions import lock_partition
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
 
@@ -86,7 +87,11 @@ def delete_documents(tx: Transaction, owner_id: str) -> None:
 def flush(tx: Transaction, owner_id: str, most: int = flushing.FLUSHED_AT_ONCE) -> int:
     """The same, then flush the oldest rows of the buffer, at most so many; returns how many were flushed."""
     delete_documents(tx, owner_id)
-    return flushing.flush(tx, owner_id, most)
+    lock_partition(tx, owner_id)
+    while packed := flushing.pack_rows(tx, owner_id, most):
+        if flushing.write_rows(tx, packed):
+            return len(packed.rows)
+    return 0
 
 
 _BRIEFLY = 0.1
