@@ -45,24 +45,14 @@ class RunQuery:
     stop_reason: str | None = None
     active: bool = False
 
-    def agents(self) -> list[str]:
-        return [*(self.agent_ids or ()), *((self.agent_id,) if self.agent_id else ())]
-
-    def wanted_statuses(self) -> list[str]:
-        """The statuses that are named, and those of open runs where these are asked for."""
-        return [*(self.statuses or ()), *(("created", "running") if self.active else ())]
-
-    def equal(self) -> dict[str, Any]:
-        """The columns that are compared as they are."""
-        return given(conversation_id=self.conversation_id, background=self.background, stop_reason=self.stop_reason)
-
 
 @router.get("/", response_model=list[RunResponse])
 def list_runs(tx: Transaction, here: Here, paging: Paged, which: Annotated[RunQuery, Depends()]) -> Sequence[Run]:
     """Runs, by default newest first; of agents, of a conversation, by status, or those still open."""
-    agent_ids, statuses = which.agents(), which.wanted_statuses()
-    page = paging.page(default=100)
-    return runs.page(tx, here.scope, page, agent_ids=agent_ids, statuses=statuses, **which.equal())
+    agent_ids = [*(which.agent_ids or ()), *((which.agent_id,) if which.agent_id else ())]
+    statuses = [*(which.statuses or ()), *(("created", "running") if which.active else ())]
+    equal = given(conversation_id=which.conversation_id, background=which.background, stop_reason=which.stop_reason)
+    return runs.page(tx, here.scope, paging.page(default=100), agent_ids=agent_ids, statuses=statuses, **equal)
 
 
 @router.get("/{run_id}", response_model=RunResponse)

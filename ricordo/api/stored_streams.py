@@ -78,12 +78,8 @@ class Recording:
         self._events = events
         self._waiting: list[str] = []
         self._has_more = asyncio.Event()
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
         self._task = asyncio.create_task(self._record(), name=f"recording {run_id}")
-
-    @property
-    def changed(self) -> asyncio.Event:
-        return self._changed
 
     async def finish(self) -> None:
         """Return when all of it is stored; its turn has ended. What cannot be stored in time is left to whoever reads it."""
@@ -100,7 +96,7 @@ class Recording:
             log.exception("a stream is stored no further", extra={"run": self._run_id})
         finally:
             self._runtime.recordings.pop(self._run_id, None)
-            self._changed.set()
+            self.changed.set()
             listening.cancel()
             await asyncio.wait([listening])
 
@@ -112,7 +108,7 @@ class Recording:
                     if self._waiting:
                         self._has_more.set()
                     while len(self._waiting) >= _MOST_WAITING:
-                        await self._changed.wait()
+                        await self.changed.wait()
         finally:
             self._has_more.set()
 
@@ -128,7 +124,7 @@ class Recording:
             if not await self._store(number, batch):
                 return
             number += len(batch)
-            changed, self._changed = self._changed, asyncio.Event()
+            changed, self.changed = self.changed, asyncio.Event()
             changed.set()
             # Each batch is a transaction: what is told within this time goes into one.
             await asyncio.wait([listening], timeout=BATCH_SECONDS)

@@ -1,7 +1,7 @@
 """Pages, as the official client turns them; and how answers are given."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import httpx2
 import pytest
@@ -9,15 +9,12 @@ import pytest
 from ricordo.domain.ids import new_id
 from tests.seams.server import MODEL, StrictLetta
 
-Lister = Callable[..., Any]
 
-
-class Shelf:
+class Shelf(NamedTuple):
     """Things that were made one after the other, and how the client lists them."""
 
-    def __init__(self, ids: Iterable[str], lister: Lister) -> None:
-        self.ids = list(ids)
-        self.lister = lister
+    ids: list[str]
+    lister: Callable[..., Any]
 
 
 def agents_shelf(client: StrictLetta) -> Shelf:
@@ -37,12 +34,6 @@ def blocks_of_agent_shelf(client: StrictLetta) -> Shelf:
     return Shelf([block.id or "" for block in made.blocks], lambda **query: client.agents.blocks.list(made.id, **query))
 
 
-def tools_of_agent_shelf(client: StrictLetta) -> Shelf:
-    names = [tool.name or "" for tool in client.tools.list(limit=100, order="asc").items][:7]
-    made = client.agents.create(model=MODEL, tools=names, include_base_tools=False)
-    return Shelf([tool.id for tool in made.tools], lambda **query: client.agents.tools.list(made.id, **query))
-
-
 def messages_shelf(client: StrictLetta) -> Shelf:
     made = client.agents.create(model=MODEL)
     for _ in range(3):
@@ -59,17 +50,7 @@ def runs_shelf(client: StrictLetta) -> Shelf:
     )
 
 
-def steps_shelf(client: StrictLetta) -> Shelf:
-    made = client.agents.create(model=MODEL)
-    answers = [client.agents.messages.create(made.id, input="Hello.") for _ in range(7)]
-    ids = [answer.messages[0].step_id or "" for answer in answers]
-    return Shelf(ids, lambda **query: client.steps.list(agent_id=made.id, **query))
-
-
-_SHELVES = (agents_shelf, blocks_shelf, blocks_of_agent_shelf, tools_of_agent_shelf)
-
-
-@pytest.fixture(params=(*_SHELVES, messages_shelf, runs_shelf, steps_shelf), scope="module")
+@pytest.fixture(params=(agents_shelf, blocks_shelf, blocks_of_agent_shelf, messages_shelf, runs_shelf), scope="module")
 def shelf(request: pytest.FixtureRequest, running_client: StrictLetta) -> Shelf:
     """Seven or more things of each kind that is listed."""
     made: Shelf = request.param(running_client)

@@ -1,7 +1,7 @@
 """One reader of one turn: what it is told, also when it falls behind, comes late or leaves."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -26,7 +26,7 @@ from ricordo.domain.event import (
 from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart
 from tests.seams import make
 from tests.seams.http import require_fits
-from tests.seams.server import events_of
+from tests.seams.server import events_of, sums_of
 from tests.seams.stores import ManualClock
 
 Stream = Callable[[AsyncGenerator[Event]], AsyncIterator[bytes]]
@@ -195,21 +195,6 @@ def deltas_of(one: Message, size: int) -> Iterator[Event]:
     yield from (event for events in zip_longest(*calls) for event in events if event)
 
 
-def add_up(events: Sequence[Any]) -> dict[str, Any]:
-    """Texts by message and kind, and the arguments of calls by their id."""
-    sums: dict[str, Any] = {}
-    for event in events:
-        kind = event["message_type"] if isinstance(event, dict) else ""
-        if kind == "tool_call_message":
-            told_calls = event["tool_calls"] if isinstance(event["tool_calls"], list) else [event["tool_calls"]]
-            for call in told_calls:
-                sums[call["tool_call_id"]] = sums.get(call["tool_call_id"], "") + call.get("arguments", "")
-        elif kind in ("assistant_message", "reasoning_message"):
-            key = f"{event['id']} {kind}"
-            sums[key] = sums.get(key, "") + (event.get("content") or event.get("reasoning") or "")
-    return sums
-
-
 @given(number=st.integers(1, 3), size=st.integers(1, 9), kept=st.integers(0, 90), tokens=st.booleans())
 def test_however_far_the_deltas_came_the_sum_is_what_is_stored(number: int, size: int, kept: int, tokens: bool) -> None:
     messages = [
@@ -222,8 +207,8 @@ def test_however_far_the_deltas_came_the_sum_is_what_is_stored(number: int, size
         for n in range(number)
     ]
     events = [event for one in messages for event in (*list(deltas_of(one, size))[:kept], saved(one))]
-    added = add_up(asyncio.run(messages_told(event_stream(tokens=tokens), *events)))
-    assert added == add_up(messages_response(messages, MessageFormat()))
+    added = sums_of(asyncio.run(messages_told(event_stream(tokens=tokens), *events)))
+    assert added == sums_of(messages_response(messages, MessageFormat()))
 
 
 async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again() -> None:

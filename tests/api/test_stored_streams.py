@@ -26,7 +26,7 @@ from ricordo.storage.engine.store import SqlStore, Transaction
 from ricordo.storage.schema import core_tables as tables
 from tests.conftest import BOTH
 from tests.seams import make
-from tests.seams.server import PIECES, PieceModel, events_of
+from tests.seams.server import PIECES, PieceModel, events_of, sums_of
 from tests.seams.stage import Gate, Hooks, Stage, soon
 from tests.seams.stores import ManualClock
 
@@ -75,13 +75,16 @@ async def closed(stage: Stage, run: Run) -> None:
         await asyncio.sleep(0.01)
 
 
+def values_of(chunks: Sequence[bytes]) -> list[Any]:
+    return [value for _, value in events_of(b"".join(chunks).decode())]
+
+
 def kinds(chunks: Sequence[bytes]) -> list[str]:
-    values = [value for _, value in events_of(b"".join(chunks).decode())]
-    return [value if isinstance(value, str) else value["message_type"] for value in values]
+    return [value if isinstance(value, str) else value["message_type"] for value in values_of(chunks)]
 
 
 def numbers(chunks: Sequence[bytes]) -> list[int | None]:
-    return [value["seq_id"] for _, value in events_of(b"".join(chunks).decode()) if isinstance(value, dict)]
+    return [value["seq_id"] for value in values_of(chunks) if isinstance(value, dict)]
 
 
 async def test_every_event_has_a_number_and_any_reader_gets_the_same_bytes_from_any_number_on(
@@ -122,8 +125,7 @@ async def test_tokens_are_stored_in_batches_and_none_is_lost(stage: Stage, monke
     run = await begin(stage, await stage.agent(model=PIECES), streams_tokens=True)
     chunks = await read(stage.runtime, run)
 
-    values = [value for _, value in events_of(b"".join(chunks).decode())]
-    said = "".join(value["content"] for value in values[:-3])
+    said = "".join(value["content"] for value in values_of(chunks)[:-3])
     assert said == "Here is a long answer. " * 100
     assert numbers(chunks) == list(range(1, len(chunks)))
     assert sum(batches) == len(chunks)
@@ -225,7 +227,7 @@ async def test_what_was_saved_but_not_stored_in_the_stream_is_told_before_its_en
         await stage.store.write(lambda tx, n=kept: _keep(tx, run.id, whole[:n]))
         mended = await read(elsewhere, run)
         assert mended[:kept] == whole[:kept]
-        assert _sums(mended) == _sums(whole)
+        assert sums_of(values_of(mended)) == sums_of(values_of(whole))
         assert numbers(mended) == list(range(1, len(mended)))
         assert kinds(mended)[-3:] == ["stop_reason", "usage_statistics", "[DONE]"]
         if not tokens:
@@ -235,24 +237,6 @@ async def test_what_was_saved_but_not_stored_in_the_stream_is_told_before_its_en
 def _keep(tx: Transaction, run_id: str, chunks: Sequence[bytes]) -> None:
     tx.run(delete(tables.run_events).where(tables.run_events.c.run_id == run_id))
     runs.append_events(tx, run_id, 1, [chunk.decode() for chunk in chunks])
-
-
-def _sums(chunks: Sequence[bytes]) -> dict[str, str]:
-    """What a client that adds up has in the end."""
-    sums: dict[str, str] = {}
-    for _, value in events_of(b"".join(chunks).decode()):
-        kind = value["message_type"] if isinstance(value, dict) else ""
-        if kind in ("assistant_message", "reasoning_message"):
-            key = f"{value['id']} {kind}"
-            sums[key] = sums.get(key, "") + (value.get("content") or value.get("reasoning") or "")
-            sums[key + " proof"] = sums.get(key + " proof", "") + (value.get("signature") or "")
-        elif kind == "tool_call_message":
-            calls = value["tool_calls"] if isinstance(value["tool_calls"], list) else [value["tool_calls"]]
-            for one in calls:
-                sums[one["tool_call_id"]] = sums.get(one["tool_call_id"], "") + one.get("arguments", "")
-        elif kind == "tool_return_message":
-            sums[value["id"]] = sums.get(value["id"], "") + value["tool_return"]
-    return sums
 
 
 async def test_a_recording_that_was_thought_dead_stops_and_the_stream_stays_as_it_was_ended(

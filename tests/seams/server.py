@@ -6,8 +6,8 @@ In a test: `server.says("Hello.")`, then `server.client().agents.messages.create
 import asyncio
 import socket
 import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -267,6 +267,22 @@ def serving(data_dir: Path, **settings: Any) -> Iterator[ServerInThread]:
         yield server
     finally:
         server.stop()
+
+
+def sums_of(events: Iterable[Any]) -> dict[str, str]:
+    """What a client that adds deltas up has in the end: texts and signatures, arguments by call, and results."""
+    sums: dict[str, str] = defaultdict(str)
+    for event in events:
+        kind = event["message_type"] if isinstance(event, dict) else ""
+        if kind in ("assistant_message", "reasoning_message"):
+            sums[f"{event['id']} {kind}"] += event.get("content") or event.get("reasoning") or ""
+            sums[f"{event['id']} {kind} proof"] += event.get("signature") or ""
+        elif kind == "tool_call_message":
+            for call in event["tool_calls"] if isinstance(event["tool_calls"], list) else [event["tool_calls"]]:
+                sums[call["tool_call_id"]] += call.get("arguments", "")
+        elif kind == "tool_return_message":
+            sums[event["id"]] += event["tool_return"]
+    return sums
 
 
 def events_of(body: str) -> list[tuple[str | None, Any]]:

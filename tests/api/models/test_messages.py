@@ -69,19 +69,8 @@ def test_plain_messages_have_their_words() -> None:
     assert wires(assistant(TextPart(""))) == wires(assistant()) == []
 
 
-def test_a_user_may_send_several_texts_and_pictures() -> None:
-    picture = ImagePart("image/png", data="aGk=", detail="low")
-    linked = ImagePart("image/png", url="https://example.org/cat.png")
-    (wire,) = wires(make.message(AGENT, parts=(TextPart("What is this?"), picture, linked, TextPart("And this?"))))
-
-    assert wire["content"] == [
-        {"type": "text", "text": "What is this?"},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk=", "detail": "low"}},
-        {"type": "image", "source": {"type": "url", "url": "https://example.org/cat.png"}},
-        {"type": "text", "text": "And this?"},
-    ]
-    # One picture alone stays a list, and nothing is an empty one.
-    for parts, kinds in (((picture,), ["image"]), ((), [])):
+def test_one_picture_alone_is_a_list_and_nothing_is_an_empty_one() -> None:
+    for parts, kinds in (((ImagePart("image/png", data="aGk=", detail="low"),), ["image"]), ((), [])):
         (wire,) = wires(make.message(AGENT, parts=parts))
         assert [item["type"] for item in wire["content"]] == kinds
 
@@ -106,19 +95,6 @@ def test_parallel_calls_are_one_message_whose_first_call_stands_alone_too() -> N
     assert (wire["tool_calls"], wire["tool_call"]) == (expected, expected[0])
 
 
-def test_a_speaking_call_becomes_words_and_the_others_stay_calls() -> None:
-    speech = ToolCallPart("call-1", "send_message", '{"message": "Hello.", "more": 1}')
-    message = assistant(ToolCallPart("call-0", "search", "{}"), speech, TextPart("Bye."))
-
-    spoken = wires(message)
-    plain = wires(message, MessageFormat(speaks_by_tool=False))
-
-    assert [wire["message_type"] for wire in spoken] == ["assistant_message", "assistant_message", "tool_call_message"]
-    assert [wire["content"] for wire in spoken[:2]] == ["Hello.", "Bye."]
-    assert [call["name"] for call in spoken[2]["tool_calls"]] == ["search"]
-    assert [call["name"] for call in plain[1]["tool_calls"]] == ["search", "send_message"]
-
-
 def test_only_a_whole_call_of_the_speaking_tool_is_speech() -> None:
     for name, arguments, format, words in (
         ("send_message", '{"message": "Hi."}', FORMAT, "Hi."),
@@ -135,7 +111,9 @@ def test_only_a_whole_call_of_the_speaking_tool_is_speech() -> None:
         assert spoken_words(ToolCallPart("call-1", name, arguments), format) == words, arguments
     (call,) = wires(assistant(ToolCallPart("call-1", "send_message", '{"message": "Hi.')))
     assert call["tool_call"] == {"name": "send_message", "arguments": '{"message": "Hi.', "tool_call_id": "call-1"}
-    (spoken,) = wires(assistant(ToolCallPart("call-1", "send_message", '{"message": {"mood": "calm"}}')))
+    said = ToolCallPart("call-1", "send_message", '{"message": {"mood": "calm"}}')
+    spoken, beside = wires(assistant(ToolCallPart("call-0", "search", "{}"), said))
+    assert [one["name"] for one in beside["tool_calls"]] == ["search"]
     assert (spoken["message_type"], spoken["content"]) == ("assistant_message", '{"mood":"calm"}')
 
 
@@ -155,17 +133,6 @@ def test_results_carry_what_the_tools_printed() -> None:
     assert first.items() <= wire.items()
     assert wire["message_type"] == "tool_return_message"
     assert wire["tool_returns"] == [{"type": "tool", **first}, {"type": "tool", **second}]
-
-
-def test_a_view_keeps_the_types_it_wants_with_their_places() -> None:
-    message = assistant(ReasoningPart("Hm."), TextPart("Hello."))
-    only_words = MessageFormat(types=frozenset({"assistant_message"}))
-
-    (wire,) = wires(message, only_words)
-
-    assert wire["content"] == "Hello."
-    assert wire["otid"].endswith("01")
-    assert wires(message, MessageFormat(types=frozenset())) == []
 
 
 def test_calls_that_wait_are_a_request_and_those_beside_them_are_calls() -> None:
