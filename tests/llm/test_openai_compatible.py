@@ -89,7 +89,7 @@ async def test_everything_that_can_be_asked_for_reaches_the_server(
                 "function": {
                     "name": "get_weather",
                     "description": "Tells the weather.",
-                    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+                    "parameters": WEATHER.parameters,
                 },
             }
         ],

@@ -8,13 +8,12 @@ import httpx2
 import pytest
 
 from ricordo.domain.message import TextPart, ToolCallPart
-from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted, TextChunk
+from ricordo.domain.model import Chunk, ModelReply, ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.policy import (
     FAULT_LIMIT,
     CallPolicy,
     answer_by_policy,
-    call_by_policy,
     error_from_event,
     error_from_status,
     error_from_transport,
@@ -146,14 +145,6 @@ def reply(text: str = "hi") -> ModelReply:
     return ModelReply((TextPart(text),) if text else ())
 
 
-async def test_chunks_that_were_seen_are_declared_void_before_the_next_attempt() -> None:
-    waits = Waits()
-    attempts = Attempts([TextChunk("h"), ModelError("llm_error", "cut")], [TextChunk("hi"), reply()])
-    items = [item async for item in answer_by_policy(waits.policy(), ask("x", stream=True), attempts)]
-    assert items == [TextChunk("h"), Restarted(), TextChunk("hi"), reply()]
-    assert waits == [0.5]
-
-
 async def test_retries_end() -> None:
     waits = Waits()
     attempts = Attempts(*[[ModelError("llm_timeout", str(n))] for n in range(9)])
@@ -183,19 +174,6 @@ async def test_after_a_tools_result_a_model_may_have_nothing_to_add() -> None:
     request = ask("x", said("tool", weather_return()))
     assert [item async for item in answer_by_policy(Waits().policy(), request, attempts)] == [reply("")]
     assert attempts.count == 2
-
-
-async def test_a_call_that_answers_as_a_whole_is_made_again_where_that_may_help() -> None:
-    waits, calls = Waits(), list[int]()
-
-    async def attempt() -> str:
-        calls.append(1)
-        if len(calls) < 3:
-            raise ModelError("llm_rate_limit", "busy")
-        return "done"
-
-    assert await call_by_policy(waits.policy(), attempt) == "done"
-    assert (len(calls), waits) == (3, [0.5, 1.0])
 
 
 BROKEN = ModelReply((ToolCallPart("1", "get_weather", '{"city": '),), finish="tool_calls")

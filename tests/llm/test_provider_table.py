@@ -17,26 +17,13 @@ def names(**settings: str) -> dict[str, Provider]:
     return {provider.name: provider for provider in found}
 
 
-@pytest.mark.parametrize(
-    ("setting", "name", "kind", "adapter"),
-    [
-        ("openai_api_key", "openai", "openai", "openai"),
-        ("anthropic_api_key", "anthropic", "anthropic", "anthropic"),
-        ("gemini_api_key", "google_ai", "google_ai", "google"),
-        ("openrouter_api_key", "openrouter", "openrouter", "openai"),
-        ("groq_api_key", "groq", "groq", "openai"),
-        ("deepseek_api_key", "deepseek", "deepseek", "openai"),
-        ("xai_api_key", "xai", "xai", "openai"),
-        ("mistral_api_key", "mistral", "mistral", "openai"),
-        ("together_api_key", "together", "together", "openai"),
-    ],
-)
-def test_a_key_configures_its_provider_and_no_other(setting: str, name: str, kind: str, adapter: str) -> None:
-    found = names(**{setting: "secret"})
-    assert list(found) == [name]
-    provider = found[name]
-    assert (provider.endpoint_type, provider.adapter, provider.api_key) == (kind, adapter, "secret")
-    assert provider.base_url.startswith("https://")
+def test_a_key_configures_its_provider_and_no_other() -> None:
+    for name in "openai anthropic gemini openrouter groq deepseek xai mistral together".split():
+        (found,) = names(**{f"{name}_api_key": "secret"}).values()
+        assert found.name == found.endpoint_type == name.replace("gemini", "google_ai")
+        assert found.adapter == {"anthropic": name, "gemini": "google"}.get(name, "openai")
+        assert found.api_key == "secret"
+        assert found.base_url.startswith("https://")
 
 
 def test_an_address_of_ones_own_keeps_openais_name_and_needs_no_key() -> None:
@@ -44,18 +31,11 @@ def test_an_address_of_ones_own_keeps_openais_name_and_needs_no_key() -> None:
     assert (provider.base_url, provider.api_key) == ("http://127.0.0.1:9000/v1", None)
 
 
-@pytest.mark.parametrize(
-    ("setting", "name"),
-    [
-        ("ollama_base_url", "ollama"),
-        ("lmstudio_base_url", "lmstudio"),
-        ("vllm_api_base", "vllm"),
-        ("llamacpp_base_url", "llamacpp"),
-    ],
-)
-@pytest.mark.parametrize("url", ["http://host:1", "http://host:1/", "http://host:1/v1", "http://host:1/v1/"])
-def test_an_address_configures_a_server_with_or_without_its_path(setting: str, name: str, url: str) -> None:
-    assert names(**{setting: url})[name].base_url == "http://host:1/v1"
+@pytest.mark.parametrize("setting", ["ollama_base_url", "lmstudio_base_url", "vllm_api_base", "llamacpp_base_url"])
+def test_an_address_configures_a_server_with_or_without_its_path(setting: str) -> None:
+    for path in ("", "/", "/v1", "/v1/"):
+        (found,) = names(**{setting: f"http://host:1{path}"}).values()
+        assert (found.name, found.base_url) == (setting.partition("_")[0], "http://host:1/v1")
 
 
 def test_a_key_is_never_printed() -> None:

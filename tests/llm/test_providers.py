@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from ricordo.domain.message import ImagePart, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelInfo, ModelReply, ModelSettings, ReasoningChunk, TextChunk, ToolCallChunk
+from ricordo.domain.message import ImagePart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ModelInfo, ModelReply, ModelSettings
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, Unavailable
 from ricordo.llm.addresses import Connections
@@ -17,7 +17,7 @@ from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import AdapterName, Provider
 from tests.llm.talk import CLOCK, WEATHER, Waits, ask, claude_at, collect, said, weather_call, weather_return
-from tests.support.model_server import Answer, ModelServer, claude, claude_stream
+from tests.support.model_server import Answer, ModelServer, claude
 
 THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
 TEXT = {"type": "text", "text": "I look."}
@@ -110,27 +110,6 @@ async def test_the_server_sees_exactly_this_request(model: ChatModel, server: Mo
             },
         ],
     }
-
-
-async def test_a_stream_brings_thought_text_and_calls_in_pieces(model: ChatModel, server: ModelServer) -> None:
-    server.push(claude_stream(THINKING, TEXT, CALL_A, CALL_B, stop="tool_use"))
-    chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=True))
-    assert "".join(c.text for c in chunks if isinstance(c, ReasoningChunk)) == "Rome, then."
-    assert [c.text for c in chunks if isinstance(c, TextChunk)] == ["I l", "ook."]
-    calls = [c for c in chunks if isinstance(c, ToolCallChunk)]
-    assert [(c.index, c.call_id, c.name) for c in calls if c.name] == [
-        (0, "toolu_a", "get_weather"),
-        (1, "toolu_b", "get_time"),
-    ]
-    assert "".join(c.arguments for c in calls if c.index == 0) == '{"city": "Rome"}'
-    assert reply.parts == (
-        ReasoningPart("Rome, then.", signature="sig-1", provider="anthropic"),
-        TextPart("I look."),
-        ToolCallPart("toolu_a", "get_weather", '{"city": "Rome"}'),
-        ToolCallPart("toolu_b", "get_time", "{}"),
-    )
-    assert reply.usage == Usage(20, 7, 0, 0)
-    assert server.requests[0].body["stream"] is True
 
 
 async def test_silence_is_a_time_out(server: ModelServer) -> None:

@@ -47,16 +47,12 @@ OFFERED = {WEATHER.name: WEATHER, CLOCK.name: CLOCK}
         ("<tool_call>\n<function=get_time>\n</function>\n</tool_call>", "", 1),
         ('I look.\n<function_calls><invoke name="get_time"></invoke></function_calls>', "I look.", 1),
         ("```tool_code\nget_time()\n```", "", 1),
-        ('{"name": "get_weather", "arguments": {"city": "Rome"}}', "", 1),
         ('{"name": "functions.get_weather", "arguments": {"city": "Rome"}}', "", 1),
         ('{"tool": "get_weather", "args": {"city": "Rome"}}', "", 1),
         ('{"type": "function", "function": {"name": "get_weather", "arguments": "{}"}}', "", 1),
         ('{"tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]}', "", 1),
-        ('[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}}]', "", 1),
-        ('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>', "", 1),
         ('<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}', "", 1),
         ('<function=get_weather>{"city": "Rome"}</function>', "", 1),
-        ('```\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\n', "", 1),
         ("Well:\n```python\nget_weather(city='Rome')\n```", "Well:", 1),
     ],
 )
@@ -70,18 +66,13 @@ def test_calls_are_read_in_every_notation(text: str, rest: str, count: int) -> N
     "text",
     [
         "[get_weather(city=open('x'))]",
-        "[delete_everything()]",
         '{"name": "delete_everything", "arguments": {}}',
         '{"name": "get_weather"}',
         '{"name": "get_weather", "arguments": [1]}',
-        '{"city": "Rome"}',
         'Call it so:\n```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\nThen read the answer.',
         '[{"name": "get_weather", "arguments": {}}, {"name": "delete_everything", "arguments": {}}]',
         "<function=get_time></function><function=delete_everything></function>",
-        "[1, 2]",
-        "[get_time(), delete_everything()]",
         "<function=delete_everything></function>",
-        '<invoke name="delete_everything"></invoke>',
         "<tool_call>get_weather: Rome</tool_call>",
         '<tool_call>{"name": "get_time", "arguments": {}}</tool_call><tool_call>{broken</tool_call>',
         "[TOOL_CALLS]get_time[ARGS]{broken}",
@@ -131,22 +122,6 @@ def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length() -> None
 
 def test_no_text_can_break_the_reading() -> None:
     chance = random.Random(7)  # noqa: S311 - chance that is the same every time
-    words = [
-        *MARKS,
-        "{",
-        "}",
-        '"name":',
-        '"get_time"',
-        "(",
-        ")",
-        "[",
-        "]",
-        "=",
-        "\n",
-        "```",
-        "</tool_call>",
-        "\ud800",
-        "x",
-    ]
+    words = [*MARKS, *'{ } ( ) [ ] = ``` x "name": "get_time" </tool_call>'.split(), "\n", "\ud800"]
     for _ in range(3_000):
         written_calls("".join(chance.choices(words, k=chance.randint(1, 12))), OFFERED)

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,10 +9,10 @@ import httpx2
 import pytest
 
 from ricordo.domain.block import Block
-from ricordo.domain.message import EventPart, ImagePart, Message, Part, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, TextChunk, ToolChoice, ToolSchema
 from ricordo.features.librarian.model import Librarian
-from ricordo.llm.chat import chunks_of, whole_reply
+from ricordo.llm.chat import whole_reply
 from ricordo.prompt.memory import MemorySection, render_memory
 from ricordo.prompt.transcript import package_result
 from ricordo.search.words import query_terms, terms
@@ -52,8 +51,6 @@ class Talk:
     choice: ToolChoice = "auto"
     forced: str | None = None
     settings: ModelSettings = field(default_factory=ModelSettings)
-    rebuilds: bool = True
-    package: Callable[[str], str] = lambda text: text
     extra_tools: tuple[ToolSchema, ...] = ()
     now: int = NOON
     calls: list[ToolCallPart] = field(default_factory=list)
@@ -63,10 +60,8 @@ class Talk:
         self.calls, self.rounds = [], 0
         for text in texts:
             self._add("user", TextPart(text))
-        system = self._system()
         for _ in range(6):
-            shown = self._system() if self.rebuilds else system
-            reply = await whole_reply(Librarian(), self.request(shown))
+            reply = await whole_reply(Librarian(), self.request())
             self._add("assistant", *reply.parts)
             calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
             if not calls:
@@ -83,14 +78,8 @@ class Talk:
 
     def request(self, system: str | None = None) -> ModelRequest:
         first = Message("message-system", "a", "c", "system", (TextPart(system or self._system()),), self.now)
-        shown = [
-            replace(message, parts=(TextPart(self.package(message.text)),))
-            if message.role == "user" and message.text and not message.is_event
-            else message
-            for message in self.window
-        ]
         return ModelRequest(
-            (first, *shown),
+            (first, *self.window),
             tuple(schema(name) for name in self.tools) + self.extra_tools,
             tool_choice=self.choice,
             forced_tool=self.forced,
@@ -434,16 +423,6 @@ async def test_what_is_told_and_asked_beside_a_wish_to_forget_is_filed_and_answe
         assert words in answer, words
 
 
-async def test_each_statement_has_a_line_of_its_own() -> None:
-    talk = Talk()
-    await talk.says("I live in Turin. I play the violin. My sister is Emma. She is a doctor.")
-    assert talk.blocks["human"].splitlines() == [
-        '2026-11-21: "I live in Turin."',
-        '2026-11-21: "I play the violin."',
-        '2026-11-21: "My sister is Emma. She is a doctor."',
-    ]
-
-
 async def test_what_cannot_be_forgotten_is_said() -> None:
     talk = Talk(blocks={"human": "Likes green tea\nLikes black tea"})
     assert (await talk.says("Forget my bicycle.")).startswith('I have no note about "my bicycle"')
@@ -494,19 +473,6 @@ async def test_all_notes_are_told_when_asked_what_it_knows() -> None:
     assert (await Talk().says("Tell me?")).startswith("I can look things up by their words")
 
 
-async def test_where_a_tool_call_is_required_it_speaks_by_send_message() -> None:
-    talk = Talk(tools=("send_message", *NATIVE), choice="required")
-    answer = await talk.says("I play the violin.")
-    assert talk.called == ["memory_insert", "send_message"]
-    assert answer.startswith("I have put this in my notes")
-    reply = await whole_reply(Librarian(), talk.request())
-    assert [type(part) for part in reply.parts] == [TextPart]
-    assert "told me" in await talk.says("What do I play?")
-    talk.choice = "auto"
-    await talk.says("thanks")
-    assert talk.called == []
-
-
 @pytest.mark.parametrize(
     ("tools", "called"),
     [(("archival_memory_insert", "conversation_search"), "conversation_search"), (("memory_insert",), "memory_insert")],
@@ -524,30 +490,17 @@ async def test_where_a_call_is_wanted_and_none_speaks_it_looks_or_takes_the_firs
 
 
 async def test_a_forced_tool_is_called_with_what_it_demands() -> None:
-    lookup = ToolSchema(
-        "look_outside",
-        "",
-        {
-            "type": "object",
-            "properties": {
-                "query": {"type": "string"},
-                "days": {"type": "integer"},
-                "mood": {"enum": ["dry", "wet"]},
-                "request_heartbeat": {"type": "boolean"},
-            },
-            "required": ["query", "days", "mood", "request_heartbeat"],
-        },
-    )
+    kinds = {"query": "string", "days": "integer", "request_heartbeat": "boolean"}
+    properties: dict[str, Any] = {name: {"type": kind} for name, kind in kinds.items()} | {
+        "mood": {"enum": ["dry", "wet"]}
+    }
+    lookup = ToolSchema("look_outside", "", {"properties": properties, "required": list(properties)})
     talk = Talk(extra_tools=(lookup,), forced="look_outside")
     talk._add("user", TextPart("I play the violin."))
     reply = await whole_reply(Librarian(), talk.request())
     (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
-    assert json.loads(call.arguments) == {
-        "query": "I play the violin.",
-        "days": 0,
-        "mood": "dry",
-        "request_heartbeat": True,
-    }
+    expected = {"query": "I play the violin.", "days": 0, "mood": "dry", "request_heartbeat": True}
+    assert json.loads(call.arguments) == expected
     talk.forced = "memory_insert"
     reply = await whole_reply(Librarian(), talk.request())
     assert isinstance(reply.parts[0], ToolCallPart)
@@ -580,21 +533,6 @@ async def test_an_edit_says_which_words_justify_it_where_the_tool_asks() -> None
     assert json.loads(reply.parts[0].arguments)["quote"] == "I play the violin."
 
 
-async def test_packaged_messages_are_unwrapped_and_system_events_are_no_talk() -> None:
-    talk = Talk(package=lambda text: json.dumps({"type": "user_message", "message": text, "time": "now"}))
-    talk._add("user", EventPart("{}", event="login"))
-    talk._add("user", TextPart("I play the violin."))
-    first = await whole_reply(Librarian(), talk.request())
-    (call,) = [part for part in first.parts if isinstance(part, ToolCallPart)]
-    assert json.loads(call.arguments)["new_string"] == '2026-11-21: "I play the violin."'
-    talk._add("assistant", *first.parts)
-    talk._add("tool", talk._run(call))
-    talk._add("user", EventPart("{}", event="heartbeat"))
-    second = await whole_reply(Librarian(), talk.request())
-    assert isinstance(second.parts[0], TextPart)
-    assert second.parts[0].text.startswith("I have put this in my notes")
-
-
 async def test_what_is_told_in_any_language_is_found_again() -> None:
     for told, asked in (
         ("Ich bin allergisch gegen Nüsse.", "Wogegen bin ich allergisch?"),
@@ -623,11 +561,6 @@ async def test_streamed_pieces_make_the_reply() -> None:
     assert isinstance(reply, ModelReply)
     assert len(pieces) > 10
     assert "".join(pieces) == "".join(part.text for part in reply.parts if isinstance(part, TextPart))
-    talk._add("user", TextPart("Where is my hat?"))
-    *chunks, last = [item async for item in Librarian().answer(replace(talk.request(), stream=True))]
-    assert isinstance(last, ModelReply)
-    assert chunks == list(chunks_of(last))
-    assert len(chunks) == 2
 
 
 async def test_usage_is_estimated_and_call_ids_are_new_in_every_step() -> None:
@@ -664,7 +597,8 @@ def test_every_type_of_agent_files_corrects_and_forgets_in_its_block(http: httpx
         ("I'm no longer allergic to nuts.", '"I\'m no longer allergic to nuts."'),
         ("Forget the nuts.", ""),
     ):
-        http.post(f"{path}/messages", json={"messages": [{"role": "user", "content": words}]}).raise_for_status()
+        answer = http.post(f"{path}/messages", json={"messages": [{"role": "user", "content": words}]}).json()
+        assert "my notes" in [each for each in answer["messages"] if each.get("content")][-1]["content"]
         first, *rest = http.get(f"{path}/core-memory/blocks/human").json()["value"].split("\n")
         assert (first, [each.partition(": ")[2] for each in rest]) == ("Likes tea", [line] if line else []), words
 

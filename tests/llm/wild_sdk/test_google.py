@@ -12,21 +12,14 @@ from typing import Any
 import pytest
 
 from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import (
-    ModelInfo,
-    ModelSettings,
-    ReasoningChunk,
-    Restarted,
-    TextChunk,
-    ToolCallChunk,
-    ToolSchema,
-)
+from ricordo.domain.model import ModelInfo, ModelSettings, Restarted, ToolSchema
 from ricordo.domain.usage import Usage
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import Provider
 from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.llm.wild.openai_shapes import as_joined, joined, meaning_of
 from tests.support.model_server import Answer, ModelServer
 
 SIGNATURE = base64.b64encode(b"signed by google").decode()
@@ -116,8 +109,7 @@ async def test_calls_without_ids_get_ids_and_their_signature_goes_back(
     assert all(call.call_id for call in calls)
     assert calls[0].call_id != calls[1].call_id
     assert reply.finish == "tool_calls"
-    if stream:
-        assert [chunk.name for chunk in chunks if isinstance(chunk, ToolCallChunk)] == ["get_weather", "get_time"]
+    assert joined(chunks) == (as_joined(reply) if stream else ("", "", []))
     returns = said(
         "tool", weather_return(calls[0].call_id), ToolReturnPart(calls[1].call_id, "get_time", "error", "no")
     )
@@ -136,10 +128,8 @@ async def test_thoughts_come_apart_from_the_answer_and_text_keeps_its_signature(
     thought, text = {"text": "Rome, then.", "thought": True}, {"text": "Sunny.", "thoughtSignature": SIGNATURE}
     server.push(as_answer(stream, thought, text), Answer(gemini({"text": "Yes."})))
     chunks, reply = await collect(model, ask("x", stream=stream))
-    assert [type(part) for part in reply.parts] == [ReasoningPart, TextPart]
-    if stream:
-        assert "".join(chunk.text for chunk in chunks if isinstance(chunk, ReasoningChunk)) == "Rome, then."
-        assert "".join(chunk.text for chunk in chunks if isinstance(chunk, TextChunk)) == "Sunny."
+    assert meaning_of(reply) == (("thought", "Rome, then."), ("text", "Sunny."))
+    assert joined(chunks) == (as_joined(reply) if stream else ("", "", []))
     await whole_reply(model, ask("x", said("assistant", *reply.parts), "Sure?"))
     answer = server.requests[1].body["contents"][1]
     assert {"text": "Sunny.", "thoughtSignature": SIGNATURE} in answer["parts"]
