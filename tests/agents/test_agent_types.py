@@ -20,7 +20,7 @@ from ricordo.agents.agent_types import (
 )
 from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import AgentState, AgentType
-from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
+from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid, NotFound
 from ricordo.prompt.texts import BUILT_IN, text
@@ -117,28 +117,6 @@ def test_a_keeper_of_memory_begins_with_the_login(clock: ManualClock) -> None:
 def test_lm_studio_gets_the_login_before_the_first_call(clock: ManualClock) -> None:
     messages = initial_messages(beginning("memgpt_agent", "send_message"), clock, "lmstudio")
     assert [message.role for message in messages] == ["user", "assistant", "tool"]
-
-
-GIVEN = (
-    NewMessage("user", (TextPart("Hi."), ImagePart("image/png", data="AA==")), otid="o-1", name="Ada"),
-    NewMessage("assistant", (TextPart("Hello,"), TextPart("Ada."))),
-    NewMessage("system", (TextPart("Be brief."),)),
-)
-
-
-def test_a_clients_own_first_messages_are_kept_as_they_were_given(clock: ManualClock) -> None:
-    made = given_messages(beginning("letta_v1_agent"), clock, GIVEN)
-    assert [(message.role, message.parts) for message in made] == [(item.role, item.parts) for item in GIVEN]
-    assert (made[0].otid, made[0].name) == ("o-1", "Ada")
-    assert [message.created_at for message in made] == sorted({message.created_at for message in made})
-
-
-def test_what_the_assistant_said_first_is_a_call_where_agents_speak_by_calls(clock: ManualClock) -> None:
-    made = given_messages(beginning("memgpt_agent"), clock, GIVEN)
-    assert [message.role for message in made] == ["user", "assistant", "tool", "system"]
-    (call,) = made[1].tool_calls
-    assert (call.name, orjson.loads(call.arguments)) == ("send_message", {"message": "Hello,\nAda."})
-    assert made[2].tool_returns[0].call_id == call.call_id
 
 
 @pytest.mark.parametrize("agent_type", RUN)

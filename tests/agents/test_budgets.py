@@ -1,10 +1,9 @@
 """Budgets: turns of an agent or of all are refused once a day's tokens are used up; work in the background stops before that."""
 
-from typing import Any
 
 import pytest
 
-from ricordo.agents.budgets import DAILY_TOKENS, BudgetSpent, budget_of, put_off, set_budget
+from ricordo.agents.budgets import BudgetSpent, put_off, set_budget
 from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
 from ricordo.domain.message import TextPart
@@ -158,18 +157,3 @@ async def test_background_work_waits_for_the_next_day_from_eighty_percent_on(
     (later,) = await waiting(stage, "dream")
     assert (later.not_before, later.payload, later.most_attempts) == (START + DAY, {"of": agent}, 3)
     assert (later.status, later.attempts) == ("waiting", 0)
-
-
-async def test_a_budget_shows_what_is_used_of_it(stage: Stage) -> None:
-    agent = await stage.agent(settings={"compaction": {}})
-    state = await stage.state(agent)
-    assert await stage.store.read(lambda tx: budget_of(tx, state.agent)) is None
-    await set_own(stage, agent, 100)
-    stage.lines.append(reply(30))
-    await stage.say(agent)
-    state = await stage.state(agent)
-    budget: Any = await stage.store.read(lambda tx: budget_of(tx, state.agent))
-    assert (budget.limit, budget.used, budget.resets_at) == (100, 30, START + DAY)
-    assert state.agent.settings == {"compaction": {}, DAILY_TOKENS: 100}
-    await set_own(stage, agent, None)
-    assert (await stage.state(agent)).agent.settings == {"compaction": {}}

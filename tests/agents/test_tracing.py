@@ -12,7 +12,7 @@ from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
 from ricordo.domain.message import ImagePart, TextPart
-from ricordo.domain.model import ModelReply, ToolSchema
+from ricordo.domain.model import ModelReply
 from ricordo.domain.run import Step, Trace
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Usage
@@ -67,16 +67,6 @@ async def test_a_call_that_was_cancelled_leaves_a_cancelled_step(stage: Stage, a
     await stage.require_sound(agent)
 
 
-@pytest.mark.parametrize(("which", "count"), [("off", 0), ("errors", 1), ("all", 3)])
-async def test_the_setting_says_whose_traces_are_kept(stage: Stage, which: str, count: int) -> None:
-    keep(stage, which)
-    agent = await stage.agent()
-    stage.lines += ["One.", "Two.", ModelError("llm_timeout", "Too late.")]
-    for _ in range(3):
-        await stage.say(agent)
-    assert len(await kept(stage, agent)) == count
-
-
 async def traces_of(stage: Stage, run_id: str) -> list[tuple[Any, Any]]:
     """Request and response of each trace of the run, those of summaries among them."""
     found = await stage.store.read(lambda tx: runs.traces_of_run(tx, Scope(), run_id, 100))
@@ -103,30 +93,6 @@ async def test_calls_that_write_a_summary_are_traced_like_others(stage: Stage, w
     if which == "all":
         texts = [part["text"] for _, response in found for part in response.get("parts", ())]
         assert sorted(texts) == ["They greeted each other.", "Three."]
-
-
-async def test_a_trace_holds_what_was_asked_and_what_was_answered(stage: Stage) -> None:
-    keep(stage, "all")
-    agent = await stage.agent(("human", "Her name is Ada."))
-    tool = ToolSchema("pay", "Pays.", {"type": "object", "properties": {"amount": {"type": "number"}}})
-    stage.lines += [ModelReply((TextPart("Hello, Ada."),), Usage(9, 3, cached_tokens=4), model="model-2026")]
-    answer = await stage.say(agent, "Good morning.", client_tools=(tool,))
-    ((request, response),) = await kept(stage, agent)
-    assert request["model"] == "scripted/model"
-    assert [message["role"] for message in request["messages"]] == ["system", "user"]
-    assert "Her name is Ada." in request["messages"][0]["parts"][0]["text"]
-    assert request["messages"][1]["parts"] == [{"kind": "text", "text": "Good morning."}]
-    assert {"name": "pay", "description": "Pays.", "parameters": tool.parameters} in request["tools"]
-    assert response == {
-        "model": "model-2026",
-        "finish": "stop",
-        "parts": [{"kind": "text", "text": "Hello, Ada."}],
-        "usage": {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4},
-    }
-    (step,) = await steps(stage, agent)
-    found = await trace(stage, step)
-    assert found is not None
-    assert (found.run_id, found.organization_id) == (answer.run.id, LOCAL_ORGANIZATION)
 
 
 async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:

@@ -56,16 +56,6 @@ def test_the_stored_form_names_the_kind_and_leaves_defaults_out() -> None:
     ]
 
 
-def test_a_messages_text_is_what_was_said_and_its_calls_and_results_come_in_order() -> None:
-    called = [ToolCallPart("call-1", "first", "{}"), ToolCallPart("call-2", "second", "{}")]
-    done = ToolReturnPart("call-1", "first", "success", "Done.")
-    said = (ReasoningPart("Think."), TextPart("One."), called[0], done, TextPart("Two."), called[1])
-    message = make.message(make.agent(), role="assistant", parts=said)
-    assert (message.text, message.tool_calls, message.tool_returns) == ("One.\nTwo.", tuple(called), (done,))
-    other = message.with_text("New.")
-    assert (other.id, other.role, other.parts) == (message.id, "assistant", (TextPart("New."),))
-
-
 def test_words_spoken_by_a_tool_count_as_said() -> None:
     for arguments, said in (
         ('{"message":"Hello, Ada."}', "Hello, Ada."),

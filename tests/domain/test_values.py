@@ -14,7 +14,6 @@ from ricordo.domain.ids import is_id, new_id, part_otid
 from ricordo.domain.run import StopReason, status_after
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid
-from tests.seams import make
 
 NOUNS = """Agent Message Block BlockVersion Proposal Passage Tool ToolRule Run Step User Job Conversation Archive
 RunStarted TextDelta ReasoningDelta ToolCallDelta StepSaved ApprovalAsked Compacted RunEnded Failed""".split()
@@ -74,18 +73,6 @@ def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_rout
     for label in (".", "..", "a/../b", ".git/config", ".GIT", "history", "human/History", "a/restore", "compare/b"):
         with pytest.raises(Invalid, match="has a meaning of its own"):
             require_label(label)
-
-
-def test_a_text_of_just_the_limit_fits_and_one_more_character_does_not() -> None:
-    block = make.block("human", limit=4)
-    block.require_fits("été ")
-    with pytest.raises(Invalid, match='"human" would hold 5 characters, but its limit is 4'):
-        block.require_fits("étés ")
-
-
-def test_a_block_is_read_only_by_its_flag_or_by_its_policy() -> None:
-    for is_read_only, flags in ((False, {}), (True, {"read_only": True}), (True, {"policy": "read_only"})):
-        assert make.block(**flags).is_read_only == is_read_only
 
 
 def test_a_run_ends_in_the_status_its_stop_reason_says() -> None:

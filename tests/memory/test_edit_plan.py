@@ -128,17 +128,6 @@ async def test_someone_elses_change_of_another_line_stays_beside_a_rename(store:
     assert (committed.results, committed.failed) == ({"call-2": both}, {})
 
 
-async def test_a_result_that_is_not_the_blocks_text_is_not_corrected(store: SqliteStore) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block("human", "a\nb\nc"), make.block("plans", "a")])
-    memory = WorkingMemory(state)
-    memory.write("human", "A\nb\nc", "call-1", shown="nothing")
-    memory.write("plans", "b", "call-1", shown="nothing")
-    await someone_else(store, state.blocks[0], value="a\nb\nC")
-    committed = await save(store, state, memory)
-    assert (committed.results, committed.failed) == ({}, {})
-    assert await now(store, state) == {"human": "A\nb\nC", "plans": "b"}
-
-
 async def test_a_call_that_changes_several_blocks_is_not_half_done(store: SqliteStore) -> None:
     state, memory = await begin(store, "human", "persona", "plans")
     memory.write("persona", "Kind.", "call-1", shown="nothing")

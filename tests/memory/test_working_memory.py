@@ -113,21 +113,3 @@ def test_a_label_that_is_taken_or_cannot_be_is_refused() -> None:
         with pytest.raises(Invalid, match="cannot be used"):
             memory.rename("human", label, "call-1")
     assert memory.edits == []
-
-
-def test_edits_made_as_one_all_go_when_one_of_them_fails() -> None:
-    memory = WorkingMemory(STATE)
-    memory.write("human", "Ada L.", "call-1")
-
-    def work() -> None:
-        with memory.as_one():
-            memory.create("plans", "Rest", None, "call-2")
-            memory.rename("human", "ada", "call-2")
-            memory.write("rules", "Mine", "call-2")
-
-    with pytest.raises(Forbidden):
-        work()
-    assert edits_of(memory) == [("call-1", HUMAN, replace(HUMAN, value="Ada L."))]
-    assert memory.block("human").value == "Ada L."
-    assert memory.find("plans") is None
-    assert memory.find("ada") is None

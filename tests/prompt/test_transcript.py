@@ -23,7 +23,6 @@ from ricordo.domain.message import (
 from ricordo.prompt.transcript import (
     INTERRUPTED,
     heartbeat_event,
-    local_time,
     login_event,
     package_result,
     package_user_message,
@@ -31,7 +30,6 @@ from ricordo.prompt.transcript import (
     paired,
     summary_event,
     transcript,
-    truncate,
 )
 from tests.seams import make
 from tests.seams.stores import START
@@ -151,18 +149,6 @@ NOW = to_micros(datetime(2026, 1, 20, 22, 13, 45, 999_999, tzinfo=UTC))
 TIME = "2026-01-20 02:13:45 PM PST-0800"
 
 
-@pytest.mark.parametrize(
-    ("timezone", "expected"),
-    [
-        ("America/Los_Angeles", TIME),
-        ("UTC", "2026-01-20 10:13:45 PM UTC+0000"),
-        ("Asia/Kolkata", "2026-01-21 03:43:45 AM IST+0530"),
-    ],
-)
-def test_agents_read_the_time_in_their_own_zone(timezone: str, expected: str) -> None:
-    assert local_time(NOW, timezone) == expected
-
-
 def test_a_result_is_json_indented_by_two_with_status_message_and_time() -> None:
     assert package_result("Grüße\n\t“hi”", is_success=True, time=TIME) == (
         '{\n  "status": "OK",\n  "message": "Grüße\\n\\t“hi”",\n  "time": "2026-01-20 02:13:45 PM PST-0800"\n}'
@@ -184,12 +170,6 @@ def test_a_heartbeat_is_one_line_that_says_it_is_hidden_from_the_user() -> None:
     assert heartbeat_event(reason, TIME).text == (
         '{"type":"heartbeat","reason":"[This is an automated system message hidden from the user] '
         'Function called using request_heartbeat=true, returning control","time":"2026-01-20 02:13:45 PM PST-0800"}'
-    )
-
-
-def test_a_text_that_is_too_long_ends_with_a_note_that_says_how_long_it_was() -> None:
-    assert truncate("abcdef", 4) == (
-        "abcd... [NOTE: function output was truncated since it exceeded the character limit: 6 > 4]"
     )
 
 
