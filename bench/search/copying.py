@@ -8,15 +8,19 @@ from ricordo.search.reader import read_documents
 from ricordo.search.write_buffer import fingerprint
 from ricordo.storage import conversations
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, archives, messages, passages, passages_tags
-from ricordo.storage.schema.core_tables import conversations as conversation_rows
-from ricordo.storage.schema.search_tables import (
+from ricordo.storage.schema.core_tables import (
+    agents,
+    archives,
+    messages,
+    passages,
+    passages_tags,
     search_documents,
     search_partitions,
     search_postings,
     search_terms,
     search_vectors,
 )
+from ricordo.storage.schema.core_tables import conversations as conversation_rows
 
 
 class Copies:

@@ -47,8 +47,7 @@ from ricordo.search.vectors import Vectors, read_vectors, similarities
 from ricordo.search.words import infix, other_forms, query_terms, related_terms
 from ricordo.search.write_buffer import ROLES, BufferRow, fingerprint, label_term, unpack
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import jobs
-from ricordo.storage.schema.search_tables import search_postings, search_terms
+from ricordo.storage.schema.core_tables import jobs, search_postings, search_terms
 
 MOST_INFIXES = 8
 MOST_VARIANTS = 64

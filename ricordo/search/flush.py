@@ -36,8 +36,8 @@ from ricordo.search.vectors import VECTOR
 from ricordo.search.write_buffer import LABEL, BufferRow
 from ricordo.storage.engine.repository import Appending, Missing
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import jobs
-from ricordo.storage.schema.search_tables import (
+from ricordo.storage.schema.core_tables import (
+    jobs,
     search_documents,
     search_partitions,
     search_postings,

@@ -10,8 +10,10 @@ from ricordo.domain.job import Job
 from ricordo.search import write_buffer
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import agents, archives, messages
-from ricordo.storage.schema.search_tables import (
+from ricordo.storage.schema.core_tables import (
+    agents,
+    archives,
+    messages,
     search_buffer,
     search_documents,
     search_partitions,

@@ -21,8 +21,7 @@ from sqlalchemy import LargeBinary, bindparam, cast, literal, null, select, unio
 from ricordo.search.scoring import Posting
 from ricordo.search.write_buffer import BufferRow
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import jobs
-from ricordo.storage.schema.search_tables import search_buffer, search_documents, search_partitions, search_postings
+from ricordo.storage.schema.core_tables import jobs, search_buffer, search_documents, search_partitions, search_postings
 
 DOCUMENT = np.dtype(
     [

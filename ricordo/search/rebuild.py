@@ -19,9 +19,16 @@ from ricordo.search.write_buffer import IndexEntry
 from ricordo.storage import jobs
 from ricordo.storage.deletion import DELETED
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import agents, archives, messages, passages
+from ricordo.storage.schema.core_tables import (
+    agents,
+    archives,
+    messages,
+    passages,
+    search_buffer,
+    search_documents,
+    search_partitions,
+)
 from ricordo.storage.schema.core_tables import jobs as jobs_table
-from ricordo.storage.schema.search_tables import search_buffer, search_documents, search_partitions
 
 if TYPE_CHECKING:
     from ricordo.search.indexer import Indexer

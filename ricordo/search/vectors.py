@@ -29,8 +29,7 @@ from ricordo.search.scoring import Bools, Floats, Integers
 from ricordo.search.vector_index import VectorRecord
 from ricordo.storage.engine.repository import Appending
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import messages, passages
-from ricordo.storage.schema.search_tables import search_documents, search_partitions, search_vectors
+from ricordo.storage.schema.core_tables import messages, passages, search_documents, search_partitions, search_vectors
 
 FEW = 8192
 LOOKED_AT_AGAIN = 1000

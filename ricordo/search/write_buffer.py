@@ -18,8 +18,7 @@ from ricordo.domain.job import Job
 from ricordo.search.words import is_question, terms
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import messages, passages
-from ricordo.storage.schema.search_tables import search_buffer
+from ricordo.storage.schema.core_tables import messages, passages, search_buffer
 
 log = logging.getLogger(__name__)
 FLUSH = "search.flush"

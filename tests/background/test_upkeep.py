@@ -23,7 +23,7 @@ from ricordo.search.write_buffer import FLUSH
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.schema.core_tables import jobs as jobs_table
-from ricordo.storage.schema.search_tables import search_buffer, search_partitions
+from ricordo.storage.schema.core_tables import search_buffer, search_partitions
 from tests.conftest import BOTH
 from tests.seams import make
 from tests.seams.jobs import add, runtime_on

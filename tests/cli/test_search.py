@@ -10,7 +10,7 @@ from ricordo.search.index import MessageFilter, Query
 from ricordo.settings import Settings
 from ricordo.storage.engine.database import open_store
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.search_tables import search_buffer, search_documents, search_partitions, search_postings
+from ricordo.storage.schema.core_tables import search_buffer, search_documents, search_partitions, search_postings
 from tests.cli.conftest import Shell
 from tests.seams import make
 from tests.support import postgres

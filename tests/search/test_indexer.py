@@ -18,8 +18,7 @@ from ricordo.search.vector_index import VectorFilter, VectorRecord
 from ricordo.search.write_buffer import FLUSH, FLUSH_DELAY, LONG_BUFFER
 from ricordo.storage import archives
 from ricordo.storage.engine.store import Store
-from ricordo.storage.schema.core_tables import jobs
-from ricordo.storage.schema.search_tables import search_partitions, search_vectors
+from ricordo.storage.schema.core_tables import jobs, search_partitions, search_vectors
 from tests.seams import make
 from tests.seams.stores import ManualClock
 from tests.support.library import Library, unheard

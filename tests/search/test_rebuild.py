@@ -21,7 +21,7 @@ from ricordo.search.rebuild import reembed, reindex
 from ricordo.storage import agents, archives, conversations, deletion
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.schema.search_tables import (
+from ricordo.storage.schema.core_tables import (
     search_buffer,
     search_documents,
     search_partitions,

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, inspect, text
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
 from ricordo.storage.schema import memory_tables as _memory_tables  # noqa: F401 - it declares tables
-from ricordo.storage.schema import search_tables as _search_tables  # noqa: F401 - it declares tables
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import organizations, users
 

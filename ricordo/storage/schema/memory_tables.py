@@ -1,4 +1,4 @@
-"""The tables of core memory: chains of versions, the blocks as they are now, and proposals (see `tables.py`).
+"""The tables of core memory: chains of versions, the blocks as they are now, and proposals (see `core_tables.py`).
 
 A chain is one owner's history. Its ids are git's, so they are 20 raw bytes, and equal in two chains of equal histories: they
 are looked up with their chain. Rows of which there is one for each version name their chain by its number (`chains.seq`), since an
