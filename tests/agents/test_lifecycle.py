@@ -1,54 +1,23 @@
 """Agents from creation to deletion."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from ricordo.agents.deletion import HANDLER, delete_archive
 from ricordo.agents.deletion import delete_agent as remove_agent
-from ricordo.agents.lifecycle import BlockSpec, attach_block, cancel_runs, delete_agent, reset_messages
+from ricordo.agents.lifecycle import attach_block, cancel_runs, delete_agent, reset_messages
 from ricordo.agents.turn import collect
 from ricordo.domain.event import RunEnded
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, Conflict, Invalid, NotFound, RicordoError, Unsupported
+from ricordo.errors import Busy, Conflict, NotFound
 from ricordo.llm.scripted import Line, call
 from ricordo.storage import agents, archives, blocks, conversations, deletion, jobs, runs
 from ricordo.storage.engine.repository import Page
 from tests.seams import make
 from tests.seams.stage import Gate, Stage, all_events, roles, soon, text_of
-from tests.seams.stores import count_statements, killed_after
-
-
-async def test_creating_an_agent_costs_at_most_twelve_statements(stage: Stage) -> None:
-    shared = (await stage.state(await stage.agent(("team", "Tea.")))).blocks[0]
-    with count_statements(stage.store) as counted:
-        await stage.agent(("human", "Ada."), ("persona", "Kind."), block_ids=(shared.id,), tags=("a",))
-    assert len(counted.statements) <= 12, counted.statements
-    assert counted.transactions == 1
-
-
-@pytest.mark.parametrize(
-    ("spec", "error"),
-    [
-        ({"model": "nobody/model"}, NotFound),
-        ({"timezone": "Mars/Olympus"}, Invalid),
-        ({"agent_type": "voice_convo_agent"}, Unsupported),
-        ({"tool_names": ("launch_rocket",)}, NotFound),
-        ({"tool_ids": ("tool-unknown",)}, NotFound),
-        ({"block_ids": ("block-unknown",)}, NotFound),
-        ({"blocks": (BlockSpec("human"), BlockSpec("human"))}, Invalid),
-        ({"blocks": (BlockSpec("a/../b"),)}, Invalid),
-        ({"blocks": (BlockSpec("human", "Too long.", limit=5),)}, Invalid),
-    ],
-)
-async def test_an_agent_that_cannot_be_made_leaves_nothing_behind(
-    stage: Stage, spec: dict[str, Any], error: type[RicordoError]
-) -> None:
-    with pytest.raises(error):
-        await stage.agent(**spec)
-    assert await stage.store.read(lambda tx: (agents.count(tx, Scope()), blocks.count(tx, Scope()))) == (0, 0)
+from tests.seams.stores import killed_after
 
 
 async def test_attaching_a_block_twice_is_once_and_a_label_stands_once(stage: Stage) -> None:

@@ -166,10 +166,8 @@ def test_an_app_that_was_made_has_imported_no_route_that_a_turn_does_not_need() 
     assert done.stdout.split() == list(AT_START)
 
 
-@pytest.fixture
-def routes() -> Routes:
-    """Two routes of one path."""
-    routes = Routes(prefix="/things", tags=["things"])
+async def test_only_the_route_that_is_asked_for_is_built() -> None:
+    routes, app = Routes(prefix="/things"), FastAPI()
 
     @routes.get("/{thing_id}", response_model=int)
     async def show(thing_id: int) -> int:
@@ -178,30 +176,14 @@ def routes() -> Routes:
     @routes.delete("/{thing_id}", status_code=204, response_class=Response)
     async def delete(thing_id: int) -> None: ...
 
-    return routes
-
-
-@pytest.fixture
-def client(routes: Routes) -> httpx2.AsyncClient:
-    """A client of an app that has these routes as they are."""
-    app = FastAPI()
     app.router.routes.extend(routes.routes)
-    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test")
-
-
-def built(routes: Routes) -> list[bool]:
-    """Which of them are built."""
-    return [route.is_built for route in routes.routes if isinstance(route, LazyRoute)]
-
-
-async def test_only_the_route_that_is_asked_for_is_built(routes: Routes, client: httpx2.AsyncClient) -> None:
-    assert built(routes) == [False, False]
-
-    answers = [await client.get("/things/5"), await client.get("/things/x"), await client.get("/elsewhere")]
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
+        assert [route.is_built for route in routes.routes] == [False, False]  # type: ignore[attr-defined]
+        answers = [await client.get(path) for path in ("/things/5", "/things/x", "/elsewhere")]
 
     assert [answer.status_code for answer in answers] == [200, 422, 404]
     assert answers[0].json() == 5
-    assert built(routes) == [True, False]
+    assert [route.is_built for route in routes.routes] == [True, False]  # type: ignore[attr-defined]
 
 
 def test_a_server_that_has_started_has_imported_nothing_that_only_some_requests_need() -> None:

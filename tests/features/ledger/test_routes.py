@@ -13,6 +13,7 @@ from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
 from ricordo.features.ledger.service import FILE
+from tests.api.conftest import Api
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 PRICES = f'currency = "EUR"\n["{MODEL}"]\ninput = 10\ncached = 1\noutput = 100\n'
@@ -33,12 +34,10 @@ def spend(client: StrictLetta, server: ServerInThread, agent_id: str, usage: Usa
 
 
 @pytest.mark.usefixtures("prices")
-def test_prices_of_the_operator_give_the_cost_by_kind_of_token(
-    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
-) -> None:
-    spend(client, server, agent.id, Usage(1_000_000, 10_000, cached_tokens=400_000))
+def test_prices_of_the_operator_give_the_cost_by_kind_of_token(api: Api, agent: AgentState) -> None:
+    spend(api.client, api.server, agent.id, Usage(1_000_000, 10_000, cached_tokens=400_000))
 
-    ledger = http.get("/v1/ledger", params={"agent_id": agent.id, "group_by": "model"}).json()
+    ledger = api.http.get("/v1/ledger", params={"agent_id": agent.id, "group_by": "model"}).json()
 
     assert ledger["currency"] == "EUR"
     (line,) = ledger["lines"]
@@ -46,18 +45,16 @@ def test_prices_of_the_operator_give_the_cost_by_kind_of_token(
     assert line["cost"] == {"input": 6.0, "cached": 0.4, "cache_write": 0.0, "output": 1.0, "total": 7.4}
 
 
-def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(
-    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
-) -> None:
-    other = client.agents.create(model=MODEL)
-    spend(client, server, agent.id, Usage(7, 0))
-    spend(client, server, other.id, Usage(900_000, 0))
+def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(api: Api, agent: AgentState) -> None:
+    other = api.client.agents.create(model=MODEL)
+    spend(api.client, api.server, agent.id, Usage(7, 0))
+    spend(api.client, api.server, other.id, Usage(900_000, 0))
 
     def lines(**query: object) -> dict[str, int]:
-        found = http.get("/v1/ledger", params=query).json()  # type: ignore[arg-type]
+        found = api.http.get("/v1/ledger", params=query).json()  # type: ignore[arg-type]
         return {line["key"]: line["total_tokens"] for line in found["lines"]}
 
-    whole = http.get("/v1/ledger", params={"agent_id": agent.id}).json()
+    whole = api.http.get("/v1/ledger", params={"agent_id": agent.id}).json()
     (line,) = whole["lines"]
     assert (whole["group_by"], whole["currency"], line["key"]) == ("day", None, datetime.now(UTC).date().isoformat())
     assert (line["cached_input_tokens"], line["reasoning_tokens"], line["cost"], line["unpriced_tokens"]) == (None,) * 4
@@ -68,7 +65,7 @@ def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(
     assert lines(agent_id=agent.id, purpose="sleeptime", model="other/model", user_id="user-nobody") == {}
     assert lines(agent_id=agent.id, to="2020-01-01") == {}
     assert len(lines(agent_id=agent.id, **{"from": "2020-01-01"})) == 1
-    first = http.get("/v1/ledger", params={"group_by": "agent", "limit": 1}).json()
+    first = api.http.get("/v1/ledger", params={"group_by": "agent", "limit": 1}).json()
     assert len(first["lines"]) == 1
     assert first["total"]["total_tokens"] >= 900_007
 
@@ -90,39 +87,35 @@ def test_a_ledger_that_cannot_be_is_refused(
     assert sentence in answer.json()["detail"]
 
 
-def test_a_budget_is_given_shown_and_taken_away(
-    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
-) -> None:
+def test_a_budget_is_given_shown_and_taken_away(api: Api, agent: AgentState) -> None:
     path = f"/v1/agents/{agent.id}/budget"
     none = dict.fromkeys(("daily_tokens", "used_tokens", "remaining_tokens", "resets_at"))
-    assert http.get(path).json() == none
-    spend(client, server, agent.id, Usage(30, 0))
-    given = http.patch(path, json={"daily_tokens": 100}).json()
+    assert api.http.get(path).json() == none
+    spend(api.client, api.server, agent.id, Usage(30, 0))
+    given = api.http.patch(path, json={"daily_tokens": 100}).json()
     assert (given["daily_tokens"], given["used_tokens"], given["remaining_tokens"]) == (100, 30, 70)
     assert given["resets_at"].endswith("T00:00:00.000000Z")
-    assert http.get(path).json() == given
-    assert http.patch(path, json={"daily_tokens": None}).json() == none
+    assert api.http.get(path).json() == given
+    assert api.http.patch(path, json={"daily_tokens": None}).json() == none
     # A change of other settings leaves it alone.
-    http.patch(path, json={"daily_tokens": 100})
-    client.agents.update(agent.id, compaction_settings={"mode": "all"})
-    assert http.get(path).json() == given
+    api.http.patch(path, json={"daily_tokens": 100})
+    api.client.agents.update(agent.id, compaction_settings={"mode": "all"})
+    assert api.http.get(path).json() == given
 
 
-def test_a_budget_that_is_used_up_refuses_turns_with_402(
-    client: StrictLetta, server: ServerInThread, http: httpx2.Client, agent: AgentState
-) -> None:
-    http.patch(f"/v1/agents/{agent.id}/budget", json={"daily_tokens": 10})
-    spend(client, server, agent.id, Usage(10, 0))
-    before = server.rows()
+def test_a_budget_that_is_used_up_refuses_turns_with_402(api: Api, agent: AgentState) -> None:
+    api.http.patch(f"/v1/agents/{agent.id}/budget", json={"daily_tokens": 10})
+    spend(api.client, api.server, agent.id, Usage(10, 0))
+    before = api.server.rows()
 
     for stream in (False, True):
         with pytest.raises(APIStatusError) as caught:
-            client.agents.messages.create(agent.id, input="Hello.", streaming=stream)
+            api.client.agents.messages.create(agent.id, input="Hello.", streaming=stream)
         assert caught.value.status_code == 402
         error = caught.value.response.json()["error"]
         assert error["type"] == "llm_insufficient_credits"
         assert "It resets at" in error["message"]
-    assert server.rows() == before
+    assert api.server.rows() == before
 
 
 @pytest.mark.parametrize("body", [{}, {"daily_tokens": 0}, {"daily_tokens": 1.5}, {"daily_tokens": 5, "monthly": 1}])

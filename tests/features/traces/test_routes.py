@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import httpx2
 import pytest
 from letta_client import NotFoundError
 from letta_client.types import AgentState
@@ -11,7 +10,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from tests.seams.server import MODEL, ServerInThread, StrictLetta
+from tests.api.conftest import Api
+from tests.seams.server import MODEL, ServerInThread
 
 
 @pytest.fixture
@@ -25,13 +25,11 @@ def tracing(server: ServerInThread) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tracing")
-def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(
-    client: StrictLetta, http: httpx2.Client, agent: AgentState
-) -> None:
-    said = client.agents.messages.create(agent.id, input="Good morning.").messages[0]
+def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(api: Api, agent: AgentState) -> None:
+    said = api.client.agents.messages.create(agent.id, input="Good morning.").messages[0]
     step_id = said.step_id or ""
 
-    trace = client.steps.trace.retrieve(step_id)
+    trace = api.client.steps.trace.retrieve(step_id)
 
     assert trace is not None
     assert (trace.step_id, trace.run_id, trace.agent_id) == (step_id, said.run_id, agent.id)
@@ -40,54 +38,48 @@ def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(
     assert trace.request_json["model"] == MODEL
     assert trace.response_json["parts"] == [{"kind": "text", "text": "ok"}]
     assert trace.created_at is not None
-    wire = http.get(f"/v1/steps/{step_id}/trace").json()
-    assert http.get(f"/v1/telemetry/{step_id}").json() == wire
+    wire = api.http.get(f"/v1/steps/{step_id}/trace").json()
+    assert api.http.get(f"/v1/telemetry/{step_id}").json() == wire
 
 
 @pytest.mark.usefixtures("tracing")
-def test_a_run_shows_the_traces_of_its_steps_in_their_order(
-    client: StrictLetta, server: ServerInThread, agent: AgentState
-) -> None:
-    server.says(call("memory_insert", label="human", new_string="x"), ModelError("llm_bad_request", "No."))
+def test_a_run_shows_the_traces_of_its_steps_in_their_order(api: Api, agent: AgentState) -> None:
+    api.server.says(call("memory_insert", label="human", new_string="x"), ModelError("llm_bad_request", "No."))
     with pytest.raises(Exception, match="No"):
-        client.agents.messages.create(agent.id, input="Hello.")
-    (run,) = client.runs.list(agent_id=agent.id).items
+        api.client.agents.messages.create(agent.id, input="Hello.")
+    (run,) = api.client.runs.list(agent_id=agent.id).items
 
-    traces = client.runs.trace.retrieve(run.id)
+    traces = api.client.runs.trace.retrieve(run.id)
 
-    steps = client.runs.steps.list(run.id, order="asc").items
+    steps = api.client.runs.steps.list(run.id, order="asc").items
     assert [trace["step_id"] for trace in traces] == [step.id for step in steps]
     assert traces[1]["response_json"] == {"error": {"type": "llm_bad_request", "message": "No."}}
-    assert [trace["step_id"] for trace in client.runs.trace.retrieve(run.id, limit=1)] == [steps[0].id]
+    assert [trace["step_id"] for trace in api.client.runs.trace.retrieve(run.id, limit=1)] == [steps[0].id]
 
 
 @pytest.mark.usefixtures("tracing")
-def test_a_call_that_wrote_a_summary_stands_among_the_traces_of_its_run(
-    client: StrictLetta, server: ServerInThread, agent: AgentState, http: httpx2.Client
-) -> None:
-    server.says("One.", "Two.", "They greeted each other.")
-    client.agents.messages.create(agent.id, input="Hello.")
-    client.agents.messages.create(agent.id, input="Hello again.")
-    client.agents.messages.compact(agent.id)
-    newest = client.runs.list(agent_id=agent.id).items[0]
+def test_a_call_that_wrote_a_summary_stands_among_the_traces_of_its_run(api: Api, agent: AgentState) -> None:
+    api.server.says("One.", "Two.", "They greeted each other.")
+    api.client.agents.messages.create(agent.id, input="Hello.")
+    api.client.agents.messages.create(agent.id, input="Hello again.")
+    api.client.agents.messages.compact(agent.id)
+    newest = api.client.runs.list(agent_id=agent.id).items[0]
 
-    (trace,) = client.runs.trace.retrieve(newest.id)
+    (trace,) = api.client.runs.trace.retrieve(newest.id)
 
     assert (trace["call_type"], trace["response_json"]["parts"][0]["text"]) == (
         "summarization",
         "They greeted each other.",
     )
-    assert http.get(f"/v1/steps/{trace['step_id']}/trace").json() == trace
+    assert api.http.get(f"/v1/steps/{trace['step_id']}/trace").json() == trace
 
 
-def test_without_a_trace_it_is_said_which_setting_keeps_them(
-    client: StrictLetta, http: httpx2.Client, agent: AgentState
-) -> None:
-    said = client.agents.messages.create(agent.id, input="Hello.").messages[0]
+def test_without_a_trace_it_is_said_which_setting_keeps_them(api: Api, agent: AgentState) -> None:
+    said = api.client.agents.messages.create(agent.id, input="Hello.").messages[0]
     with pytest.raises(NotFoundError, match="RICORDO_TRACES"):
-        client.steps.trace.retrieve(said.step_id or "")
-    assert client.runs.trace.retrieve(said.run_id or "") == []
+        api.client.steps.trace.retrieve(said.step_id or "")
+    assert api.client.runs.trace.retrieve(said.run_id or "") == []
     missing = new_id("step")
     for path in (f"/v1/steps/{missing}/trace", f"/v1/telemetry/{missing}"):
-        assert http.get(path).json() == {"detail": f"NOT_FOUND: Step with ID {missing} not found"}
-    assert http.get(f"/v1/runs/{new_id('run')}/trace").status_code == 404
+        assert api.http.get(path).json() == {"detail": f"NOT_FOUND: Step with ID {missing} not found"}
+    assert api.http.get(f"/v1/runs/{new_id('run')}/trace").status_code == 404
