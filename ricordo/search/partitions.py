@@ -79,7 +79,6 @@ class EmbeddingBatch:
     """Documents in a row that have no vector of this model yet, from position `start`; None where one is deleted."""
 
     owner_id: str
-    kind: str
     embedding: str
     start: int
     documents: tuple[int | None, ...]

@@ -27,6 +27,7 @@ from ricordo.search.reader import (
 )
 from ricordo.search.scoring import Bools, Floats, Integers
 from ricordo.search.vector_index import VectorRecord
+from ricordo.search.write_buffer import kind_of
 from ricordo.storage.engine.repository import Appending
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import messages, passages, search_documents, search_partitions, search_vectors
@@ -284,7 +285,7 @@ def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> Emb
         return None
     records = _records(tx, partition, start, most)
     documents = tuple(int(r["number"]) if r["alive"] else None for r in records)
-    return EmbeddingBatch(owner_id, partition.kind, embedding, start, documents, partition.documents)
+    return EmbeddingBatch(owner_id, embedding, start, documents, partition.documents)
 
 
 def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Sequence[float]], size: int) -> bool:
@@ -321,9 +322,10 @@ def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Se
 def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[tuple[str, VectorRecord]]:
     """The documents of a batch that are still there: the text to embed, with the name of who said it, and a record to fill."""
     found: list[tuple[str, VectorRecord]] = []
-    for row in tx.all(_DOCUMENTS[batch.kind], {"ids": [number for number in batch.documents if number is not None]}):
+    kind = kind_of(batch.owner_id)
+    for row in tx.all(_DOCUMENTS[kind], {"ids": [number for number in batch.documents if number is not None]}):
         record = VectorRecord(row.seq, (), row.created_at, user_id=row.user_id or "")
-        if batch.kind == "passages":
+        if kind == "passages":
             found.append((row.text, replace(record, tags=tuple(row.tags))))
         else:
             text = f"{row.name}: {row.text}" if row.name else row.text

@@ -1,7 +1,7 @@
 """Keeping the index in order: flushes, vectors, another model on live data, outside indexes, and what a kill leaves."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -126,6 +126,20 @@ async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Lib
     assert sum(len(call) for call in library.embedder.asked if call != ["note 3"]) == 600 - indexer.EMBEDDED_AT_ONCE
 
 
+def refuse(library: Library, is_refused: Callable[[str], bool]) -> list[Sequence[str]]:
+    """Let the model's provider refuse such texts; returns what it is asked."""
+    made, asked = library.embedder.embed, list[Sequence[str]]()
+
+    async def refuses(texts: Sequence[str], **_options: object) -> list[list[float]]:
+        asked.append(texts)
+        if any(map(is_refused, texts)):
+            raise ModelError("llm_bad_request", "There is no such model.")
+        return await made(texts)
+
+    library.embedder.embed = refuses  # type: ignore[assignment, method-assign]
+    return asked
+
+
 async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_without_its_vector_for_good(
     library: Library,
 ) -> None:
@@ -134,19 +148,11 @@ async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_witho
     library.embedder.fails(ModelError("llm_error", "It is away."))
     with pytest.raises(ModelError):
         await library.embed(archive.id)
-    made, asked = library.embedder.embed, 0
-
-    async def refuses(texts: Sequence[str], **_options: object) -> list[list[float]]:
-        nonlocal asked
-        asked += 1
-        if any(text.strip() for text in texts):
-            raise ModelError("llm_bad_request", "There is no such model.")
-        return await made(texts)
-
-    library.embedder.embed = refuses  # type: ignore[assignment, method-assign]
+    made = library.embedder.embed
+    asked = refuse(library, lambda text: bool(text.strip()))
     with pytest.raises(ModelError, match="no such model"):
         await library.embed(archive.id)
-    assert asked < 5
+    assert len(asked) < 5
     library.embedder.embed = made  # type: ignore[method-assign]
     await library.embed(archive.id)
     assert (await library.find(archive.id, "note 17"))[0].relevance.vector_rank == 1
@@ -154,14 +160,7 @@ async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_witho
 
 async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(library: Library) -> None:
     archive = await library.flushed(*(f"note {n}" for n in range(40)), "forbidden")
-    made = library.embedder.embed
-
-    async def refuses(texts: Sequence[str], **options: object) -> list[list[float]]:
-        if "forbidden" in texts:
-            raise ModelError("llm_bad_request", "This text is against the rules.")
-        return await made(texts)
-
-    library.embedder.embed = refuses  # type: ignore[assignment, method-assign]
+    refuse(library, lambda text: text == "forbidden")
     await library.embed(archive.id)
     assert (await library.find(archive.id, "note 17"))[0].relevance.vector_rank == 1
     assert (await library.find(archive.id, "forbidden"))[0].passage.text == "forbidden"

@@ -117,21 +117,6 @@ async def test_an_exact_search_of_a_partition_that_has_grown_and_is_quiet_gets_i
     await other.close()
 
 
-async def test_postgresql_searches_by_the_index_that_was_built_for_it(index: PgVectorIndex) -> None:
-    await index.upsert("archive-1", "model", records(3000))
-    await index.upsert("archive-2", "model", records(50))
-    assert await index.build("archive-1", "model", 8)
-    store, place = index._store, VectorGroup("archive-1", "model", 8)
-    values = pgvector._values(place, unit(1), 10, ANY)
-
-    def plan(statement: Any) -> Callable[[Any], str]:
-        sql = text("EXPLAIN " + statement.element.text)
-        return lambda tx: "\n".join(row[0] for row in tx.connection.execute(sql, values))
-
-    assert place.index in await store.read(plan(pgvector._near(8)))
-    assert PREFIX not in await store.read(plan(pgvector._NEAREST))
-
-
 async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similarities(
     index: PgVectorIndex, asked: list[str]
 ) -> None:
@@ -150,6 +135,11 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
 ) -> None:
     await index.upsert("archive-1", "model", records(3000))
     assert await index.build("archive-1", "model", 8)
+    values = pgvector._values(group := VectorGroup("archive-1", "model", 8), unit(1), 10, ANY)
+    for statement, is_by_index in ((pgvector._near(8), True), (pgvector._NEAREST, False)):
+        explained = text("EXPLAIN " + statement.element.text)  # type: ignore[attr-defined]
+        plan = await index._store.read(lambda tx, sql=explained: tx.connection.execute(sql, values).all())  # type: ignore[misc]
+        assert (group.index in str(plan)) == is_by_index
     half = await documents(index, wanted=VectorFilter(start=1500))  # these are found on the way through the index
     assert len(half) == 10
     assert min(half) >= 1500

@@ -247,17 +247,3 @@ async def test_what_is_deleted_at_any_moment_leaves_nothing(
         await shelf.flush(shelf.agent_id)
     terms = select(search_terms.c.term).where(search_terms.c.term == "zebra")
     assert await shelf.store.read(lambda tx: tx.all(terms)) == []
-
-
-async def test_a_partition_is_built_by_one_job_that_excludes_its_flushes(store: Store) -> None:
-    state = await make.stored_agent(store)
-    id = state.agent.id
-    one = await store.write(lambda tx: rebuild.add_job(tx, id, LOCAL_ORGANIZATION))
-    again = await store.write(lambda tx: rebuild.add_job(tx, id, LOCAL_ORGANIZATION))
-    vectors = await store.write(lambda tx: rebuild.add_job(tx, id, LOCAL_ORGANIZATION, vectors_only=True))
-    assert one.id == again.id != vectors.id
-    assert one.key == vectors.key == id
-    assert {job.kind for job in await store.read(lambda tx: rebuild.read_jobs(tx, [one.id, vectors.id]))} == {
-        rebuild.REINDEX,
-        rebuild.REEMBED,
-    }

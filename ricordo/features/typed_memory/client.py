@@ -1,13 +1,13 @@
-"""The client that typed memory uses, and one that works on a runtime in this process, without a server.
+"""The client of typed memory that works on a runtime in this process, without a server; `letta_client.Letta` is another.
 
-`letta_client.Letta` is such a client. Another one offers the same methods with the same meaning: for a block that the agent lacks,
-`retrieve` raises NotFound, or an error whose `status_code` is 404.
+Typed memory calls `agents.create`, `agents.blocks.retrieve` and `update`, `agents.passages.create`, `list` and `search`. For a
+block that the agent lacks, `retrieve` raises NotFound, or an error whose `status_code` is 404.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
 from ricordo.domain.block import Block
@@ -26,17 +26,6 @@ from ricordo.storage.engine.store import Transaction
 T = TypeVar("T")
 # Of what `letta_client` takes for a new agent.
 _OPTIONS = ("model", "embedding", "description", "system", "tags", "timezone", "metadata", "user_id")
-
-
-class MemoryClient(Protocol):
-    """A client with the methods of `letta_client.Letta` that typed memory calls.
-
-    These are `agents.create`, `agents.blocks.retrieve` and `update`, `agents.passages.create`, `list` and `search`.
-    """
-
-    @property
-    def agents(self) -> Any:
-        """Agents and their memory."""
 
 
 class _Calls:

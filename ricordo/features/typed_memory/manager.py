@@ -14,7 +14,6 @@ from typing import Any
 
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.typed_memory.blocks import DEFAULT_PERSONA, HumanBlock, PersonaBlock
-from ricordo.features.typed_memory.client import MemoryClient
 from ricordo.features.typed_memory.rotation import (
     AdaptiveRotation,
     ContextMetrics,
@@ -43,7 +42,7 @@ class MemoryManager:
 
     def __init__(
         self,
-        client: MemoryClient,
+        client: Any,
         agent_id: str,
         max_chars: int | None = None,
         strategy: RotationStrategy | None = None,
@@ -221,7 +220,7 @@ class BaseAgent:
 
     def __init__(
         self,
-        client: MemoryClient,
+        client: Any,
         *,
         name: str | None = None,
         persona: PersonaBlock = DEFAULT_PERSONA,

@@ -5,7 +5,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 from ricordo.errors import Invalid
 from ricordo.memory.rotation import STRATEGIES, compress
@@ -38,22 +38,8 @@ class ContextMetrics:
         return _share(self.persona_chars + self.human_chars, self.persona_max + self.human_max)
 
 
-class RotationStrategy(Protocol):
-    """When to rotate the human block, and how to shorten a text."""
-
-    @property
-    def threshold(self) -> float:
-        """How full the human block may be, from 0 to 1."""
-
-    def should_rotate(self, metrics: ContextMetrics) -> bool:
-        """Whether the human block is fuller than that; called once for each change of it."""
-
-    def compress(self, content: str, target_chars: int) -> str:
-        """Return the text to keep, at most `target_chars` characters. Raises Invalid for fewer than none."""
-
-
-class _FixedRotation:
-    """Rotates above a threshold that does not change."""
+class RotationStrategy:
+    """When to rotate the human block, and how to shorten a text. Any object with a `threshold` and these methods is one."""
 
     name: ClassVar[str]
 
@@ -61,25 +47,27 @@ class _FixedRotation:
         self.threshold = STRATEGIES[self.name][1] if threshold is None else _require_threshold(threshold)
 
     def should_rotate(self, metrics: ContextMetrics) -> bool:
+        """Whether the human block is fuller than the threshold; called once for each change of it."""
         return metrics.human_usage > self.threshold
 
     def compress(self, content: str, target_chars: int) -> str:
+        """Return the text to keep, at most `target_chars` characters. Raises Invalid for fewer than none."""
         return compress(self.name, content, target_chars)
 
 
-class AggressiveRotation(_FixedRotation):
+class AggressiveRotation(RotationStrategy):
     """Keeps core memory small: rotates above 70 percent, and keeps the end of a text."""
 
     name = "aggressive"
 
 
-class PreservativeRotation(_FixedRotation):
+class PreservativeRotation(RotationStrategy):
     """Keeps as much as possible in core memory: rotates above 90 percent, and keeps the lines with a tag first."""
 
     name = "preservative"
 
 
-class AdaptiveRotation(_FixedRotation):
+class AdaptiveRotation(RotationStrategy):
     """Rotates above 80 percent (or ARCHIVAL_ROTATION_THRESHOLD), adapts to the usage, and keeps the most important lines.
 
     After every ten changes it uses their average usage. If the block was rotated and still half empty, the threshold rises by

@@ -55,7 +55,7 @@ async def test_a_service_that_asks_to_wait_for_long_is_not_waited_for(start: Cal
     await index.close()
 
 
-async def test_an_index_that_ranks_by_distance_is_refused_before_anything_is_written(pinecone: Pinecone) -> None:
+async def test_an_index_that_ranks_by_distance_or_has_another_dimension_is_refused(pinecone: Pinecone) -> None:
     index, server = pinecone
     server.metric = "euclidean"
     with pytest.raises(Unavailable, match=r'ranks by "euclidean"\. Make one that ranks by cosine'):
@@ -63,13 +63,9 @@ async def test_an_index_that_ranks_by_distance_is_refused_before_anything_is_wri
     assert [seen.path for seen in server.seen] == ["/describe_index_stats"]
     server.metric = "dotproduct"
     await index.upsert("agent-1", "model", [record(1)])
-
-
-async def test_an_index_of_another_dimension_is_said_with_both(pinecone: Pinecone) -> None:
-    index, server = pinecone
     server.dimension = 1_536
     with pytest.raises(Unavailable, match="Vector dimension 8 does not match the dimension of the index 1536"):
-        await index.upsert("agent-1", "model", [record(1)])
+        await index.upsert("agent-1", "model", [record(2)])
 
 
 async def test_vectors_that_someone_else_put_there_are_no_documents(pinecone: Pinecone) -> None:

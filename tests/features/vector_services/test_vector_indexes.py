@@ -70,20 +70,17 @@ async def agree(
     return [document for document, _ in found]
 
 
-async def test_a_space_that_was_never_written_has_nothing_and_can_be_forgotten(index: VectorIndex) -> None:
+async def test_a_space_that_was_never_written_has_nothing_and_can_be_forgotten(
+    kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
+) -> None:
+    await index.upsert("agent-none", "model", [])
+    await index.remove("agent-none", "model", [])
+    assert await index.search("agent-none", "model", unit(1), 0, ANY) == []
+    assert not kind.server or servers[kind.name].seen == []
     assert await index.search("agent-none", "model", unit(1), 10, VectorFilter(roles=("user",))) == []
     await index.remove("agent-none", "model", [1, 2])
     await index.drop("agent-none", "model")
     assert await index.search("agent-none", "model", unit(1), 10, ANY) == []
-
-
-async def test_nothing_to_do_and_nothing_wanted_ask_nobody(
-    kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
-) -> None:
-    await index.upsert("agent-1", "model", [])
-    await index.remove("agent-1", "model", [])
-    assert await index.search("agent-1", "model", unit(1), 0, ANY) == []
-    assert not kind.server or servers[kind.name].seen == []
 
 
 SPACES = ["x" * 300, "x" * 301, "agent ", *"agent-1 agent_1 Agent-1 archive-1 agent/1 agente-è - ..".split()]
@@ -116,10 +113,9 @@ async def test_two_servers_may_make_the_same_space_at_the_same_time(
     if not kind.server:
         pytest.skip("a folder belongs to one process")
     others = [kind.make(servers[kind.name].url, KEY, TIMEOUTS) for _ in range(4)]
-    await asyncio.gather(
-        *(other.upsert("agent-1", "model", [record(number)]) for number, other in enumerate(others, start=1))
-    )
-    assert len(await agree(index, [record(number) for number in range(1, 5)])) == 4
+    writers = enumerate([*others, *others], start=1)
+    await asyncio.gather(*(other.upsert("agent-1", "model", [record(number)]) for number, other in writers))
+    assert len(await agree(index, [record(number) for number in range(1, 9)])) == 8
     for other in others:
         await other.close()
 
