@@ -305,24 +305,6 @@ def test_a_turn_that_breaks_says_so_and_shows_nothing_internal(api: Api, agent: 
         assert (answer.status_code, answer.json()) == (status, {"detail": detail})
 
 
-def test_the_agent_answers_again_after_any_failure(api: Api, agent: AgentState) -> None:
-    failures = {"One.": ModelError("llm_error", "No."), "Two.": RuntimeError("broken")}
-    # What a model refuses to read stays out of the window, or it would refuse the next turn too.
-    refused = {"Three.": ModelError("context_window_exceeded", "Long."), "Four.": ModelError("llm_bad_request", "Bad.")}
-    for text, line in (failures | refused).items():
-        api.server.says(*[line] * (5 if text == "Three." else 1))  # so often a smaller window is tried
-        with pytest.raises(APIStatusError):
-            api.client.agents.messages.create(agent.id, input=text)
-        api.server.forget()  # what is left of a refusal that was not repeated as often
-
-    assert api.client.agents.messages.create(agent.id, input="Five.").stop_reason.stop_reason == "end_turn"
-    sent = [message.text for message in api.server.model.requests[-1].messages[1:]]
-    assert sent[-1] == "Five."
-    assert not {"Three.", "Four."} & set(sent)
-    kept = api.client.agents.messages.list(agent.id, order="asc", include_return_message_types=["user_message"])
-    assert [message.to_dict()["content"] for message in kept] == ["One.", "Two.", "Three.", "Four.", "Five."]
-
-
 def test_every_error_of_a_route_has_a_status_and_no_traceback(
     server: ServerInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

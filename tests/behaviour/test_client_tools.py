@@ -55,14 +55,18 @@ def test_a_clients_tool_shadows_one_of_the_server(scene: Scene) -> None:
     assert '"message": "3"' in scene.asked[-1]["messages"][-1]["content"]
 
 
-def test_a_clients_failure_is_the_tools_failure(scene: Scene) -> None:
-    agent = scene.agent()
-    scene.says(calls(("click", {"what": "OK"})))
-    (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
-    scene.says("It did not work.")
-    answer = scene.send(agent, answers(did(call_id, "no screen", "error")))
-    assert returns(answer) == [("error", "no screen")]
-    assert '"status": "Failed"' in scene.asked[-1]["messages"][-1]["content"]
+def test_a_clients_failure_or_refusal_is_the_tools_failure(scene: Scene) -> None:
+    for answer, told in (
+        (lambda id: answers(did(id, "no screen", "error")), "no screen"),
+        (lambda id: decides((id, False, "I would rather not.")), "I would rather not."),
+    ):
+        agent = scene.agent()
+        scene.says(calls(("click", {"what": "OK"})))
+        (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
+        scene.says("It did not work.")
+        ((status, text),) = returns(scene.send(agent, answer(call_id)))
+        assert (status, told in text) == ("error", True)
+        assert '"status": "Failed"' in scene.asked[-1]["messages"][-1]["content"]
 
 
 def test_the_servers_tools_are_run_beside_what_the_client_did(scene: Scene) -> None:
@@ -73,15 +77,6 @@ def test_the_servers_tools_are_run_beside_what_the_client_did(scene: Scene) -> N
     approval = answers(did(clicked, "clicked"), {"type": "approval", "tool_call_id": tossed, "approve": True})
     answer = scene.send(agent, approval, client_tools=[CLICK])
     assert [text for _, text in returns(answer)] == ["4", "clicked", "heads"]
-
-
-def test_a_client_can_refuse_to_run_its_tool(scene: Scene) -> None:
-    agent = scene.agent()
-    scene.says(calls(("click", {"what": "OK"})))
-    (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
-    scene.says("Then not.")
-    answer = scene.send(agent, decides((call_id, False, "I would rather not.")))
-    assert "I would rather not." in returns(answer)[0][1]
 
 
 def test_a_clients_tool_is_there_for_its_request_alone(scene: Scene) -> None:

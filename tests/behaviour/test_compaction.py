@@ -295,21 +295,6 @@ def test_a_summary_is_told_to_those_who_ask_for_it_and_to_lists(scene: Scene, sc
     assert any(message.message_type == "summary_message" for message in fitting)
 
 
-def test_a_summary_is_streamed_before_the_answer_it_made_room_for(scene: Scene, script: Script) -> None:
-    agent = agent_with(scene)
-    script.summary = lambda _: completion("Ada grows tea.")
-    for number in range(12):
-        events = scene.stream(agent, f"Part {number}: {WORDS}", include_compaction_messages=True, stream_tokens=True)
-        told = [value["message_type"] for _, value in events[:-1]]
-        if "summary_message" in told:
-            break
-    assert told == [
-        *("ping", "summary_message", "event_message", "assistant_message"),
-        *(["assistant_message"] * told[4:].count("assistant_message")),
-        *("stop_reason", "usage_statistics"),
-    ]
-
-
 def test_a_window_is_made_smaller_on_demand(scene: Scene, script: Script) -> None:
     agent = scene.agent()
     talk(scene, agent, 6)
@@ -330,21 +315,6 @@ def test_where_nothing_can_leave_a_demand_is_refused_and_the_agent_goes_on(scene
     assert refused.status_code == 400
     assert "Summarization failed to reduce the number of messages" in refused.text
     assert said(scene.send(agent, "Hello.")) == ["Answer 1."]
-
-
-def test_a_fault_of_ours_is_not_told_as_one_of_the_request(
-    scene: Scene, script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("Ours.")
-
-    agent = agent_with(scene)
-    talk(scene, agent, 4)
-    monkeypatch.setattr("ricordo.agents.context_limit.cut", fails)
-    refused = scene.http.post(f"/v1/agents/{agent}/summarize")
-    assert (refused.status_code, refused.json()) == (500, {"detail": "An unknown error occurred"})
-    monkeypatch.undo()
-    assert scene.http.post(f"/v1/agents/{agent}/summarize").status_code == 200
 
 
 def test_what_waits_for_approval_never_leaves_the_window(scene: Scene, script: Script) -> None:

@@ -52,19 +52,6 @@ def test_run_first_narrows_the_first_call_and_fixes_its_arguments(player: Player
     assert said(answer) == ["Done."]
 
 
-def test_a_call_that_run_first_forbids_is_refused_and_the_agent_tries_again(player: Player, scene: Scene) -> None:
-    agent = player.agent("roll", "toss", rules=[rule("run_first", "roll")])
-    scene.says(calls(("toss", MORE)), calls(("roll", MORE)), player.ends())
-
-    answer = scene.send(agent, "Play.")
-
-    status, text = returns(answer)[0]
-    assert status == "error"
-    assert "[ToolConstraintError] Cannot call toss, valid tools include: [roll]" in text
-    assert tools_of(scene.asked[1]) == ["roll"]
-    assert scene.played == ["roll"]
-
-
 def test_exit_loop_ends_the_turn_after_its_tool(player: Player, scene: Scene) -> None:
     agent = player.agent("roll", rules=[rule("exit_loop", "roll")])
     scene.says(calls(("roll", MORE)))

@@ -42,8 +42,10 @@ class Gate:
     """A door in a script or a tool: it tells when somebody came to it, and holds them until it is opened."""
 
     def __init__(self) -> None:
-        self._reached = asyncio.Event()
-        self._opened = asyncio.Event()
+        self.shut()
+
+    def shut(self) -> None:
+        self._reached, self._opened = asyncio.Event(), asyncio.Event()
 
     async def pass_through(self) -> None:
         """Tell that somebody is here, and wait until the gate is open."""

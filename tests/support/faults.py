@@ -184,7 +184,7 @@ class _Campaign:
         """A tool never comes back: its turn is cancelled, or the server is killed."""
         GATE.shut()
         talking = asyncio.create_task(self._follow(subject, request, None))
-        hanging = asyncio.create_task(GATE.reached.wait())
+        hanging = asyncio.create_task(GATE._reached.wait())
         await asyncio.wait([talking, hanging], timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
         hanging.cancel()
         if self.luck.random() < 0.5:

@@ -25,7 +25,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.seams import make
-from tests.seams.stage import split_pairs
+from tests.seams.stage import Gate, split_pairs
 
 TYPES: tuple[AgentType, ...] = ("letta_v1_agent", "memgpt_v2_agent", "memgpt_agent", "react_agent", "workflow_agent")
 _LATEST = 4
@@ -38,25 +38,7 @@ THEIRS = ToolSchema(
 )
 
 
-class Gate:
-    """Where the tool that hangs waits."""
-
-    def __init__(self) -> None:
-        self.shut()
-
-    def open(self) -> None:
-        self._opened.set()
-
-    def shut(self) -> None:
-        self.reached, self._opened = asyncio.Event(), asyncio.Event()
-
-    async def pass_through(self) -> None:
-        """Tell that somebody is here, and wait until the gate is open."""
-        self.reached.set()
-        await self._opened.wait()
-
-
-GATE = Gate()
+GATE = Gate()  # where the tool that hangs waits
 
 
 def _tool(name: str, what: str, act: Callable[[str], Awaitable[str]], **how: bool) -> ServerTool:
