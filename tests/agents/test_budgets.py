@@ -1,6 +1,5 @@
 """Budgets: turns of an agent or of all are refused once a day's tokens are used up; work in the background stops before that."""
 
-
 import pytest
 
 from ricordo.agents.budgets import BudgetSpent, put_off, set_budget
