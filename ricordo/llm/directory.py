@@ -85,7 +85,6 @@ class ModelDirectory:
         return self._lists[provider.name].listed or ModelList()
 
     def all_listed(self) -> list[ModelList]:
-        """Return what every provider last listed, without asking anybody."""
         return [each.listed for each in self._lists.values() if each.listed]
 
     async def ask(self, provider: Provider) -> ModelList | None:

@@ -27,13 +27,8 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "conversation_search": {"roles": ["user"], "limit": 10},
     "archival_memory_search": {"top_k": 5},
 }
-FORGET_WHICH = (
-    'Several of my notes fit. Say "yes" and I forget all of these, or tell me more exactly which one to forget:'
-)
 # With parallel calls off, one call a round.
 _MAX_ROUNDS = 20
-# An archive entry for each thing told is handy to find; a flood of them is not.
-_MAX_ARCHIVED_APART = 5
 _LONGEST_CORRECTED = 120
 _LONGEST_QUERY = 400
 _OLDER = (("new_string", "content"), ("new_string", "new_content"), ("old_string", "old_content"))
@@ -117,15 +112,8 @@ def _statements(view: LibrarianView) -> list[Statement]:
     return [Statement(note, words) for note in notes for words in statements(note.words)]
 
 
-def is_confirmed(view: LibrarianView, intents: Sequence[Intent]) -> bool:
-    return FORGET_WHICH in view.said_before and [intent.kind for intent in intents] == ["yes"]
-
-
 def _to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement]:
-    """Return the statements that are to be forgotten now: those that were named, or those of a list that was confirmed."""
-    if is_confirmed(view, intents):
-        lines = view.said_before.partition(FORGET_WHICH)[2].splitlines()
-        return [each for each in _statements(view) if f'- "{each.words}"' in lines]
+    """Return the statements that were named, each by words that fit no other one as well."""
     # Once a statement is forgotten, others may fit its name best: they were not meant.
     wishes = [intent.text for intent in intents if intent.kind == "forget" and not view.made(REPLACE)]
     named = [found[0] for words in wishes if len(found := matching(view, words)) == 1]
@@ -167,8 +155,7 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
         words = {"label": block.label, "new_string": "\n".join(lines), "insert_line": -1, "quote": told[0].text}
         yield LibrarianCall(INSERT, words)
     if archives:
-        texts = ["\n".join(archived)] if len(archived) > _MAX_ARCHIVED_APART else archived
-        yield from (LibrarianCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in texts)
+        yield from (LibrarianCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in archived)
 
 
 def _outdated(block: ShownBlock, told: str) -> Note | None:
