@@ -37,7 +37,7 @@ from ricordo.llm.tokens import (
     transcript_tokens,
 )
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
-from ricordo.memory.summary import AgentWriter, Summary, Writer, summarize
+from ricordo.memory.summary import Summary, Writer, summarize
 from ricordo.prompt.transcript import transcript
 from ricordo.prompt.truncation import fit
 
@@ -208,24 +208,16 @@ def _writer(
             log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})
     if not is_model:
         return None
-    model = recording(turn.model)
+    writer = Writer(model=recording(turn.model), window=agent.context_window, percent=percent, user_id=user_id)
     if not is_own:
-        return Writer(model=model, window=agent.context_window, percent=percent, user_id=user_id)
+        return writer
     packs = traits_of(agent.agent_type).packs_user_messages
 
     def render(window: Sequence[Message]) -> Sequence[Message]:
         return transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
 
-    return AgentWriter(
-        model=model,
-        window=agent.context_window,
-        settings=request.settings,
-        percent=percent,
-        user_id=user_id,
-        system=request.messages[0],
-        tools=request.tools,
-        render=render,
-    )
+    system, tools = request.messages[0], request.tools
+    return replace(writer, settings=request.settings, system=system, tools=tools, render=render)
 
 
 def _summary_message(turn: TurnContext, request: ModelRequest, found: Cut, summary: Summary) -> Message:

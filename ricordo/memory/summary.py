@@ -52,22 +52,19 @@ _PROMPTS: dict[CompactionMode, tuple[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A model that sums up. `window` is in tokens; `percent` is what its provider counts for a hundred tokens of ours."""
+    """A model that sums up. `window` is in tokens; `percent` is what its provider counts for a hundred tokens of ours.
+
+    With `system` it is the agent's own, asked as the agent is: with its tools too, its messages rendered by `render`.
+    """
 
     model: ChatModel
     window: int
     settings: ModelSettings = field(default_factory=ModelSettings)
     percent: int = 100
     user_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentWriter(Writer):
-    """The agent's own model, asked as the agent is: with its system message and tools, its messages rendered by `render`."""
-
-    system: Message
-    tools: tuple[ToolSchema, ...]
-    render: Callable[[Sequence[Message]], Sequence[Message]]
+    system: Message | None = None
+    tools: tuple[ToolSchema, ...] = ()
+    render: Callable[[Sequence[Message]], Sequence[Message]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +101,19 @@ async def summarize(
     """Sum up the messages, an earlier summary among them, in at most `room` tokens by our estimate and `clip_chars`.
 
     The writer gets `timeout` seconds. What it did not do, or all where there is none, is left to an outline. The modes that begin
-    with `self_` need an AgentWriter; with another one they become `all`. Raises nothing.
+    with `self_` need the agent's own; with another one they become `all`. Raises nothing.
     """
     earlier = "\n\n".join(message.text for message in evicted if message.role == "summary" and message.text)
     draft, mode = _SummaryDraft(earlier), settings.mode
-    if mode.startswith("self_") and not isinstance(writer, AgentWriter):
+    if mode.startswith("self_") and not (writer and writer.system):
         mode = "all"
     if writer:
         handle = writer.model.info.handle
         try:
             async with asyncio.timeout(timeout):
                 task = _Task(mode, settings, writer, room, timezone)
-                if isinstance(writer, AgentWriter):
-                    await _write_as_itself(draft, evicted, task, writer)
+                if writer.system:
+                    await _write_as_itself(draft, evicted, task, writer.system)
                 else:
                     await _write_from_outside(draft, evicted, task)
             return Summary(clipped(draft.text, settings.clip_chars, room), mode, handle, draft.usage)
@@ -173,26 +170,26 @@ async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], 
     await _fold(draft, [(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
 
 
-async def _write_as_itself(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task, own: AgentWriter) -> None:
+async def _write_as_itself(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task, system: Message) -> None:
     """Ask the agent, whose request begins as all of its requests do."""
-    pieces = exchanges(evicted)
+    own, pieces = task.writer, exchanges(evicted)
     draft.text = ""  # An earlier summary is among the messages.
     fixed = tool_tokens(own.tools) + text_tokens(task.instructions) + text_tokens(text("summary_so_far")) + 100
     budget = int(own.window * _OWN_SHARE * 100 / max(1, own.percent)) - fixed
 
     async def ask(begin: int, end: int, tokens: int) -> ModelReply:
         seen = evicted[pieces[begin][0] : pieces[end - 1][1]]
-        shown = list(fit(own.render([own.system, *seen]), message_tokens(own.system) + tokens, count=message_tokens))
+        shown = list(fit(own.render([system, *seen]), message_tokens(system) + tokens, count=message_tokens))
         if draft.text:
             before = f"{text('summary_so_far')}\n\n{_tagged('summary_so_far', draft.text)}".strip()
-            shown.insert(1, _message(own.system, "user", before))
+            shown.insert(1, _message(system, "user", before))
         if task.settings.prompt_acknowledgement or shown[-1].role != "assistant":
-            shown.append(_message(own.system, "assistant", text("summary_acknowledgement")))
-        shown.append(_message(own.system, "user", task.instructions))
+            shown.append(_message(system, "assistant", text("summary_acknowledgement")))
+        shown.append(_message(system, "user", task.instructions))
         return await _reply(task, ModelRequest(tuple(shown), own.tools, tool_choice="none"))
 
     sizes = [(sum(map(message_tokens, evicted[begin:end])), end) for begin, end in pieces]
-    await _fold(draft, sizes, budget - message_tokens(own.system), ask)
+    await _fold(draft, sizes, budget - message_tokens(system), ask)
 
 
 async def _fold(

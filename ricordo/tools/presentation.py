@@ -245,7 +245,9 @@ def _fits(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> b
         return False
     if "const" in schema:
         choices = [schema["const"]]
-    if isinstance(choices, list) and not any(value == one and _is_bool(value) == _is_bool(one) for one in choices):
+    if isinstance(choices, list) and not any(
+        value == one and isinstance(value, bool) == isinstance(one, bool) for one in choices
+    ):
         return False
     # One fitting alternative is enough for oneOf too: seen this lightly, several that differ deeper down may fit.
     return all(
@@ -269,7 +271,3 @@ def _is_of(value: Any, kind: Any) -> bool:
     if kind == "integer" and isinstance(value, float):
         return value.is_integer()
     return kind == "boolean" if isinstance(value, bool) else isinstance(value, _TYPES[kind])
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)

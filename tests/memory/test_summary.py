@@ -11,7 +11,7 @@ from ricordo.domain.model import ModelRequest, ModelSettings, ToolSchema
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, Script, ScriptedModel
 from ricordo.llm.tokens import request_tokens, text_tokens
-from ricordo.memory.summary import AgentWriter, Summary, Writer, outline, summarize
+from ricordo.memory.summary import Summary, Writer, outline, summarize
 from ricordo.prompt.texts import text
 from ricordo.prompt.transcript import heartbeat_event, paired, transcript
 from tests.seams import make
@@ -31,18 +31,11 @@ def writer_of(asked: ScriptedModel, **fields: object) -> Writer:
     return Writer(model=asked, window=asked.info.context_window, **fields)  # type: ignore[arg-type]
 
 
-def own_of(asked: ScriptedModel, settings: ModelSettings | None = None) -> AgentWriter:
+def own_of(asked: ScriptedModel, settings: ModelSettings | None = None) -> Writer:
     def render(messages: Sequence[Message]) -> Sequence[Message]:
         return transcript(messages, "UTC", asked.info.context_window)
 
-    return AgentWriter(
-        model=asked,
-        window=asked.info.context_window,
-        settings=settings or ModelSettings(),
-        system=SYSTEM,
-        tools=TOOLS,
-        render=render,
-    )
+    return writer_of(asked, settings=settings or ModelSettings(), system=SYSTEM, tools=TOOLS, render=render)
 
 
 def talk(count: int, size: int = 10) -> list[Message]:
