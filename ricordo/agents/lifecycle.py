@@ -10,7 +10,7 @@ from ricordo.agents.agent_types import base_rules, chosen_system, given_messages
 from ricordo.agents.conversations import cancel_run, deny_waiting, require_subject, system_message
 from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
-from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, require_label
+from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, new_in, require_label
 from ricordo.domain.clock import zone
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.message import Message
@@ -123,20 +123,10 @@ async def cancel_runs(
     return outcome
 
 
-def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain_id: str) -> Block:
+def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> Block:
     """A block from its spec, not yet stored. Raises Invalid for a label or a value that cannot be."""
-    now = tx.clock.now()
-    given = {name: getattr(spec, name) for name in BlockSpec.__slots__}
-    block = Block(
-        **given | {"label": require_label(spec.label), "tags": tuple(unique(spec.tags))},
-        id=new_id("block"),
-        organization_id=scope.organization_id,
-        chain_id=chain_id,
-        created_by=scope.user_id,
-        updated_by=scope.user_id,
-        created_at=now,
-        updated_at=now,
-    )
+    given = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {"tags": tuple(unique(spec.tags))}
+    block = new_in(chain, require_label(given.pop("label")), scope.user_id, tx.clock.now(), **given)
     block.require_fits(block.value)
     read_rotation(block.metadata)
     return block
@@ -161,7 +151,7 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
 def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, info: ModelInfo) -> AgentState:
     agent = _agent(tx, scope, spec, info)
     chain = Chain(new_id("chain"), scope.organization_id, "agent", agent.id)
-    made = [new_block(tx, scope, block, chain.id) for block in spec.blocks]
+    made = [new_block(tx, scope, block, chain) for block in spec.blocks]
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
     attached = (*made, *shared)
     labels = [block.label for block in attached]

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from ricordo.agents.tracing import FailedCall, keep_failed
+from ricordo.agents.tracing import FailedCall
 from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
@@ -45,7 +45,10 @@ def close_run(
     ended = held.ended(reason, now, error)
     runs.end(tx, ended)
     if failed:
-        keep_failed(tx, failed)
+        step, trace = failed
+        runs.insert_step(tx, step)
+        if trace:
+            runs.insert_trace(tx, trace)
     add_callback(tx, ended)
     conversation = conversations.get(tx, run.conversation_id)
     if conversation is None:

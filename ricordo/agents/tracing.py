@@ -28,7 +28,6 @@ from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel
 from ricordo.runtime import Runtime
 from ricordo.storage import runs
-from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -104,13 +103,6 @@ def failed_call(turn: TurnContext, reason: StopReason, error: Mapping[str, Any] 
         return step, None
     answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
     return step, _trace(turn, draft.id, (draft.asked, turn.model.info, answered))
-
-
-def keep_failed(tx: Transaction, failed: FailedCall) -> None:
-    step, trace = failed
-    runs.insert_step(tx, step)
-    if trace:
-        runs.insert_trace(tx, trace)
 
 
 def _is_kept(turn: TurnContext, *, is_error: bool) -> bool:

@@ -48,9 +48,9 @@ To = Annotated[str | None, Query(max_length=40, description="The newer version; 
 @router.post("/blocks/", response_model=BlockResponse)
 def create(tx: Transaction, here: Here, body: BlockRequest) -> Block:
     """Make a block of its own, to be attached to agents."""
-    chain_id = new_id("chain")
-    block = new_block(tx, here.scope, body.spec(), chain_id)
-    chain = Chain(chain_id, here.scope.organization_id, "block", block.id)
+    chain = Chain(new_id("chain"), here.scope.organization_id, "block", "")
+    block = new_block(tx, here.scope, body.spec(), chain)
+    chain = replace(chain, owner_id=block.id)
     return blocks.insert_all(tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}"))[0]
 
 

@@ -159,17 +159,14 @@ def _changed(context: EditContext, base: Block, wanted: Block, now: Block) -> Bl
         if getattr(wanted, name) != getattr(base, name):
             _require_same(getattr(base, name), getattr(now, name), base)
             now = replace(now, **{name: getattr(wanted, name)})
-    return now if wanted.value == base.value else replace(now, value=_merged_text(context, base, wanted.value, now))
-
-
-def _merged_text(context: EditContext, base: Block, value: str, block: Block) -> str:
-    """The block's text with what an edit changed of `base`, whose text it made `value`; raises Invalid."""
-    merged = merge_lines(base.value, value, block.value)
+    if wanted.value == base.value:
+        return now
+    merged = merge_lines(base.value, wanted.value, now.value)
     if merged is None:
         raise Invalid(CLOSE.format(base.label))
-    block.require_fits(merged)
-    context.require_follows(block, merged)
-    return merged
+    now.require_fits(merged)
+    context.require_follows(now, merged)
+    return replace(now, value=merged)
 
 
 def _require_same(seen: str | None, stored: str | None, base: Block) -> None:
