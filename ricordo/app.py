@@ -29,7 +29,7 @@ from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
 from ricordo.search import pgvector
 from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_vector_settings
-from ricordo.storage.engine.database import is_shared, open_store
+from ricordo.storage.engine.database import open_store
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools.toolbox import Toolbox, sync_tools
 
@@ -65,13 +65,13 @@ async def open_runtime(
         if (place := settings.message_vectors) not in ("native", *indexes):
             raise Invalid(f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set it up, or leave it out.")
         # On SQLite this server is the only one, so whoever held these runs is gone; on PostgreSQL others may be alive.
-        healed = await store.write(close_expired if is_shared(settings) else close_all)
+        healed = await store.write(close_expired if settings.postgres_url else close_all)
         if healed:
             log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
         if tables := plugins.tables():
             await store.write(lambda tx: metadata.create_all(tx.connection, tables=tables))
         await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
-        swept = (run_end.HANDLER,) if is_shared(settings) else ()
+        swept = (run_end.HANDLER,) if settings.postgres_url else ()
         handlers = (deletion.HANDLER, tracing.HANDLER, *upkeep.HANDLERS, callbacks.HANDLER, *swept)
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime

@@ -31,7 +31,7 @@ from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings, load_settings
 from ricordo.storage import damage
-from ricordo.storage.engine.database import DatabaseStatus, address, check, is_shared, open_store, read_beside
+from ricordo.storage.engine.database import DatabaseStatus, address, check, open_store, read_beside
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import read_queue
 from ricordo.storage.migrations import MIGRATIONS
@@ -314,6 +314,6 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
 async def _repair(settings: Settings) -> tuple[int, list[Repair]]:
     store = await asyncio.to_thread(open_store, settings)
     try:
-        return await repair_all(store, is_alone=not is_shared(settings))
+        return await repair_all(store, is_alone=not settings.postgres_url)
     finally:
         await store.close()

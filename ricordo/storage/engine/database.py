@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock, Timeout
 from sqlalchemy import Connection, make_url, text
 
 from ricordo.domain.clock import Clock, SystemClock
@@ -77,10 +76,6 @@ def _postgres() -> Any:
     except ImportError as error:
         raise Unavailable(_MISSING) from error
     return postgres
-
-
-def is_shared(settings: Settings) -> bool:
-    return settings.postgres_url is not None
 
 
 def address(settings: Settings) -> str:
@@ -186,14 +181,13 @@ def _check_file(path: Path) -> DatabaseStatus:
     engine = sqlite.make_engine(path, "normal")
     try:
         # Taken for a moment only: a server that starts meanwhile waits for it.
-        with FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600):
-            pass
+        sqlite.lock_file(path).release()
         with sqlite.first_connection(engine, path) as connection:
             result = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
             if result != "ok":
                 return DatabaseStatus("broken", f"{path} is damaged: {result}. Restore it from a backup.")
             schema = connection.exec_driver_sql("SELECT coalesce(max(version), 0) FROM schema_versions").scalar_one()
-    except Timeout:
+    except Conflict:
         return DatabaseStatus("in use")
     except OSError as error:
         return DatabaseStatus("broken", f"{path} cannot be locked: {error.strerror}.")
