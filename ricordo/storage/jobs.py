@@ -4,6 +4,7 @@ The row decides on every database. A worker keeps a job by its heartbeat, and ev
 attempt: one that was thought dead and comes back changes nothing. Clocks of several servers should agree to some seconds.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -158,7 +159,9 @@ def take_over(tx: Transaction, *, silent_for: int = 0) -> list[Job]:
     A job that has attempts left waits again, any other has failed.
     """
     freed = []
-    for job in ROWS.all(tx, _SILENT, {"before": tx.clock.now() - silent_for}):
+    # The clock may have gone back since a server was killed that ran alone: its heartbeats then lie ahead.
+    before = tx.clock.now() - silent_for if silent_for else sys.maxsize
+    for job in ROWS.all(tx, _SILENT, {"before": before}):
         error = {"type": "Interrupted", "message": f"interrupted: its server was stopped in attempt {job.attempts}"}
         if fail(tx, job, error, retry_after=0):
             freed.append(job)

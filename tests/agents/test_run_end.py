@@ -100,10 +100,12 @@ async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(st
     await stage.require_sound(agent)
 
 
-async def test_a_run_is_closed_once(stage: Stage, agent: str) -> None:
+async def test_a_run_is_closed_once_and_keeps_what_was_saved_since_it_was_read(stage: Stage, agent: str) -> None:
     run = await open_run(stage, agent, said(), asked("a"))
+    await stage.store.write(lambda tx: runs.save(tx, replace(run, step_count=3)))
     first = await stage.store.write(lambda tx: close_run(tx, run, "cancelled"))
     assert first
+    assert first.step_count == 3
     assert await stage.store.write(lambda tx: close_run(tx, run, "error", ERROR)) is None
     assert await stage.runs(agent) == [first]
     assert roles(await stage.history(agent)) == "system user assistant tool"

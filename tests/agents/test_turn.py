@@ -19,6 +19,7 @@ from ricordo.domain.run import StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError, ModelErrorKind, Unavailable
 from ricordo.llm.scripted import Line, ScriptedModel, call
+from ricordo.prompt.transcript import INTERRUPTED
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import runs
@@ -104,8 +105,9 @@ async def cancelled(stage: Stage, agent: str, turn: LiveTurn) -> list[Event]:
     return events
 
 
-async def test_a_turn_can_be_cancelled_while_a_tool_runs_and_nothing_of_that_step_is_saved(
-    open_stage: OpenStage,
+@pytest.mark.parametrize("acts_outside", [False, True])
+async def test_a_turn_cancelled_while_a_tool_runs_keeps_nothing_of_the_step_but_calls_that_acted_outside(
+    open_stage: OpenStage, acts_outside: bool
 ) -> None:
     gate = Gate()
 
@@ -114,13 +116,17 @@ async def test_a_turn_can_be_cancelled_while_a_tool_runs_and_nothing_of_that_ste
         await gate.pass_through()
         return "Waited."
 
-    stage = await open_stage(ServerTool(wait, "custom"))
+    stage = await open_stage(ServerTool(wait, "custom", acts_outside=acts_outside))
     agent = await stage.agent(("human", "Ada."), tool_names=("wait",))
     stage.lines += [(call("memory_insert", label="human", new_string="Tea."), call("wait"))]
     turn = await stage.begin(agent)
     await gate.reached()
-    await cancelled(stage, agent, turn)
-    assert roles(await stage.history(agent)) == "system user"
+    events = await cancelled(stage, agent, turn)
+    history = await stage.history(agent)
+    assert saved(events) == [message.id for message in history][2:]
+    assert roles(history) == ("system user assistant tool" if acts_outside else "system user")
+    interrupted = [("error", INTERRUPTED)] * 2 if acts_outside else []
+    assert [(part.status, part.content) for part in history[-1].tool_returns] == interrupted
     assert await stage.block(agent, "human") == "Ada."
     await stage.require_sound(agent)
 
@@ -142,10 +148,11 @@ async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(stage: Sta
     ("line", "held_at", "end", "status"),
     [
         ("Said.", "INSERT INTO steps", RunEnded, "completed"),
+        (call("conversation_search", query="tea"), "INSERT INTO steps", RunEnded, "cancelled"),
         (ModelError("llm_rate_limit", "Too fast."), "UPDATE runs", Failed, "failed"),
     ],
 )
-async def test_a_cancel_while_the_end_is_saved_comes_too_late_and_readers_get_what_was_saved(
+async def test_a_cancel_while_a_step_or_the_end_is_saved_leaves_that_and_readers_get_what_was_saved(
     stage: Stage, agent: str, line: Line, held_at: str, end: type[Event], status: str
 ) -> None:
     stage.lines += [line]
@@ -176,17 +183,23 @@ async def end_elsewhere(stage: Stage, agent: str, reason: StopReason) -> None:
     await stage.store.write(end)
 
 
-async def test_a_turn_whose_lease_is_lost_saves_nothing_more(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("reason", "end", "status"), [("cancelled", RunEnded, "cancelled"), ("error", Failed, "failed")]
+)
+async def test_a_turn_whose_lease_is_lost_saves_nothing_more(
+    stage: Stage, reason: StopReason, end: type[Event], status: str
+) -> None:
     agent = await stage.agent(("human", "Ada."))
     gate = Gate()
     stage.lines += [gate.line(call("memory_insert", label="human", new_string="Tea.")), "Never asked."]
     turn = await stage.begin(agent)
     await gate.reached()
-    await end_elsewhere(stage, agent, "cancelled")
+    await end_elsewhere(stage, agent, reason)
     gate.open()
-    events = await all_events(turn)
-    assert isinstance(events[-1], RunEnded)
-    assert events[-1].run.status == "cancelled"
+    last = (await all_events(turn))[-1]
+    assert isinstance(last, RunEnded | Failed)
+    assert (type(last), last.run.status) == (end, status)
+    assert isinstance(last, RunEnded) or (last.kind, last.message) == ("interrupted", "Gone.")
     assert roles(await stage.history(agent)) == "system user"
     assert await stage.block(agent, "human") == "Ada."
     await stage.require_sound(agent)

@@ -6,11 +6,11 @@ import pytest
 
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import PastTurn, collect, run_turn
-from ricordo.agents.turn_start import LEASE
+from ricordo.agents.turn_start import LEASE, REPEAT_WINDOW
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, ModelError, NotFound
+from ricordo.errors import Busy, Conflict, Invalid, ModelError, NotFound
 from ricordo.llm.scripted import call
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, runs
@@ -86,6 +86,36 @@ async def test_equal_words_without_otid_or_retry_are_a_new_message(stage: Stage,
     await stage.say(agent, "Hi.", body_hash="abc")
     assert text_of(await stage.say(agent, "Hi.", body_hash="abc")) == "Two."
     assert [m.text for m in (await stage.history(agent))[1:]] == ["Hi.", "One.", "Hi.", "Two."]
+
+
+async def test_a_repeat_gets_the_stored_failure_too_and_a_body_is_known_for_ten_minutes(
+    stage: Stage, agent: str, clock: ManualClock
+) -> None:
+    stage.lines += [ModelError("llm_rate_limit", "Too fast."), "One.", "Two.", "Three."]
+    failed, again = [await stage.say(agent, otids=["a"]) for _ in range(2)]
+    assert failed.failure
+    assert again.failure
+    assert (again.run, again.failure.kind) == (failed.run, "llm_rate_limit")
+    first = await stage.say(agent, "Hi.", body_hash="abc")
+    clock.advance(REPEAT_WINDOW / SECOND - 10)
+    assert (await stage.say(agent, "Hi.", body_hash="abc", is_retry=True)).run == first.run
+    assert text_of(await stage.say(agent, "Ho.", body_hash="def", is_retry=True)) == "Two."
+    clock.advance(20)
+    assert text_of(await stage.say(agent, "Hi.", body_hash="abc", is_retry=True)) == "Three."
+
+
+async def test_otids_that_stand_for_other_messages_of_the_thread_are_refused(stage: Stage, agent: str) -> None:
+    other = await stage.agent()
+    stage.lines += ["One.", "Two.", "Three."]
+    await stage.say(agent, "A", "B", otids=["a", "b"])
+    await stage.say(agent, "D", otids=["d"])
+    for texts, otids in (("AC", ["a", "c"]), ("ABC", ["a", "b", "c"]), ("AX", ["a"]), ("BD", ["b", "d"])):
+        with pytest.raises(Conflict, match="otid"):
+            await stage.begin(agent, *texts, otids=otids)
+    with pytest.raises(Invalid, match="otid"):
+        await stage.begin(agent, "A", "B", otids=["e", "e"])
+    assert text_of(await stage.say(other, "A", otids=["a"])) == "Three."
+    await stage.require_sound(agent)
 
 
 @pytest.mark.parametrize("by", ["otid", "retry"])

@@ -195,11 +195,13 @@ async def test_a_stop_right_after_the_start_loses_nothing(store: SqliteStore, tm
 
 @pytest.mark.parametrize(("most", "status"), [(2, "done"), (1, "failed")])
 async def test_what_a_dead_server_ran_runs_again_if_it_may(
-    store: SqliteStore, tmp_path: Path, most: int, status: str
+    store: SqliteStore, clock: ManualClock, tmp_path: Path, most: int, status: str
 ) -> None:
     job = await add(store, most_attempts=most)
     await store.write(lambda tx: jobs.claim(tx, "dead", 1))
+    clock.advance(-5)  # the machine's clock went back
     async with working(store, tmp_path, JobHandler("work", nothing)):
+        clock.advance(5)
         ended = await until(store, job)
     assert (ended.status, ended.attempts) == (status, most)
     if status == "failed":

@@ -124,6 +124,7 @@ def test_waits_double_up_to_a_limit_with_chance_in_them() -> None:
     error = ModelError("llm_error", "no")
     assert [CallPolicy(jitter=lambda: 1.0).wait(n, error) for n in (0, 1, 2, 20)] == [0.5, 1, 2, 30]
     assert CallPolicy(jitter=lambda: 0.0).wait(0, error) == 0.25
+    assert CallPolicy().wait(0, ModelError("llm_rate_limit", "no", retry_after=3600)) == 30
 
 
 class Attempts:

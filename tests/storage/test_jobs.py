@@ -25,6 +25,7 @@ async def test_a_job_reads_back_as_it_was_added(store: SqliteStore, scope: Scope
     assert await get(store, job) == job
     with pytest.raises(NotFound):
         await store.read(lambda tx: jobs.get(tx, ELSEWHERE, job.id))
+    assert await store.read(lambda tx: jobs.page(tx, ELSEWHERE, Page())) == []
 
 
 async def test_of_single_jobs_one_waits_and_one_more_may_run(store: SqliteStore) -> None:
