@@ -324,11 +324,6 @@ async def test_without_the_package_the_built_in_model_is_not_offered() -> None:
         known.get(HANDLE)
 
 
-async def test_a_handle_that_can_be_used_no_more_can_still_be_shown() -> None:
-    info = models().embedders.info(f"openai/{SMALL}")
-    assert (info.handle, info.provider, info.name, info.dimensions) == (f"openai/{SMALL}", "openai", SMALL, None)
-
-
 async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelServer) -> None:
     server.push(rows("nomic-embed-text:latest"))
     known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),))
