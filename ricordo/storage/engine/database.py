@@ -1,7 +1,7 @@
 """The database that the settings name: opened for a server, read beside one, used exclusively, or checked by `ricordo doctor`."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -85,20 +85,17 @@ def address(settings: Settings) -> str:
     return make_url(settings.postgres_url).render_as_string(hide_password=True).partition("?")[0]
 
 
-def exclusive_access(
-    settings: Settings, *, is_new: bool = False, force: bool = False
-) -> AbstractContextManager[Connection]:
+@contextmanager
+def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = False) -> Iterator[Connection]:
     """Connect while no server uses the database, and none can begin to.
 
     `is_new` makes the file; `force` tolerates servers on PostgreSQL. Raises Conflict where a server uses it, NotFound, Unavailable.
     """
     if settings.postgres_url is not None:
-        return _exclusive_postgres(settings, settings.postgres_url, force=force)
-    return _exclusive_file(settings.database_path, is_new=is_new)
-
-
-@contextmanager
-def _exclusive_file(path: Path, *, is_new: bool) -> Iterator[Connection]:
+        with _exclusive_postgres(settings, settings.postgres_url, force=force) as connection:
+            yield connection
+        return
+    path = settings.database_path
     if is_new:
         sqlite.make_private_file(path)
     else:
