@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import Annotated
 
-from fastapi import Depends, Query, Response
+from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.agents.budgets import budget_of, set_budget
-from ricordo.api.call import Here, answer
+from ricordo.api.call import Here
 from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.clock import DAY, day_of, parse_date
@@ -87,8 +87,7 @@ class LedgerLineResponse(ResponseModel):
     @classmethod
     def from_line(cls, line: LedgerLine, currency: str | None) -> Json:
         """Return a line; without prices nothing is unpriced."""
-        cost = CostResponse.of(line.cost) if line.cost else None
-        return cls.of(line, cost=cost, unpriced_tokens=line.unpriced_tokens if currency else None)
+        return cls.of(line, unpriced_tokens=line.unpriced_tokens if currency else None)
 
 
 class LedgerResponse(ResponseModel):
@@ -127,30 +126,22 @@ class BudgetResponse(ResponseModel):
 
 
 @router.get("/ledger", response_model=LedgerResponse)
-async def read_ledger(here: Here, parameters: Annotated[LedgerParameters, Depends()]) -> Response:
+async def read_ledger(here: Here, parameters: Annotated[LedgerParameters, Depends()]) -> Json:
     """Return tokens by day, agent, user, model or purpose, and what they cost where the operator set prices."""
     query = parameters.query(here.store.clock.now())
     prices = read_prices(here.runtime.settings.data_dir)
     lines = settle(await here.store.read(lambda tx: entries(tx, here.scope, query)), prices)
     currency = prices.currency if prices else None
-    return answer(LedgerResponse.from_lines(lines, query, currency, parameters.limit))
+    return LedgerResponse.from_lines(lines, query, currency, parameters.limit)
 
 
 @router.get("/agents/{agent_id}/budget", response_model=BudgetResponse)
-async def read_budget(here: Here, agent_id: str) -> Response:
+def read_budget(tx: Transaction, here: Here, agent_id: str) -> Json:
     """Return how many tokens the agent may use in a day, and how many it used today."""
-
-    def read(tx: Transaction) -> Budget | None:
-        return budget_of(tx, agents.load(tx, here.scope, agent_id).agent)
-
-    return answer(BudgetResponse.from_budget(await here.store.read(read)))
+    return BudgetResponse.from_budget(budget_of(tx, agents.load(tx, here.scope, agent_id).agent))
 
 
 @router.patch("/agents/{agent_id}/budget", response_model=BudgetResponse)
-async def change_budget(here: Here, agent_id: str, body: BudgetRequest) -> Response:
+def change_budget(tx: Transaction, here: Here, agent_id: str, body: BudgetRequest) -> Json:
     """Give the agent a daily budget of tokens, or none. What it used today counts already."""
-
-    def change(tx: Transaction) -> Budget | None:
-        return budget_of(tx, set_budget(tx, here.scope, agent_id, body.daily_tokens))
-
-    return answer(BudgetResponse.from_budget(await here.store.write(change)))
+    return BudgetResponse.from_budget(budget_of(tx, set_budget(tx, here.scope, agent_id, body.daily_tokens)))

@@ -3,9 +3,9 @@
 from typing import Annotated
 
 import orjson
-from fastapi import Query, Response
+from fastapi import Query
 
-from ricordo.api.call import Here, answer
+from ricordo.api.call import Here
 from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.run import Run, Step, Trace
@@ -14,7 +14,6 @@ from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["telemetry"])
-TraceFacts = tuple[Trace, Step | None, Run]
 
 
 class TraceResponse(ResponseModel):
@@ -62,32 +61,26 @@ class TraceResponse(ResponseModel):
 
 @router.get("/telemetry/{step_id}", response_model=TraceResponse, name="telemetry", summary="Telemetry")
 @router.get("/steps/{step_id}/trace", response_model=TraceResponse)
-async def trace_of_step(here: Here, step_id: str) -> Response:
+def trace_of_step(tx: Transaction, here: Here, step_id: str) -> Json:
     """Return the request and reply of the step's model call."""
-
-    def read(tx: Transaction) -> TraceFacts:
-        trace = runs.trace_of_step(tx, here.scope, step_id)
-        if trace is None:
-            runs.get_step(tx, here.scope, step_id)
-            raise NotFound(
-                f"No trace of {step_id} is stored. RICORDO_TRACES says which steps have one, RICORDO_TRACE_DAYS for how long."
-            )
-        return trace, runs.find_step(tx, here.scope, step_id), runs.get(tx, here.scope, trace.run_id)
-
-    return answer(TraceResponse.from_trace(*await here.store.read(read)))
+    trace = runs.trace_of_step(tx, here.scope, step_id)
+    if trace is None:
+        runs.get_step(tx, here.scope, step_id)
+        raise NotFound(
+            f"No trace of {step_id} is stored. RICORDO_TRACES says which steps have one, RICORDO_TRACE_DAYS for how long."
+        )
+    step, run = runs.find_step(tx, here.scope, step_id), runs.get(tx, here.scope, trace.run_id)
+    return TraceResponse.from_trace(trace, step, run)
 
 
 @router.get("/runs/{run_id}/trace", response_model=list[TraceResponse])
-async def traces_of_run(
+def traces_of_run(
+    tx: Transaction,
     here: Here,
     run_id: str,
     limit: Annotated[int, Query(ge=1, le=1000, description="The most traces to return.")] = 1000,
-) -> Response:
+) -> list[Json]:
     """Return the traces of the run's steps and summaries, oldest first."""
-
-    def read(tx: Transaction) -> list[TraceFacts]:
-        run = runs.get(tx, here.scope, run_id)
-        kept = runs.traces_of_run(tx, here.scope, run_id, limit)
-        return [(trace, runs.find_step(tx, here.scope, trace.step_id), run) for trace in kept]
-
-    return answer([TraceResponse.from_trace(*found) for found in await here.store.read(read)])
+    run = runs.get(tx, here.scope, run_id)
+    kept = runs.traces_of_run(tx, here.scope, run_id, limit)
+    return [TraceResponse.from_trace(trace, runs.find_step(tx, here.scope, trace.step_id), run) for trace in kept]
