@@ -85,8 +85,22 @@ class _SummaryDraft:
     """A summary while it is written: `text` covers the first `covered` of the messages."""
 
     text: str
+    mode: CompactionMode
+    settings: CompactionSettings
+    room: int | None
+    timezone: str
     covered: int = 0
     usage: Usage = field(default_factory=Usage)
+
+    @property
+    def instructions(self) -> str:
+        """What the model is asked for: the agent's own words, or those of the mode."""
+        if self.settings.prompt:
+            return self.settings.prompt
+        name, words = _PROMPTS[self.mode]
+        if self.room is not None:
+            words = max(20, min(words, int(self.room * _WORDS_PER_TOKEN)))
+        return text(name).replace("{words}", str(words))
 
 
 async def summarize(
@@ -104,18 +118,18 @@ async def summarize(
     with `self_` need the agent's own; with another one they become `all`. Raises nothing.
     """
     earlier = "\n\n".join(message.text for message in evicted if message.role == "summary" and message.text)
-    draft, mode = _SummaryDraft(earlier), settings.mode
+    mode = settings.mode
     if mode.startswith("self_") and not (writer and writer.system):
         mode = "all"
+    draft = _SummaryDraft(earlier, mode, settings, room, timezone)
     if writer:
         handle = writer.model.info.handle
         try:
             async with asyncio.timeout(timeout):
-                task = _Task(mode, settings, writer, room, timezone)
                 if writer.system:
-                    await _write_as_itself(draft, evicted, task, writer.system)
+                    await _write_as_itself(draft, evicted, writer, writer.system)
                 else:
-                    await _write_from_outside(draft, evicted, task)
+                    await _write_from_outside(draft, evicted, writer)
             return Summary(clipped(draft.text, settings.clip_chars, room), mode, handle, draft.usage)
         except Exception as error:  # whatever an adapter raises, the agent goes on
             reason = error.kind if isinstance(error, ModelError) else type(error).__name__
@@ -127,32 +141,11 @@ async def summarize(
     return Summary(clipped(plain, settings.clip_chars, room), "deterministic", "", draft.usage)
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One way to sum up."""
-
-    mode: CompactionMode
-    settings: CompactionSettings
-    writer: Writer
-    room: int | None
-    timezone: str
-
-    @property
-    def instructions(self) -> str:
-        """What the model is asked for: the agent's own words, or those of the mode."""
-        if self.settings.prompt:
-            return self.settings.prompt
-        name, words = _PROMPTS[self.mode]
-        if self.room is not None:
-            words = max(20, min(words, int(self.room * _WORDS_PER_TOKEN)))
-        return text(name).replace("{words}", str(words))
-
-
-async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task) -> None:
+async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], writer: Writer) -> None:
     """Ask a writer who sees the messages as data."""
-    entries = [(_entry(message, task.timezone), index + 1) for index, message in enumerate(evicted)]
+    entries = [(_entry(message, draft.timezone), index + 1) for index, message in enumerate(evicted)]
     entries = [entry for entry in entries if entry[0]]
-    system, instructions = text("summary_system_prompt"), task.instructions
+    system, instructions = text("summary_system_prompt"), draft.instructions
     fixed = text_tokens(system) + text_tokens(instructions) + text_tokens(text("summary_so_far")) + 100
 
     async def ask(begin: int, end: int, tokens: int) -> ModelReply:
@@ -161,20 +154,20 @@ async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], 
         if draft.text:
             data = f"{text('summary_so_far')}\n\n{data}"
         said: list[tuple[Role, str]] = [("system", system), ("user", f"{instructions}\n\n{data}")]
-        if task.settings.prompt_acknowledgement:
+        if draft.settings.prompt_acknowledgement:
             said[1:] = [("user", instructions), ("assistant", text("summary_acknowledgement")), ("user", data)]
         messages = tuple(_message(evicted[0], role, words) for role, words in said)
-        return await _reply(task, ModelRequest(messages))
+        return await _reply(draft, writer, ModelRequest(messages))
 
-    budget = int(task.writer.window * _WRITER_SHARE * 100 / max(1, task.writer.percent)) - fixed
+    budget = int(writer.window * _WRITER_SHARE * 100 / max(1, writer.percent)) - fixed
     await _fold(draft, [(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
 
 
-async def _write_as_itself(draft: _SummaryDraft, evicted: Sequence[Message], task: _Task, system: Message) -> None:
+async def _write_as_itself(draft: _SummaryDraft, evicted: Sequence[Message], own: Writer, system: Message) -> None:
     """Ask the agent, whose request begins as all of its requests do."""
-    own, pieces = task.writer, exchanges(evicted)
+    pieces = exchanges(evicted)
     draft.text = ""  # An earlier summary is among the messages.
-    fixed = tool_tokens(own.tools) + text_tokens(task.instructions) + text_tokens(text("summary_so_far")) + 100
+    fixed = tool_tokens(own.tools) + text_tokens(draft.instructions) + text_tokens(text("summary_so_far")) + 100
     budget = int(own.window * _OWN_SHARE * 100 / max(1, own.percent)) - fixed
 
     async def ask(begin: int, end: int, tokens: int) -> ModelReply:
@@ -183,10 +176,10 @@ async def _write_as_itself(draft: _SummaryDraft, evicted: Sequence[Message], tas
         if draft.text:
             before = f"{text('summary_so_far')}\n\n{_tagged('summary_so_far', draft.text)}".strip()
             shown.insert(1, _message(system, "user", before))
-        if task.settings.prompt_acknowledgement or shown[-1].role != "assistant":
+        if draft.settings.prompt_acknowledgement or shown[-1].role != "assistant":
             shown.append(_message(system, "assistant", text("summary_acknowledgement")))
-        shown.append(_message(system, "user", task.instructions))
-        return await _reply(task, ModelRequest(tuple(shown), own.tools, tool_choice="none"))
+        shown.append(_message(system, "user", draft.instructions))
+        return await _reply(draft, own, ModelRequest(tuple(shown), own.tools, tool_choice="none"))
 
     sizes = [(sum(map(message_tokens, evicted[begin:end])), end) for begin, end in pieces]
     await _fold(draft, sizes, budget - message_tokens(system), ask)
@@ -227,9 +220,9 @@ async def _fold(
         raise ModelError("llm_empty_response", "There is nothing among these messages that a model could sum up.")
 
 
-async def _reply(task: _Task, request: ModelRequest) -> ModelReply:
-    settings = _settings(task.writer.settings, task.settings.model_settings)
-    return await whole_reply(task.writer.model, replace(request, settings=settings, user_id=task.writer.user_id))
+async def _reply(draft: _SummaryDraft, writer: Writer, request: ModelRequest) -> ModelReply:
+    settings = _settings(writer.settings, draft.settings.model_settings)
+    return await whole_reply(writer.model, replace(request, settings=settings, user_id=writer.user_id))
 
 
 def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
