@@ -162,25 +162,6 @@ async def test_a_fork_sees_the_very_messages_its_source_sees_and_then_each_goes_
     assert [message.id for message in whole] == list(again.window)
 
 
-async def test_a_fork_up_to_a_message_knows_nothing_that_came_later(stage: Stage, agent: str) -> None:
-    source = await thread(stage, agent)
-    for words in ("one", "two"):
-        await tell(stage, agent, source, words)
-    system, *said = (await kept(stage, source)).window
-
-    made = await fork(stage, source, said[1])
-
-    assert made.window[1:] == tuple(said[:2])
-    assert made.message_count == 3
-    assert await said_in(stage, made) == ["one", "ONE"]
-    assert (await fork(stage, source, system)).window[1:] == ()
-    # In a fork of a fork, at a message that the first one shares.
-    deeper = await fork(stage, made.id, said[0])
-    assert await said_in(stage, deeper) == ["one"]
-    with pytest.raises(Invalid, match="not in view"):
-        await fork(stage, deeper.id, said[1])
-
-
 async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view(stage: Stage, agent: str) -> None:
     """A summary is stored later than what follows it in the window."""
     source = await thread(stage, agent)

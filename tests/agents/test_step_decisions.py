@@ -12,7 +12,6 @@ from ricordo.agents.step_decisions import (
     REMINDER,
     REQUESTED,
     NextAction,
-    OfferedTools,
     ParsedReply,
     finished_calls,
     next_action,
@@ -60,21 +59,13 @@ def turn(
     return TurnContext(runtime, request, make.run(agent), state, ScriptedModel([]), [], "", book, WindowLimit())
 
 
-def offered_in(a_turn: TurnContext) -> OfferedTools:
-    return offer_tools(a_turn)
-
-
-def parsed_in(a_turn: TurnContext, *parts: Any) -> ParsedReply:
-    return parse_reply(ModelReply(parts), offered_in(a_turn))
-
-
 def after_words(a_turn: TurnContext, before: NextAction | None = None, **reply: Any) -> NextAction:
     words = ModelReply((TextPart("Hello."),), **reply)
-    return next_action(a_turn, offered_in(a_turn), words, ParsedReply(words.parts), (), before or NextAction())
+    return next_action(a_turn, offer_tools(a_turn), words, ParsedReply(words.parts), (), before or NextAction())
 
 
 def after_call(a_turn: TurnContext, asked: ToolCallPart, status: Any = "success") -> NextAction:
-    offered, results = offered_in(a_turn), [ToolReturnPart(asked.call_id, asked.name, status, "six")]
+    offered, results = offer_tools(a_turn), [ToolReturnPart(asked.call_id, asked.name, status, "six")]
     return next_action(a_turn, offered, None, parse_reply(ModelReply((asked,)), offered), results, NextAction())
 
 
@@ -82,7 +73,7 @@ def after_call(a_turn: TurnContext, asked: ToolCallPart, status: Any = "success"
 
 
 def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_another_step() -> None:
-    offered = offered_in(turn(HEARTBEAT, ToolRule("send_message", "exit_loop")))
+    offered = offer_tools(turn(HEARTBEAT, ToolRule("send_message", "exit_loop")))
     assert offered.choice == "required"
     assert {name: list(one.parameters["properties"]) for name, one in offered.tools.items()} == {
         "roll": ["sides", "request_heartbeat"],
@@ -96,7 +87,7 @@ def test_an_agent_of_the_heartbeat_style_must_call_a_tool_and_may_ask_for_anothe
 
 def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules() -> None:
     a_turn, asked = turn(NATIVE, ToolRule("toss", "run_first")), call("roll")
-    offered = offered_in(a_turn)
+    offered = offer_tools(a_turn)
     parsed = parse_reply(ModelReply((asked,)), offered)
     assert parsed.calls == ()
     (refusal,) = parsed.refused
@@ -114,7 +105,7 @@ def approved(a_turn: TurnContext, *calls: ToolCallPart) -> ParsedReply:
     """A reply that waited, parsed again once everything in it that waits was approved."""
     request = make.message(make.agent(), role="approval", parts=calls)
     decisions = {one.call_id: ApprovalPart(one.call_id, approves=True) for one in calls if one.is_gated}
-    return parse_approved(Answered(request, decisions), offered_in(a_turn))
+    return parse_approved(Answered(request, decisions), offer_tools(a_turn))
 
 
 def test_what_was_approved_is_run_also_where_its_tool_needs_no_approval_any_more() -> None:

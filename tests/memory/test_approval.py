@@ -49,7 +49,7 @@ async def drafted(store: SqliteStore, value: str | None, **fields: Any) -> Propo
     owned = await owned_of(store)
     block = await block_of(store)
     draft = ProposalDraft(owned.chain.id, "human", value, block, **fields)
-    metadata = ChangeMetadata(TUTOR, "Because", run_id="run-1", step_id="step-1")
+    metadata = ChangeMetadata(TUTOR, "Because", run_id="run-1", step_id="step-1", is_untrusted=True)
     return await store.write(lambda tx: propose(tx, draft, metadata))
 
 
@@ -77,19 +77,15 @@ async def count_of_versions(store: SqliteStore) -> int:
 
 async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_took_over(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
+    proposal = await drafted(store, TEXT.replace("tea", "rum"))
     owned = await owned_of(store)
-    block = await block_of(store)
-    assert block
-    draft = ProposalDraft(owned.chain.id, "human", TEXT.replace("tea", "rum"), block)
-    metadata = ChangeMetadata(TUTOR, "She said so", run_id="run-1", step_id="step-1", is_untrusted=True)
-    proposal = await store.write(lambda tx: propose(tx, draft, metadata))
     done = await approve(store, proposal)
     assert isinstance(done, Approved)
     assert done.block == await block_of(store)
     assert done.block
     assert (done.block.value, done.block.is_untrusted) == (TEXT.replace("tea", "rum"), False)
     (version, _) = await store.read(lambda tx: history.page(tx, owned.chain.id))
-    assert (version.author, version.reason, version.approved_by) == (TUTOR, "She said so", "user-ada")
+    assert (version.author, version.reason, version.approved_by) == (TUTOR, "Because", "user-ada")
     assert (version.run_id, version.step_id, version.proposal_id, version.is_untrusted) == (
         "run-1",
         "step-1",

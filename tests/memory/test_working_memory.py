@@ -9,7 +9,7 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.memory.working_memory import EditReason, MemoryEdit, PassageDraft, WorkingMemory
+from ricordo.memory.working_memory import EditReason, PassageDraft, WorkingMemory
 from tests.seams import make
 
 AGENT = make.agent()
@@ -21,26 +21,6 @@ STATE = AgentState(AGENT, make.conversation(AGENT), (HUMAN, RULES, POLICY))
 
 def edits_of(memory: WorkingMemory) -> list[tuple[str, Block, Block | None]]:
     return [(edit.call_id, edit.base, edit.after) for edit in memory.edits]
-
-
-def test_a_later_call_of_the_step_sees_what_an_earlier_one_wrote() -> None:
-    memory = WorkingMemory(STATE)
-    assert memory.write("human", "Ada", "call-0") == "Ada"  # what is there already is no edit
-    memory.rename("human", "human", "call-0")
-    assert memory.write("human", "Ada L.", "call-1") == "Ada L."
-    assert memory.block("human").value == "Ada L."
-    assert memory.write("human", "Ada L.!", "call-2") == "Ada L.!"
-    assert memory.edits == [
-        MemoryEdit("call-1", HUMAN, replace(HUMAN, value="Ada L."), "text"),
-        MemoryEdit("call-2", HUMAN, replace(HUMAN, value="Ada L.!"), "text"),
-    ]
-    assert STATE.blocks[0].value == "Ada"
-    with pytest.raises(NotFound) as missing:
-        memory.write("plans", "x", "call-3")
-    assert str(missing.value) == "Block field plans does not exist (available sections = human, rules, policy)"
-    draft = PassageDraft("call-1", "passage-1", "Ada likes tea.", ("tea",))
-    memory.archive(draft)
-    assert memory.passages == [draft]
 
 
 def test_a_read_only_block_is_left_as_it_is() -> None:

@@ -146,16 +146,6 @@ def test_cut_arguments_stay_json_and_keep_their_short_values() -> None:
     assert "left out here" in values["lines"][0]
 
 
-def test_whole_exchanges_go_oldest_first_and_the_summary_stays() -> None:
-    summary = make.message(AGENT, "What was before.", "summary")
-    many = [message for n in range(60) for message in (asks((f"c{n}", "{}")), answers((f"c{n}", "result")))]
-    newest = make.message(AGENT, "Go on.")
-    sent = fitted([SYSTEM, summary, newest, *many], 200)
-    assert sent[:3] == [SYSTEM, summary, newest]
-    assert sent[3:] == many[-len(sent[3:]) :]
-    assert 2 <= len(sent[3:]) < len(many)
-
-
 def test_a_system_message_that_fills_the_window_is_an_error_that_says_what_to_do() -> None:
     system = make.message(AGENT, "x" * 40_000, "system")
     with pytest.raises(SystemPromptTooLong, match=r"takes about 10004 of the 9000 tokens.*Shorten") as caught:
