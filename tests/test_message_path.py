@@ -1,8 +1,7 @@
 """The path of a message stays short, and `docs/message-path.md` tells the truth about it.
 
 One real message with one tool call goes through the app (a blocking send over HTTP, with a model that calls `memory_insert`), and
-every function of ours that runs is noted with what it calls. The same definition counted on the code of 22 November 2026
-(commit d443e81, before the path was reworked) gives 56 functions in 19 files on the path, and 121 with the leaves.
+every function of ours that runs is noted with what it calls.
 
 A function is on the path if it
 
@@ -44,11 +43,8 @@ BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
 LEAST_LINES = 5
 MOST_FUNCTIONS, MOST_FILES, MOST_WITH_LEAVES = 30, 12, 100
 FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
-UNITS_OF_WORK = ("storage/engine/store.py", "storage/units.py")  # the second one on the code of before
-NOT_ON_IT = (
-    *("api/guard.py", "api/routing.py", "api/call.py", "api/models/", "api/wire/"),
-    *("llm/scripted.py", "tools/builtin/"),
-)
+UNITS_OF_WORK = "storage/engine/store.py"
+NOT_ON_IT = ("api/guard.py", "api/routing.py", "api/call.py", "api/models/", "llm/scripted.py", "tools/builtin/")
 MAKING_TASKS = {asyncio.create_task.__code__, asyncio.ensure_future.__code__}
 Place = tuple[str, str]
 """A file in the package, and the qualified name of a function in it."""
@@ -140,7 +136,7 @@ def _functions(file: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
 
 def _counts(place: Place) -> bool:
     file, name = place
-    is_there = file in UNITS_OF_WORK or (file.startswith(FOLDERS) and not file.startswith(NOT_ON_IT))
+    is_there = file == UNITS_OF_WORK or (file.startswith(FOLDERS) and not file.startswith(NOT_ON_IT))
     function = _functions(file).get(name) if is_there else None
     return function is not None and (function.end_lineno or 0) - function.lineno + 1 >= LEAST_LINES
 

@@ -17,7 +17,6 @@ def running_scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @pytest.fixture
 def scene(running_scene: Scene) -> Iterator[Scene]:
-    """A scene in which nothing was said yet."""
     running_scene.models.requests.clear()
     running_scene.models._answers.clear()
     running_scene.games.played.clear()

@@ -25,19 +25,16 @@ class Day:
         self.tutor = scene.agent("edit_memory_block", "propose_memory_edit", name="Tutor", user_id=self.user)
 
     def ask(self, method: str, path: str, **body: Any) -> Any:
-        """Ask for something in her memory."""
         sent = {"json": body} if body else {}
         answer = self.scene.http.request(method.upper(), f"/users/{self.user}/blocks/{path}", **sent)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def tells(self, words: str, *lines: Any) -> Wire:
-        """She tells the tutor something, and the model goes on with these lines."""
         self.scene.says(*lines)
         return self.scene.send(self.tutor, words)
 
     def proposes(self) -> tuple[Wire, Wire]:
-        """The tutor learns where she lives, and proposes it; returns its answer and the proposal."""
         answer = self.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
         (proposal,) = self.ask("get", "student/diffs")
         return answer, proposal

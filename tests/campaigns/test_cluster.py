@@ -33,7 +33,6 @@ DATABASES = ("postgresql",)
 
 @pytest.fixture
 async def other(store: PostgresStore, clock: ManualClock, tmp_path: Path) -> AsyncIterator[PostgresStore]:
-    """Another server's store on the same database."""
     opened = open_postgres(server().shared_database(), connections=4, clock=clock, backups=tmp_path)
     yield opened
     await opened.close()
@@ -54,7 +53,6 @@ async def there(here: Stage, other: PostgresStore, tmp_path: Path) -> AsyncItera
 
 
 async def answering(stage: Stage, agent: str, gate: Gate, line: str, otid: str) -> "asyncio.Task[Answer]":
-    """A turn whose model stands at the gate."""
     stage.lines.append(gate.line(line))
     task = asyncio.ensure_future(collect(await stage.begin(agent, "Are you there?", otids=[otid])))
     await gate.reached()
@@ -117,7 +115,6 @@ async def test_a_turn_that_begins_while_another_server_deletes_the_agent_ends_an
 
 
 async def leftovers(stage: Stage, agent: str) -> list[str]:
-    """The tables that still know the agent."""
     columns = {"messages": "agent_id", "runs": "agent_id", "steps": "agent_id", "search_buffer": "owner_id"}
     columns |= {"agents": "id", "conversations": "agent_id", "search_partitions": "owner_id"}
     found = [f"SELECT '{table}' FROM {table} WHERE {column} = '{agent}'" for table, column in columns.items()]  # noqa: S608

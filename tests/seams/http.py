@@ -22,13 +22,11 @@ def post(http: httpx2.Client, user: str, path: str, **body: Any) -> Any:
 
 
 def propose(http: httpx2.Client, user: str, label: str, old: str, new: str, **more: Any) -> str:
-    """Propose an edit; returns the proposal's id."""
     edit = {"old_string": old, "new_string": new, "reasoning": "She said so.", **more}
     return str(post(http, user, f"{label}/propose", **edit)["id"])
 
 
 def ok(answer: httpx2.Response) -> Any:
-    """The content of an answer that must be a good one."""
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -27,7 +27,6 @@ from tests.seams.stores import START
 
 
 def _new(kind: str, **fields: Any) -> dict[str, Any]:
-    """What every value has, and these fields."""
     return {
         "id": new_id(kind),
         "organization_id": LOCAL_ORGANIZATION,
@@ -37,7 +36,6 @@ def _new(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def agent(name: str = "Nina", **fields: Any) -> Agent:
-    """An agent with the scripted model."""
     usual = {"agent_type": "letta_v1_agent", "system": "You are a helpful companion.", "created_by": LOCAL_USER}
     return Agent(**_new("agent", name=name, model="scripted/model", **usual) | fields)
 
@@ -67,17 +65,14 @@ def message(of: Agent, text: str = "Hello.", role: Role = "user", **fields: Any)
 
 
 def call(of: Agent, name: str, arguments: str = "{}", *, call_id: str = "call-1", **fields: Any) -> Message:
-    """The assistant's message that asks for one tool call."""
     return message(of, role="assistant", **{"parts": (ToolCallPart(call_id, name, arguments),)} | fields)
 
 
 def result(of: Agent, name: str, content: str = "Done.", *, call_id: str = "call-1", **fields: Any) -> Message:
-    """The tool message that answers `call`."""
     return message(of, role="tool", **{"parts": (ToolReturnPart(call_id, name, "success", content),)} | fields)
 
 
 def chain(owner_kind: str = "block", owner_id: str = "", **fields: Any) -> Chain:
-    """A chain without versions."""
     given = {"id": new_id("chain"), "organization_id": LOCAL_ORGANIZATION, "owner_id": owner_id or new_id("block")}
     return Chain(**given | {"owner_kind": owner_kind} | fields)
 
@@ -88,12 +83,10 @@ def block(label: str = "human", value: str = "Her name is Ada.", **fields: Any) 
 
 
 def chain_for(one: Block) -> Chain:
-    """The chain of a loose block: its own."""
     return chain("block", one.id, id=one.chain_id, organization_id=one.organization_id)
 
 
 def tool(name: str = "roll_dice", **fields: Any) -> Tool:
-    """A tool without parameters."""
     description, parameters = f"Use {name}.", {"type": "object", "properties": {}, "required": []}
     schema = {"name": name, "description": description, "parameters": parameters}
     return Tool(**_new("tool", name=name, tool_type="custom", description=description, json_schema=schema) | fields)
@@ -104,7 +97,6 @@ def archive(name: str = "Notes", **fields: Any) -> Archive:
 
 
 def passage(of: Archive, text: str = "Tea grows in Darjeeling.", **fields: Any) -> Passage:
-    """A passage in the archive."""
     return Passage(**_new("passage", archive_id=of.id, text=text) | {"organization_id": of.organization_id} | fields)
 
 
@@ -116,7 +108,6 @@ def run(of: Agent, **fields: Any) -> Run:
 
 
 def step(of: Run, **fields: Any) -> Step:
-    """A finished step of the run."""
     given = {"id": new_id("step"), "run_id": of.id, "agent_id": of.agent_id, "conversation_id": of.conversation_id}
     model = {"model": "model", "model_handle": "scripted/model", "provider": "scripted"}
     times = {"organization_id": LOCAL_ORGANIZATION, "created_at": START, "started_at": START}
@@ -130,7 +121,6 @@ def change_metadata(by: str = "user-1", **fields: Any) -> ChangeMetadata:
 
 
 def edit_context(state: AgentState, **fields: Any) -> EditContext:
-    """The agent in one of its steps."""
     author = Actor("agent", state.agent.id, state.agent.name)
     return EditContext(**{"author": author, "run_id": "run-1", "step_id": "step-1"} | fields)
 
@@ -163,7 +153,6 @@ async def stored_agent(
 
 
 async def stored_blocks(store: Store, *new: Block) -> list[Block]:
-    """Store loose blocks, each in a chain of its own."""
     return await store.write(lambda tx: blocks.insert_all(tx, new, [chain_for(one) for one in new], change_metadata()))
 
 

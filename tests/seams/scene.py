@@ -100,7 +100,6 @@ class Scene:
     client: StrictLetta
 
     def says(self, *lines: str | Answer) -> None:
-        """What the model servers answer next."""
         self.models.push(*(completion(line) if isinstance(line, str) else line for line in lines))
 
     @property
@@ -128,7 +127,6 @@ class Scene:
         return dict(_ok(self.post(agent, *said, **body)).json())
 
     def stream(self, agent: str, *said: str | Wire, **body: Any) -> list[tuple[str | None, Any]]:
-        """The same as server-sent events."""
         return events_of(_ok(self.post(agent, *said, path="/stream", **body)).text)
 
     def change(self, agent: str, **body: Any) -> Wire:
@@ -198,7 +196,6 @@ def _ok(answer: httpx2.Response) -> httpx2.Response:
 
 
 def pending(answer: Wire) -> list[str]:
-    """The ids of the calls that wait."""
     request = next(one for one in answer["messages"] if one["message_type"] == "approval_request_message")
     return [call["tool_call_id"] for call in request["tool_calls"]]
 
@@ -243,7 +240,6 @@ def tools_of(body: Wire) -> list[str]:
 
 @contextmanager
 def open_scene(data_dir: Path, **settings: Any) -> Iterator[Scene]:
-    """A scene, torn down on leaving."""
     games, models, port = Games(), ModelServer(), free_port()
     root = f"http://127.0.0.1:{port}"
     providers = ProviderSettings.model_construct(

@@ -69,7 +69,6 @@ class PieceModel:
         return ModelInfo(PIECES, "scripted", "pieces", "openai")
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """The next answer, in pieces where the request asks for them."""
         chunks, reply = self.answers.popleft()
         for chunk in chunks if request.stream else ():
             yield chunk
@@ -86,7 +85,6 @@ class Gate:
         self._opened = asyncio.Event()
 
     async def __call__(self, _request: ModelRequest) -> Line:
-        """What the model says, once the gate is open."""
         self._asked.set()
         await self._opened.wait()
         return self._line
@@ -105,7 +103,6 @@ class CheckedAnswers:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and hold its answer back until it is whole, where it is JSON."""
         start: Message = {}
         body = b""
 
@@ -181,7 +178,6 @@ class ServerInThread:
         return runtime
 
     def says(self, *lines: Line) -> None:
-        """What the model says next, line by line."""
         self._lines.extend(lines)
 
     def answers_with(self, answer: Answer) -> None:
@@ -227,7 +223,6 @@ class ServerInThread:
         return {row.name: row.rows for row in self.read(lambda tx: tx.all(text(counts)))}
 
     def start(self) -> None:
-        """Serve; returns when the app is ready."""
         self._thread.start()
         assert self._ready.wait(LIMIT), "the server did not start in time"
         assert self._server.started, "the server could not start"

@@ -48,7 +48,6 @@ class Gate:
         self._reached, self._opened = asyncio.Event(), asyncio.Event()
 
     async def pass_through(self) -> None:
-        """Tell that somebody is here, and wait until the gate is open."""
         self._reached.set()
         await self._opened.wait()
 
@@ -212,7 +211,6 @@ def returns(answer: Answer) -> list[tuple[str, str]]:
 
 
 def roles(listed: Sequence[Message]) -> str:
-    """The roles of messages, as one text: `system user assistant`."""
     return " ".join(message.role for message in listed)
 
 
@@ -230,6 +228,5 @@ async def _gather(turn: LiveTurn) -> list[Event]:
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """The result, which must come within the limit."""
     async with asyncio.timeout(LIMIT):
         return await awaitable

@@ -78,7 +78,6 @@ def count_statements(store: SqlStore) -> Iterator[Counted]:
 
 
 def delete_documents(tx: Transaction, owner_id: str) -> None:
-    """Take out of the partition what its buffer says was deleted."""
     while deletion := next_deletion(tx, owner_id, 4096):
         for step in deletion.steps():
             assert deletion.run(tx, step)
@@ -189,7 +188,6 @@ class DyingStore:
 
 @contextmanager
 def killed_after(runtime: Runtime, writes: int) -> Iterator[None]:
-    """Let the server die after so many writes."""
     store, indexing = runtime.store, runtime.indexing
     runtime.store = DyingStore(store, writes)  # type: ignore[assignment]
     runtime.indexing = replace(indexing, store=runtime.store)

@@ -98,7 +98,6 @@ class _Campaign:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one server, on SQLite."""
         return len(self.servers) == 1
 
     @property
@@ -255,7 +254,6 @@ class _Campaign:
         return self.said[-1]
 
     async def _attempt(self, one: Said, plan: str) -> Outcome:
-        """Send the message to some server, and take note of what comes back."""
         how = {"streaming": True, "stream_tokens": self.luck.random() < 0.5} if self.luck.random() < 0.5 else {}
         await self.up.wait()
         outcome: Outcome = "broken"

@@ -70,7 +70,6 @@ def new_place(folder: Path) -> Iterator[DoltAddress]:
 
 @contextmanager
 def at(place: DoltAddress) -> Iterator[Engine]:
-    """The owner at her database, on `main`."""
     with closing(open_engine(place)) as engine:
         engine.call("dolt_checkout", "main")
         yield engine

@@ -111,7 +111,6 @@ class Subject:
 
 
 async def make_subject(runtime: Runtime, luck: random.Random) -> Subject:
-    """Make an agent of a random type, with a random provider, window, way to sum up, and rules."""
     kind = luck.choice(TYPES)
     provider = luck.choice(("openai", "openai", "anthropic"))
     window = luck.choice((SMALL, LARGE))
@@ -181,7 +180,6 @@ async def waiting_of(runtime: Runtime, agent_id: str) -> Message | None:
 
 
 def whole_history(tx: Transaction, agent_id: str) -> list[Message]:
-    """Every message of the agent, oldest first."""
     rows: list[Message] = []
     while page := messages.page(
         tx, Scope(), Page(limit=1000, order="asc", after=rows[-1].id if rows else None), agent_id=agent_id

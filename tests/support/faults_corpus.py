@@ -61,14 +61,12 @@ class Broken:
         )
 
     def run(self, **fields: Any) -> Run:
-        """A run in the thread, stored; open unless the fields say otherwise."""
         now = self.tx.clock.now()
         run = make.run(self.agent, conversation_id=self.thread.id, created_at=now, lease_expires_at=now, **fields)
         runs.open_run(self.tx, run)
         return run
 
     def stranger(self) -> Message:
-        """A message of another thread of the same agent."""
         other = replace(self.thread, id=new_id("conv"), is_default=False, window=(), message_count=2)
         conversations.insert_one(self.tx, other)
         system = self.put("system", TextPart("Another prompt."), conversation_id=other.id)
@@ -94,7 +92,6 @@ def _rows(*rows: tuple[Any, ...]) -> Kind:
 
 
 def _shown(choose: Callable[[list[Any]], list[Any]]) -> Kind:
-    """Another list of ids as the window."""
     return lambda it: it.show(choose(it.ids))
 
 

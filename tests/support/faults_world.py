@@ -61,7 +61,6 @@ class Life:
         self.at = self.happens = None
 
     def suspended(self) -> None:
-        """One of the tasks waits now."""
         self.count += 1
         if self.count == self.at and self.happens is not None:
             happens, self.happens = self.happens, None
@@ -208,7 +207,6 @@ class World:
         await self.store.close()
 
     async def restart(self) -> None:
-        """Bury what was killed, and open the database anew."""
         self.restarts += 1
         await self.close()
         await self.open()
@@ -226,7 +224,6 @@ class World:
         self._others.append(asyncio.Task(asyncio.to_thread(self._close_expired), loop=loop))
 
     async def others(self) -> None:
-        """Wait until other servers have done what they were at."""
         await asyncio.gather(*self._others)
         self._others.clear()
 

@@ -72,7 +72,6 @@ class JsonServer:
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Back to an empty service that answers."""
         self.seen.clear()
         self.forget_faults()
 
@@ -82,28 +81,23 @@ class JsonServer:
         self._silent.clear()
 
     def fails(self, status: int, times: int = 1, words: str = "no", **headers: str) -> None:
-        """Answer the next requests with this status."""
         body = orjson.dumps(self.said_no(status, words))
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self._faults += [Fault(status, body, {"content-type": "application/json"} | named)] * times
 
     def lies(self, status: int, body: bytes, content_type: str, times: int = 1) -> None:
-        """Answer the next requests with what the service never says."""
         self._faults += [Fault(status, body, {"content-type": content_type})] * times
 
     def falls_silent(self) -> None:
-        """Take requests and never answer them."""
         self._silent.set()
 
     def close(self) -> None:
-        """Stop."""
         self._server.should_exit = True
         self._server.force_exit = True
         self._thread.join(10)
         self._socket.close()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request of ASGI."""
         content = b""
         more = True
         while more:

@@ -78,7 +78,6 @@ def vector_of(text: str) -> list[float]:
 
 
 def tool_call(name: str, arguments: Any, call_id: str | None = "call_1", **more: Any) -> dict[str, Any]:
-    """A call as it stands in a chat completion."""
     found = {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
     return found | ({"id": call_id} if call_id else {})
 
@@ -102,7 +101,6 @@ def event(value: Any, name: str | None = None) -> bytes:
 
 
 def claude(*blocks: dict[str, Any], stop: str = "end_turn", **usage: int) -> Answer:
-    """A whole message of Anthropic's."""
     return Answer(_claude_message(list(blocks), stop, {"input_tokens": 20, "output_tokens": 5} | usage))
 
 
@@ -177,13 +175,11 @@ class ModelServer:
         self._answers.extend(answers)
 
     async def start(self, port: int = 0) -> None:
-        """Listen on loopback; port 0 takes a free one."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop listening and drop all connections."""
         assert self._server is not None
         self._server.close()
         for task in self._tasks:
@@ -301,7 +297,6 @@ _MODELS = _put_together(
 
 
 def say_ok(seen: Seen) -> Answer:
-    """The answer of a server without a script."""
     if seen.method == "GET":
         return _MODELS
     if seen.path.endswith("/embeddings"):

@@ -233,7 +233,6 @@ _server: Server | None = None
 
 
 def server() -> Server:
-    """This process's server, started at its first use."""
     global _server  # noqa: PLW0603 - one a process, like the process's own standard streams
     if _server is None:
         _server = Server()
@@ -241,7 +240,6 @@ def server() -> Server:
 
 
 def stop_server() -> None:
-    """End this process's server, where one was started."""
     global _server  # noqa: PLW0603
     if _server is not None:
         _server.stop()

@@ -49,7 +49,6 @@ class Helper:
             )
 
     def close(self) -> None:
-        """End it, and every command that still runs."""
         self._process.communicate()
         self._folder.cleanup()
 

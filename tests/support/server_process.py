@@ -36,7 +36,6 @@ class ServerProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the server and wait until it answers."""
         began = time.monotonic()
         arguments = ["serve", "--port", str(self._port), "--data-dir", str(self.database.parent)]
         with Path(os.devnull).open() as nothing, self.log.open("a") as log:
@@ -69,7 +68,6 @@ class MadeServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start, and return once it answers."""
         # A session of its own, so that a kill reaches the server and not only make.
         self._process = subprocess.Popen(
             ["make", "run"], cwd=ROOT, env=self._environment, stdout=subprocess.DEVNULL, start_new_session=True
@@ -77,7 +75,6 @@ class MadeServer:
         wait_until_up(self.url, lambda: f"code {self._process and self._process.poll()}")
 
     def end(self, how: signal.Signals) -> None:
-        """Send a signal to it, and wait until it has ended."""
         if self._process is not None:
             os.killpg(self._process.pid, how)
             self._process.wait(LIMIT)

@@ -62,7 +62,6 @@ class SyncedMemory:
         return (await self.texts()).get(label)
 
     async def versions(self) -> list[BlockVersion]:
-        """The versions, the oldest first."""
         found: list[BlockVersion] = await self.do(lambda tx, owned: history.page(tx, owned.chain.id, limit=10_000))
         return found[::-1]
 
