@@ -143,7 +143,7 @@ def _child_arguments(rule: ToolRule, children: frozenset[str]) -> dict[str, dict
     filled: dict[str, dict[str, Any]] = {}
     for node in rule.options.get("child_arg_nodes") or ():
         name = node.get("name") if isinstance(node, Mapping) else None
-        if name not in children:
+        if not _is_name(name) or name not in children:
             raise _fault(rule, f"child_arg_nodes names {name}, which is not among its children")
         for key, value in _arguments(rule, node.get("args")).items():
             if key in filled.setdefault(name, {}) and filled[name][key] != value:

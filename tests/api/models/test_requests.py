@@ -153,6 +153,7 @@ IMPOSSIBLE_RULES: list[tuple[dict[str, Any], str]] = [
     ({"type": "max_count_per_step", "tool_name": "a", "max_count_limit": -1}, "max_count_limit"),
     ({"type": "run_first", "tool_name": "a", "args": [1]}, "args"),
     ({"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "c"}]}, "not among its children"),
+    ({"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": ["b"]}]}, "not among its children"),
 ]
 
 
