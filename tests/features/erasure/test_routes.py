@@ -76,7 +76,7 @@ class World:
 
     def flush(self, agent_id: str) -> None:
         runtime = self.server.runtime
-        job = Job(FLUSH, LOCAL_ORGANIZATION, {"kind": "messages", "owner_id": agent_id}, agent_id)
+        job = Job(FLUSH, LOCAL_ORGANIZATION, {"owner_id": agent_id}, agent_id)
         self.server.run(runtime.indexing.flush(job, lambda _done, _total: None))
 
     def forget(self, name: str, **query: Any) -> Any:
