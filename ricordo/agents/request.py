@@ -39,21 +39,17 @@ class NewMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """One answer to all calls that wait, as older clients give it; `request_id` is the message that asked."""
-
-    approves: bool
-    reason: str | None = None
-    request_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Approval:
-    """The answer to calls that wait: ApprovalParts, ToolReturnParts of the client's own tools, or one decision about all."""
+    """The answer to calls that wait: ApprovalParts, and ToolReturnParts of the client's own tools.
+
+    Older clients decide about all calls at once, by `approves` and `reason`; `request_id` is the message that asked.
+    """
 
     parts: tuple[Part, ...] = ()
-    decision: Decision | None = None
     otid: str | None = None
+    approves: bool | None = None
+    reason: str | None = None
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,14 +119,14 @@ def waiting_in(window: Sequence[Message]) -> Message | None:
 
 def answered(window: Sequence[Message], approval: Approval) -> Answered:
     """The request that waits, with this answer to it; raises Invalid where nothing waits or the answer does not fit it."""
-    request, decision, parts = waiting_in(window), approval.decision, approval.parts
+    request, parts = waiting_in(window), approval.parts
     if request is None:
         raise Invalid(NOTHING_WAITS)
     gated = {call.call_id: call for call in request.tool_calls if call.is_gated}
-    if decision:
-        if decision.request_id not in (None, "", request.id):
-            raise Invalid(f"Invalid approval request ID. Expected '{request.id}' but received '{decision.request_id}'.")
-        parts = tuple(ApprovalPart(id, decision.approves, decision.reason) for id in gated)
+    if approval.approves is not None:
+        if approval.request_id not in (None, "", request.id):
+            raise Invalid(f"Invalid approval request ID. Expected '{request.id}' but received '{approval.request_id}'.")
+        parts = tuple(ApprovalPart(id, approval.approves, approval.reason) for id in gated)
     ids = [part.call_id for part in parts if isinstance(part, ApprovalPart | ToolReturnPart)]
     if sorted(ids) != sorted(gated):
         raise Invalid(f"Invalid tool call IDs. Expected '{list(gated)}', but received '{ids}'.")

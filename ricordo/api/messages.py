@@ -12,7 +12,7 @@ from fastapi import Body, Query, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
-from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
+from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer
 from ricordo.api.errors import model_failure
@@ -219,7 +219,7 @@ def _approval(body: ApprovalDecisionRequest) -> Approval:
         return Approval(tuple(_decision(item) for item in body.approvals), otid=body.otid)
     if body.approve is None:
         raise Invalid("An approval needs approvals, one for each call that waits, or approve for all of them.")
-    return Approval(decision=Decision(body.approve, body.reason, body.approval_request_id), otid=body.otid)
+    return Approval((), body.otid, body.approve, body.reason, body.approval_request_id)
 
 
 def _decision(item: CallDecisionRequest) -> Part:

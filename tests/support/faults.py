@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ricordo.agents.lifecycle import cancel_runs
-from ricordo.agents.request import Approval, Decision, NewMessage, TurnRequest
+from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.run_end import close_expired
 from ricordo.agents.turn import run_turn
 from ricordo.domain.event import Compacted, Failed, StepSaved
@@ -296,7 +296,7 @@ class _Campaign:
             return None
         gated = [call for call in waiting.tool_calls if call.is_gated]
         if self.luck.random() < 0.2 and all(call.name != THEIRS.name for call in gated):
-            decided = Approval(decision=Decision(self.luck.random() < 0.5, "Because.", waiting.id))
+            decided = Approval(approves=self.luck.random() < 0.5, reason="Because.", request_id=waiting.id)
             return self._request(subject, approval=decided)
         parts: list[Part] = []
         for call in gated:
