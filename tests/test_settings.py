@@ -177,10 +177,8 @@ def test_services_are_set_by_their_usual_variables(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("QDRANT_PATH", "~/vectors")
     monkeypatch.setenv("RICORDO_VECTOR_PREFIX", "school")
     providers, vectors = load_settings()[1], load_vector_settings()
-    assert providers.anthropic_api_key
     assert providers.anthropic_api_key.get_secret_value() == "from-file"
     assert providers.openai_base_url == "http://localhost:1/v1"
-    assert providers.gemini_api_key
     assert providers.gemini_api_key.get_secret_value() == "from-environment"
     assert (vectors.turbopuffer_region, vectors.qdrant_path) == ("aws-us-east-1", Path.home() / "vectors")
     assert (vectors.pinecone_index_host, vectors.namespace_prefix) == ("my-index-1.svc.region.pinecone.io", "school")

@@ -54,7 +54,6 @@ async def test_what_was_summed_up_in_a_turn_stays_out_of_the_window_when_that_tu
     await stage.say(agent, "Begin.")
     thread, history = await stage.thread(agent), await stage.history(agent)
     gone = {id for one in history for part in one.parts if hasattr(part, "evicted") for id in part.evicted}
-    assert gone
     assert gone.isdisjoint(thread.window)
     assert thread.message_count == len(history)
     stage.lines.clear()

@@ -102,7 +102,6 @@ async def test_an_agent_that_is_deleted_while_it_begins_fails_quietly(
 
     answer = await soon(collect(turn))
 
-    assert answer.failure is not None
     assert (answer.run.status, answer.failure.message) == ("failed", "The agent was deleted while it answered.")
     assert not [record for record in caplog.records if record.exc_info]
 

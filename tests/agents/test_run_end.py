@@ -68,7 +68,6 @@ async def test_a_closed_run_is_ended_and_what_was_said_is_in_the_window(
     run = await open_run(stage, agent, said("One."), said("Two."))
     error = ERROR if reason == "error" else None
     ended = await stage.store.write(lambda tx: close_run(tx, run, reason, error))
-    assert ended
     assert (ended.status, ended.stop_reason, ended.error) == (status, reason, error)
     assert ended.ended_at
     assert await stage.runs(agent) == [ended]
@@ -104,7 +103,6 @@ async def test_a_run_is_closed_once_and_keeps_what_was_saved_since_it_was_read(s
     run = await open_run(stage, agent, said(), asked("a"))
     await stage.store.write(lambda tx: runs.save(tx, replace(run, step_count=3)))
     first = await stage.store.write(lambda tx: close_run(tx, run, "cancelled"))
-    assert first
     assert first.step_count == 3
     assert await stage.store.write(lambda tx: close_run(tx, run, "error", ERROR)) is None
     assert await stage.runs(agent) == [first]

@@ -63,7 +63,6 @@ async def test_a_lease_of_another_process_is_respected_until_it_expires(
     assert text_of(await stage.say(agent, "Are you there?")) == "Here I am."
     healed, answered = await stage.runs(agent)
     assert (healed.id, healed.status, healed.stop_reason) == (held, "failed", "error")
-    assert healed.error
     assert healed.error["type"] == "interrupted"
     assert answered.status == "completed"
     sent = stage.model.requests[-1].messages
@@ -94,7 +93,6 @@ async def test_a_repeat_gets_the_stored_failure_too_and_a_body_is_known_for_ten_
     stage.lines += [ModelError("llm_rate_limit", "Too fast."), "One.", "Two.", "Three."]
     failed, again = [await stage.say(agent, otids=["a"]) for _ in range(2)]
     assert failed.failure
-    assert again.failure
     assert (again.run, again.failure.kind) == (failed.run, "llm_rate_limit")
     first = await stage.say(agent, "Hi.", body_hash="abc")
     clock.advance(REPEAT_WINDOW / SECOND - 10)

@@ -74,7 +74,6 @@ def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(clien
     made = client.agents.create()
 
     assert (made.model, made.embedding) == ("ricordo/librarian", "ricordo/wordllama-256")
-    assert made.embedding_config is not None
     assert (made.embedding_config.handle, made.embedding_config.embedding_dim) == (made.embedding, 256)
     assert made.name.startswith("agent-")
     assert made.system.startswith("<base_instructions>")

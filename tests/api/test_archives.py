@@ -21,7 +21,6 @@ def test_an_archive_is_made_changed_and_deleted(client: StrictLetta, http: httpx
     assert is_id(made.id, "archive")
     assert (made.name, made.description, made.metadata) == ("Recipes", "Of tea", {})
     assert (made.vector_db_provider, made.created_by_id) == ("native", LOCAL_USER)
-    assert made.embedding_config is not None
     assert made.embedding == made.embedding_config.handle == "ricordo/wordllama-256"
     assert client.archives.retrieve(made.id).to_dict() == made.to_dict()
     changed = client.archives.update(made.id, name="Drinks")

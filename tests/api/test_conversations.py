@@ -61,7 +61,6 @@ def test_a_thread_is_made_read_changed_and_deleted(client: StrictLetta, http: ht
     assert is_id(made.id, "conv")
     assert (made.agent_id, made.summary, made.description) == (agent.id, "Tea", "About tea")
     assert (made.model, made.context_window_limit, made.archived, made.archived_at) == (*SMALL, False, None)
-    assert made.api_model_settings is not None
     assert made.api_model_settings.model_dump(exclude_unset=True) == sent
     assert made.last_message_at is None
     assert len(made.in_context_message_ids or []) == 1
@@ -78,7 +77,6 @@ def test_a_thread_is_made_read_changed_and_deleted(client: StrictLetta, http: ht
     assert not client.conversations.update(made.id, archived=False).archived
     # Settings without a model are tagged by the agent's model.
     own = client.conversations.create(agent_id=agent.id, model_settings={"provider_type": "openai", "temperature": 0.5})
-    assert own.api_model_settings is not None
     assert own.api_model_settings.model_dump(exclude_unset=True) == {"provider_type": "openai", "temperature": 0.5}
     wire = http.get(f"/v1/conversations/{own.id}").json()
     assert (wire["model"], wire["context_window_limit"], wire["user_id"]) == (None, None, None)

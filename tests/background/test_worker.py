@@ -205,7 +205,6 @@ async def test_what_a_dead_server_ran_runs_again_if_it_may(
         ended = await until(store, job)
     assert (ended.status, ended.attempts) == (status, most)
     if status == "failed":
-        assert ended.error
         assert ended.error["type"] == "Interrupted"
 
 

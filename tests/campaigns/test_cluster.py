@@ -92,7 +92,6 @@ async def test_an_agent_that_another_server_deletes_takes_its_running_turn_along
     await delete_agent(there.runtime, Scope(), agent)
     gate.open()
     ended = await soon(first)
-    assert ended.failure
     assert "deleted" in ended.failure.message
     assert await leftovers(here, agent) == []
 

@@ -73,7 +73,6 @@ class Shell:
             env=environment(self.data, **variables),
         )
         try:
-            assert process.stdout
             said = process.stdout.readline()
             found = re.search(r"http://\S+", said)
             assert found, f"{said}{process.stderr.read() if process.stderr else ''}"

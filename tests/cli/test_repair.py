@@ -46,7 +46,6 @@ async def talked(store: Store) -> AgentState:
 async def break_it(store: Store, state: AgentState, kind: str) -> None:
     def work(tx: Transaction) -> None:
         thread = conversations.get(tx, state.conversation.id)
-        assert thread
         KINDS[kind](Broken(tx, state.agent, thread, messages.by_ids(tx, thread.window)))
 
     await store.write(work)

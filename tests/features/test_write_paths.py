@@ -91,7 +91,6 @@ def require_version(server: ServerInThread, block_id: str, by: str, count: int) 
     def check(tx: Transaction) -> None:
         block = blocks.get(tx, Scope(), block_id)
         chain = versions.lock(tx, block.chain_id)
-        assert chain is not None
         assert chain.files[block.label][0] == blob_id(block.value)
         assert (chain.versions, chain.head) == (count, block.head)
         assert history.page(tx, chain.id, limit=1)[0].author.kind == by

@@ -82,7 +82,6 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     done = await approve(store, proposal)
     assert isinstance(done, Approved)
     assert done.block == await block_of(store)
-    assert done.block
     assert (done.block.value, done.block.is_untrusted) == (TEXT.replace("tea", "rum"), False)
     (version, _) = await store.read(lambda tx: history.page(tx, owned.chain.id))
     assert (version.author, version.reason, version.approved_by) == (TUTOR, "Because", "user-ada")
@@ -159,7 +158,6 @@ async def test_what_was_proposed_for_a_block_that_is_gone_waits_for_a_text_and_m
     assert (stuck.ours, "deleted" in (stuck.proposal.note or "")) == (None, True)
     done = await approve(store, proposal, body="Anew")
     assert isinstance(done, Approved)
-    assert done.block
     assert (done.block.id, done.block.title, done.block.policy, done.block.value) == (
         block.id,
         "You",
@@ -404,7 +402,6 @@ async def test_a_block_that_is_overtaken_while_its_run_is_undone_leaves_no_versi
     except Overtaken:
         assert await count_of_versions(store) == count
     block = await block_of(store)
-    assert block is not None
     assert (block.value == TEXT) == (await count_of_versions(store) == count + 1)
 
 

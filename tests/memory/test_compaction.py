@@ -151,7 +151,6 @@ def test_there_is_progress_wherever_there_can_be(
 def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_message() -> None:
     window = [SYSTEM, *talk(10)]
     found = cut_at(window, "sliding_window", share=0.3)
-    assert found is not None
     assert found.kept[1].role == "assistant"
     share = transcript_tokens(found.evicted) / transcript_tokens(window[1:])
     assert 0.2 <= share <= 0.3
@@ -168,7 +167,6 @@ def test_all_leaves_nothing_but_the_system_message_and_this_turn() -> None:
 def test_an_earlier_summary_leaves_with_what_it_is_folded_into_and_never_alone() -> None:
     window = [SYSTEM, SUMMARY, *talk(6)]
     found = cut_at(window, "sliding_window")
-    assert found is not None
     assert found.evicted[0] is SUMMARY
     assert cut_at([SYSTEM, SUMMARY, said(9_500)], "sliding_window", keep_from=2) is None
     assert cut_at([SYSTEM, SUMMARY], "all") is None
@@ -182,7 +180,6 @@ def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_
     steps = [exchange(1_500) for _ in range(8)]
     window = [SYSTEM, SUMMARY, question, *(message for step in steps for message in step)]
     found = cut_at(window, mode, keep_from=2)
-    assert found is not None
     assert found.kept[:2] == (SYSTEM, question)
     assert found.evicted[0] is SUMMARY
     assert found.kept[-2:] == tuple(steps[-1])
@@ -208,7 +205,6 @@ def test_a_large_system_message_does_not_make_all_of_the_conversation_leave() ->
     system = make.message(AGENT, "s" * 4 * 5_000, "system")
     window = [system, *talk(20)]
     found = cut_at(window, "sliding_window", overhead=1_000)
-    assert found is not None
     assert len(found.kept) >= 10
 
 
@@ -222,7 +218,6 @@ def test_after_a_refusal_the_same_transcript_counts_as_too_long() -> None:
     window = [SYSTEM, *talk(20)]
     refused = transcript_tokens(window)
     found = cut_at(window, "sliding_window", percent=percent_after_refusal(refused, 10_000, 100))
-    assert found is not None
     assert transcript_tokens(found.kept) < refused * 0.56
 
 

@@ -72,7 +72,6 @@ async def test_an_agent_without_blocks_gets_a_chain_with_its_first(store: Sqlite
     first, second = state.blocks
     assert first.chain_id == second.chain_id
     chain = await store.read(lambda tx: versions.of_owner(tx, SCOPE, "agent", state.agent.id))
-    assert chain is not None
     assert chain.id == first.chain_id
 
 

@@ -149,7 +149,6 @@ class Both:
             assert (done.base, done.ours, done.theirs) == (one.base, now, one.text)
             return
         assert isinstance(done, Approved)
-        assert done.block
         assert done.block.value == expected
         self.model.waiting.remove(one)
         self.model.change({**self.model.tree, one.label: expected}, AGENTS[one.author])

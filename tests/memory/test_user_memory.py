@@ -63,7 +63,6 @@ async def test_of_two_puts_at_once_from_one_version_both_stay_or_one_is_refused(
         put(store, "human", "A\nb\nc\nd", expected=expected), put(store, "human", "a\nb\nc\nD", expected=expected)
     )
     block = await found(store, "human")
-    assert block
     assert block.value == "A\nb\nc\nD"
     results = await asyncio.gather(
         *(put(store, "human", f"{word}\nb\nc\nd", expected=(block.head or b"").hex()) for word in ("x", "y")),
@@ -80,7 +79,6 @@ async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another
     await do(store, user_memory.rename, "human", "profile", ADA)
     again = await do(store, user_memory.restore, "human", first, ADA)
     profile = await found(store, "profile")
-    assert profile
     assert (profile.id, again.id != block.id, again.value, again.title) == (block.id, True, "one", "You")
 
 
@@ -129,7 +127,6 @@ async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_sett
     with pytest.raises(Forbidden):
         await do(store, user_memory.change_settings, "human", {"policy": "direct"}, TUTOR)
     block = await found(store, "human")
-    assert block
     assert (block.value, block.policy) == ("y", "guarded")
 
 

@@ -104,7 +104,6 @@ def close(name: str) -> re.Pattern[str]:
 def read_until(text: str, place: int, name: str) -> tuple[str, int]:
     """The text up to the first closing tag, which must be the exact one on a line of its own, and the place after it."""
     found = close(name).search(text, place)
-    assert found is not None
     assert found.group() == f"</{name}>"
     assert text[found.start() - 1] == text[found.end()] == "\n"
     return text[place : found.start() - 1] if found.start() > place else "", found.end() + 1
@@ -125,7 +124,6 @@ def read_blocks(text: str, numbered: bool) -> list[Seen]:
         description, place = read_until(text, place, "description")
         sizes = re.compile(r"<metadata>\n(?:- read_only=true\n)?- chars_current=\d+\n- chars_limit=\d+\n</metadata>\n")
         found = sizes.match(text, place)
-        assert found is not None
         place = found.end()
         if numbered:
             warning = golden("line_numbered")

@@ -180,7 +180,6 @@ class ModelServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        assert self._server is not None
         self._server.close()
         for task in self._tasks:
             task.cancel()

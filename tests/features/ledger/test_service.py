@@ -47,7 +47,6 @@ def test_without_a_file_there_are_no_prices_and_with_one_they_are_read_exactly(t
     assert read_prices(tmp_path) is None
     (tmp_path / FILE).write_text(GOOD)
     prices = read_prices(tmp_path)
-    assert prices is not None
     assert prices.currency == "USD"
     own, group = Price(Decimal(2), Decimal("8.00"), Decimal("0.50")), Price(Decimal("0.1"), Decimal("0.2"))
     every = Price(Decimal(3), Decimal(1), cache_write=Decimal("0.3"))
@@ -99,6 +98,5 @@ def test_lines_hold_all_models_of_a_key_and_say_what_has_no_price() -> None:
     assert [line.cost and line.cost.total for line in lines] == [1, None]
     everything = total(lines)
     assert (everything.usage.total_tokens, everything.unpriced_tokens) == (1_000_009, 9)
-    assert everything.cost is not None
     assert everything.cost.total == 1
     assert settle(entries[2:], None) == [LedgerLine("y", Usage(1, 1), None, 2)]

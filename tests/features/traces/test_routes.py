@@ -31,7 +31,6 @@ def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(api: Api, ag
 
     trace = api.client.steps.trace.retrieve(step_id)
 
-    assert trace is not None
     assert (trace.step_id, trace.run_id, trace.agent_id) == (step_id, said.run_id, agent.id)
     assert trace.id == step_id.replace("step-", "provider_trace-")
     assert (trace.org_id, trace.call_type) == (LOCAL_ORGANIZATION, "agent_step")

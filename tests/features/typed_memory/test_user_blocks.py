@@ -66,7 +66,6 @@ def test_a_block_with_a_schema_is_edited_as_markdown_and_as_toml(ada: UserBlockM
     (tmp_path / FOLDER / "student.toml").write_text(SCHEMA)
     ada.update_block("student", "## Name\nAda\n\n## Strengths\n- Proofs", schema_ref="student")
     toml = ada.get_block_toml("student")
-    assert toml is not None
     assert 'name = "Ada"' in toml
     ada.update_block_from_toml("student", toml.replace('"Ada"', '"Ada Lovelace"'))
     markdown = ada.get_block_markdown("student")
