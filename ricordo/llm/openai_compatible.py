@@ -1,7 +1,7 @@
 """The thin adapter for every server that speaks OpenAI's chat completions. No vendor's SDK: a call costs well under 1 ms of CPU."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
@@ -40,17 +40,15 @@ class OpenAICompatibleModel:
         policy: CallPolicy,
         *,
         api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
         api_version: str | None = None,
     ) -> None:
-        base_url = (info.endpoint or "").rstrip("/")
         self.info = info
         """Which model this is."""
         self._connections = connections
         self._policy = policy
         self._url = httpx2.URL(call_url(info, "chat/completions", api_version))
-        self._dialect = dialect_of(info.endpoint_type, base_url, info.name, info.provider)
-        self._headers = call_headers(info.endpoint_type, api_key) | dict(headers or {})
+        self._dialect = dialect_of(info.endpoint_type, info.endpoint or "", info.name, info.provider)
+        self._headers = call_headers(info.endpoint_type, api_key)
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""

@@ -25,7 +25,6 @@ PARAMETERS = {
     "archival_memory_insert": "content tags",
     "archival_memory_search": "query tags tag_match_mode top_k start_datetime end_datetime",
     "conversation_search": "query roles limit start_date end_date",
-    "send_message": "message",
 }
 NATIVE = ("conversation_search", "memory_insert", "memory_replace", "archival_memory_insert", "archival_memory_search")
 
@@ -42,8 +41,6 @@ class Talk:
 
     tools: tuple[str, ...] = NATIVE
     blocks: dict[str, str] = field(default_factory=lambda: {"persona": "I keep the shelves.", "human": ""})
-    limits: dict[str, int] = field(default_factory=dict)
-    read_only: frozenset[str] = frozenset()
     broken: dict[str, str] = field(default_factory=dict)
     archive: list[tuple[str, str, list[str]]] = field(default_factory=list)
     history: list[Message] = field(default_factory=list)
@@ -56,10 +53,9 @@ class Talk:
     calls: list[ToolCallPart] = field(default_factory=list)
     rounds: int = 0
 
-    async def says(self, *texts: str) -> str:
+    async def says(self, text: str) -> str:
         self.calls, self.rounds = [], 0
-        for text in texts:
-            self._add("user", TextPart(text))
+        self._add("user", TextPart(text))
         for _ in range(6):
             reply = await whole_reply(Librarian(), self.request())
             self._add("assistant", *reply.parts)
@@ -69,9 +65,6 @@ class Talk:
                 return "".join(part.text for part in reply.parts if isinstance(part, TextPart))
             assert reply.finish == "tool_calls"
             self.calls += calls
-            if calls[0].name == "send_message":
-                self._add("tool", self._result(calls[0], "OK", "Sent message successfully."))
-                return str(json.loads(calls[0].arguments)["message"])
             self.rounds += 1
             self._add("tool", *(self._run(call) for call in calls))
         raise AssertionError("The librarian never spoke.")
@@ -86,10 +79,10 @@ class Talk:
             settings=self.settings,
         )
 
-    def next_day(self, *, new_window: bool = True) -> "Talk":
+    def next_day(self) -> "Talk":
+        """The same agent a day later, in a new conversation."""
         self.now += DAY
-        if new_window:
-            self.window = []
+        self.window = []
         return self
 
     @property
@@ -109,9 +102,7 @@ class Talk:
 
     def _system(self) -> str:
         blocks = tuple(
-            Block(
-                f"block-{n}", "org", "chain", label, value, "", self.limits.get(label, 20_000), label in self.read_only
-            )
+            Block(f"block-{n}", "org", "chain", label, value, "", 20_000)
             for n, (label, value) in enumerate(self.blocks.items())
         )
         memory = render_memory(MemorySection("letta_v1_agent", "ricordo", blocks))
@@ -134,21 +125,14 @@ class Talk:
 
     def _memory_insert(self, label: str, new_string: str, insert_line: int = -1) -> str:
         assert insert_line == -1
-        lines = [line for line in (self.blocks[label], new_string) if line]
-        return self._write(label, "\n".join(lines))
+        self.blocks[label] = "\n".join(filter(None, (self.blocks[label], new_string)))
+        return self.blocks[label]
 
     def _memory_replace(self, label: str, old_string: str, new_string: str) -> str:
         if self.blocks[label].count(old_string) != 1:
             raise ValueError(f"No replacement was performed, old_string `{old_string}` did not appear verbatim.")
-        return self._write(label, self.blocks[label].replace(old_string, new_string))
-
-    def _write(self, label: str, value: str) -> str:
-        if label in self.read_only:
-            raise ValueError("Error This block is read-only and cannot be edited.")
-        if len(value) > self.limits.get(label, 20_000):
-            raise ValueError("The block's limit is exceeded.")
-        self.blocks[label] = value
-        return value
+        self.blocks[label] = self.blocks[label].replace(old_string, new_string)
+        return self.blocks[label]
 
     def _archival_memory_insert(self, content: str, tags: list[str]) -> str:
         self.archive.append((iso(self.now), content, tags))
@@ -160,13 +144,7 @@ class Talk:
 
     def _conversation_search(self, query: str, roles: list[str], limit: int = 5) -> Any:
         rows = [
-            {
-                "timestamp": iso(message.created_at),
-                "time_ago": "a while ago",
-                "role": message.role,
-                "relevance": {"search_mode": "fts", "fts_rank": 1},
-                "content": message.text,
-            }
+            {"timestamp": iso(message.created_at), "role": message.role, "content": message.text}
             for message in reversed(self.history)
             if message.role in roles and message.text and matches(query, message.text)
         ][:limit]
