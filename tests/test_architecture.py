@@ -68,7 +68,7 @@ class Module:
 
     @cached_property
     def name(self) -> str:
-        return _module_name(self.path)
+        return f"ricordo.{self.path.removesuffix('.py').removesuffix('__init__').replace('/', '.')}".strip(".")
 
     @property
     def part(self) -> str:
@@ -118,13 +118,9 @@ class Module:
         return ".".join([*parts[: -node.level], *([node.module] if node.module else [])])
 
 
-def _module_name(path: str) -> str:
-    return f"ricordo.{path.removesuffix('.py').removesuffix('__init__').replace('/', '.')}".strip(".")
-
-
 def modules_of(sources: dict[str, str]) -> list[Module]:
     """Modules that know each other's names, from sources by path."""
-    names = frozenset(_module_name(path) for path in sources)
+    names = frozenset(Module(path, "").name for path in sources)
     return [Module(path, source, names) for path, source in sorted(sources.items())]
 
 
@@ -175,8 +171,8 @@ def mixed_features(modules: Iterable[Module]) -> list[str]:
 
 def long_files(modules: Iterable[Module]) -> list[str]:
     """A file that does one thing fits in four hundred lines; one that does not fit does two."""
-    sizes = {module.path: len(module.source.splitlines()) for module in modules}
-    return [f"{path} has {lines} lines" for path, lines in sizes.items() if lines > MAX_LINES]
+    sizes = [(module.path, len(module.source.splitlines())) for module in modules]
+    return [f"{path} has {lines} lines" for path, lines in sizes if lines > MAX_LINES]
 
 
 def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -103,15 +103,6 @@ def test_a_workflow_begins_every_turn_with_an_empty_window_and_forgets_nothing(s
     assert [text for text in spoken if "login" not in text] == ["First.", "Second."]
 
 
-def test_any_agent_can_be_told_to_clear_its_buffer(scene: Scene) -> None:
-    agent = scene.agent(message_buffer_autoclear=True)
-    scene.says("One.", "Two.")
-    scene.send(agent, "First.")
-    scene.send(agent, "Second.")
-    assert roles(scene.asked[-1]) == "system user"
-    assert scene.state(agent)["message_buffer_autoclear"] is True
-
-
 def test_given_first_messages_take_the_place_of_the_usual_ones(scene: Scene) -> None:
     sequence = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Welcome back."}]
     agent = scene.agent("send_message", agent_type="memgpt_v2_agent", initial_message_sequence=sequence)

@@ -87,13 +87,6 @@ def test_another_model_and_other_words_for_one_turn_alone(scene: Scene) -> None:
     assert scene.state(agent)["model"] == "openai/scripted-1"
 
 
-def test_a_model_that_is_not_there_is_refused_before_anything_is_kept(scene: Scene) -> None:
-    agent = scene.agent()
-    rows = scene.server.rows()
-    assert scene.post(agent, "Hello.", override_model="nobody/model").status_code == 404
-    assert scene.server.rows() == rows
-
-
 def test_the_system_prompt_keeps_every_byte_over_fifty_turns(scene: Scene) -> None:
     agent = scene.agent("roll", memory_blocks=[{"label": "human", "value": "Her name is Ada."}])
     for number in range(50):
