@@ -76,7 +76,8 @@ class GitRemotes:
         is lost on either side.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
-        return await _GitSync(store, settings.data_dir, remote, user, _address(access, settings)).run()
+        sync = _GitSync(store, settings.data_dir, remote, user, _address(access, settings))
+        return await until_settled(sync.attempt)
 
 
 def _address(access: Access, settings: Settings) -> GitAddress:
@@ -96,11 +97,8 @@ class _GitSync:
         self._scope = Scope(remote.organization_id)
         self._owner = Actor("user", user.id, user.name)
 
-    async def run(self) -> Remote:
-        """Pull, then push; a write of somebody else meanwhile makes it begin again."""
-        return await until_settled(self._attempt)
-
-    async def _attempt(self) -> Remote:
+    async def attempt(self) -> Remote:
+        """Pull, then push. Raises RemoteMoved, Stale where somebody else wrote meanwhile."""
         path = await refreshed(self._store, self._data_dir, self._chain_id)
         tip = await self._store.read(lambda tx: history.tip(tx, self._chain_id))
         seen = await asyncio.to_thread(transport.branches, self._address)
