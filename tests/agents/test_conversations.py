@@ -270,6 +270,17 @@ async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(stage
     assert [run.status for run in await stage.runs(agent)] == ["completed"]
 
 
+async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage, agent: str) -> None:
+    one, other = [await thread(stage, agent) for _ in range(2)]
+    await stage.asked(agent, conversation_id=one, line="Never.")
+    turn, gate = await stage.asked(agent, conversation_id=other, line="Done.")
+    (ended,) = await cancel_conversation(stage.runtime, Scope(), one)
+    gate.open()
+    await soon(turn.wait())
+    runs = {run.conversation_id: run for run in await stage.runs(agent)}
+    assert (ended, runs[one].status, runs[other].status) == (runs[one].id, "cancelled", "completed")
+
+
 async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(stage: Stage, agent: str) -> None:
     id = await thread(stage, agent)
     turn, gate = await stage.asked(agent, conversation_id=id, line="Never.")

@@ -148,6 +148,12 @@ async def test_the_certificate_has_to_be_of_the_name_that_was_asked_for(monkeypa
     assert request.extensions["sni_hostname"] == request.headers["host"] == "xn--bcher-kva.example"
 
 
+def test_silence_and_connecting_have_their_own_limits() -> None:
+    for connections in (Connections(600), PublicConnections(600)):
+        assert connections.client().timeout.as_dict() == {"connect": 10, "read": 600, "write": 600, "pool": 600}
+    assert Connections(3).timeout.connect == 3
+
+
 async def test_a_model_on_this_machine_is_asked_without_the_proxy_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
