@@ -68,6 +68,12 @@ NOTES = [
                 "asked: is my password safe? I said: change it.",
                 "writes $HOME/.ssh/config by hand, without keys in it.",
                 "asks for the password policy: 'none' is not an answer.",
+                "likes tea and keeps the key to the shed under the mat.",
+                "calls it the secret: garlic, 2 cloves, and patience.",
+                "lost a bet, and the passphrase game went on for hours.",
+                "said her id token and mine look the same: long.",
+                "found the sign 'key = value' confusing in TOML.",
+                "keeps a pwd of tea bags: /home/ada/tea prints on pwd.",
             ],
         )
     )
