@@ -1,1 +1,1 @@
-"""What several tests share: builders of values, a clock that tests set, a counter of SQL statements."""
+"""What tests run against besides the product: scripted servers, databases, processes that are forked and killed, and campaigns."""
