@@ -66,7 +66,6 @@ class Counted:
     requests: int = 0
     refused: int = 0
     refused_summaries: int = 0
-    fullest: float = 0.0
     open: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
@@ -95,7 +94,6 @@ class CountingModel:
                 counted.open[self.info.handle] += 1
             raise ModelError("context_window_exceeded", f"This model's maximum context length is {window} tokens.")
         counted.requests += 1
-        counted.fullest = max(counted.fullest, size / window)
         counted.faults += faults_of({"messages": to_messages(request.messages)})
         if is_for_summary:
             yield self._reply((TextPart(self.text(self.luck.randint(20, 400))),), size)
@@ -335,7 +333,6 @@ async def run_campaign(folder: Path, *, turns: int, seed: int | None = None) -> 
         compactions=len(campaign.summaries),
         evicted=sum(len(part.evicted) for part in campaign.summaries),
         found=campaign.found,
-        fullest=round(counted.fullest, 3),
         seconds=round(time.monotonic() - began, 1),
     )
 
