@@ -10,6 +10,7 @@ before a path is matched. `tests/api/test_lazy_routes.py` compares the table wit
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -82,6 +83,10 @@ AT_START = ("ricordo.api.server", "ricordo.api.agents", "ricordo.api.messages", 
 _FIRST_PAUSE, _PAUSE = 0.1, 0.01
 
 
+# Routes belong to modules, and several apps of one process may build them at once.
+_BUILDING = threading.RLock()
+
+
 class LazyRoute(APIRoute):
     """A route that is built at its first request, or when anything is asked of it that only a built one knows."""
 
@@ -96,9 +101,14 @@ class LazyRoute(APIRoute):
 
     def build(self) -> None:
         """Make the route whole; nothing where it is already."""
-        if not self.is_built:
-            self.is_built = True
-            super().__init__(self.path, self.endpoint, **self.given)
+        with _BUILDING:
+            if not self.is_built:
+                self.is_built = True
+                try:
+                    super().__init__(self.path, self.endpoint, **self.given)
+                except BaseException:
+                    self.is_built = False
+                    raise
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.build()
@@ -106,10 +116,14 @@ class LazyRoute(APIRoute):
 
     def __getattr__(self, name: str) -> Any:
         # Called only for what is not there yet.
-        if self.__dict__.get("is_built", True) or name.startswith("__"):
+        if name.startswith("__"):
             raise AttributeError(f"A route has no {name}.")
-        self.build()
-        return getattr(self, name)
+        with _BUILDING:
+            if not self.__dict__.get("is_built", True):
+                self.build()
+        if name not in self.__dict__:
+            raise AttributeError(f"A route has no {name}.")
+        return self.__dict__[name]
 
 
 def _answering(endpoint: Callable[..., Any], model: Any, methods: set[str]) -> Callable[..., Any]:

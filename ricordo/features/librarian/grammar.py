@@ -14,7 +14,7 @@ NOTE_LENGTH = 300
 _QUESTION_MARKS = ("?", "？")
 _AFTER = "\"'”’) "
 
-IntentKind = Literal["tell", "ask", "list", "forget", "talk", "help", "task"]
+IntentKind = Literal["tell", "ask", "list", "forget", "yes", "talk", "help", "task"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,10 @@ _TASK = (
     r"^(?:write|translate|summari[sz]e|explain|calculate|compute|solve|generate|compose|rewrite|draw|imagine|pretend"
     r"|tell me an? (?:joke|story|poem|riddle|fact))\b"
 )
+_YES = r"^(?:yes|yeah|yep|sure|do it|go ahead|all of them|both)(?:[, ]+(?:please|all|both|them|of))*\W*$"
 _TALK = (
     r"^(?:hi|hello|hey|good (?:morning|afternoon|evening|day|night)|how are you|(?:many )?thanks|thank you|(?:good ?)?bye"
-    r"|see you|yes|yeah|yep|sure|no|nope|none|never ?mind|ok(?:ay)?|fine|great|nice|cool|good|perfect|right|alright|got it"
+    r"|see you|no|nope|none|never ?mind|ok(?:ay)?|fine|great|nice|cool|good|perfect|right|alright|got it"
     r"|that(?:['’]s| is) (?:great|good|nice|right|correct|fine|all))"
     r"(?: (?:there|again|so much|very much|a lot|today|later|(?-i:[A-Z])\w+))*\W*$"
 )
@@ -147,7 +148,7 @@ def _read_sentence(sentence: str) -> Intent:
     is_marked = sentence.rstrip(_AFTER).endswith(_QUESTION_MARKS)
     # "Remember my name?" asks, "Can you remember my name?" wishes.
     is_wish = wish != bare or not is_marked
-    plain: tuple[tuple[IntentKind, str], ...] = (("talk", _TALK), ("help", _HELP), ("list", _LIST))
+    plain: tuple[tuple[IntentKind, str], ...] = (("yes", _YES), ("talk", _TALK), ("help", _HELP), ("list", _LIST))
     for kind, pattern in plain:
         if found_in(pattern, bare):
             return Intent(kind)

@@ -25,10 +25,12 @@ from ricordo.features.librarian.grammar import (
 )
 from ricordo.features.librarian.plan import (
     ARCHIVE,
+    FORGET_WHICH,
     INSERT,
     REPLACE,
     SEARCHES,
     complete,
+    is_confirmed,
     known_note,
     matching,
     planned_calls,
@@ -72,7 +74,6 @@ _FORGET_WHAT = (
     "I strike out one note at a time. Say which one, with a word that is in it. To delete everything, delete the memory or the "
     "agent itself; that is up to you, not to me."
 )
-_FORGET_WHICH = "Several of my notes fit. Tell me more exactly which one to forget:"
 _CANNOT_FORGET = (
     "I cannot strike anything out of my notes: this agent has no tool for it. You can edit them yourself at any time."
 )
@@ -150,6 +151,8 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
                 lines.append(_overview(view))
             case kind if kind in _FIXED:
                 lines.append(_FIXED[kind])
+            case "yes" if is_confirmed(view, intents) and not forgotten:
+                lines.append(_CANNOT_FORGET)
             case _:
                 pass
     lines = lines or [_ALL_RIGHT]
@@ -196,7 +199,7 @@ def _not_forgotten(view: LibrarianView, text: str) -> str:
         return f"{about} The archive and our messages I cannot delete; you can."
     if REPLACE not in view.tools:
         return _CANNOT_FORGET
-    return "\n".join([_FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
+    return "\n".join([FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
 
 
 def _replaced(outcome: LibrarianCall) -> str:

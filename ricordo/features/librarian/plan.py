@@ -27,6 +27,9 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "conversation_search": {"roles": ["user"], "limit": 10},
     "archival_memory_search": {"top_k": 5},
 }
+FORGET_WHICH = (
+    'Several of my notes fit. Say "yes" and I forget all of these, or tell me more exactly which one to forget:'
+)
 # With parallel calls off, one call a round.
 _MAX_ROUNDS = 20
 _LONGEST_CORRECTED = 120
@@ -112,8 +115,15 @@ def _statements(view: LibrarianView) -> list[Statement]:
     return [Statement(note, words) for note in notes for words in statements(note.words)]
 
 
+def is_confirmed(view: LibrarianView, intents: Sequence[Intent]) -> bool:
+    return FORGET_WHICH in view.said_before and [intent.kind for intent in intents] == ["yes"]
+
+
 def _to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement]:
-    """Return the statements that were named, each by words that fit no other one as well."""
+    """Return the statements that were named, each by words that fit no other one as well, or those of a list that was confirmed."""
+    if is_confirmed(view, intents):
+        lines = view.said_before.partition(FORGET_WHICH)[2].splitlines()
+        return [each for each in _statements(view) if f'- "{each.words}"' in lines]
     # Once a statement is forgotten, others may fit its name best: they were not meant.
     wishes = [intent.text for intent in intents if intent.kind == "forget" and not view.made(REPLACE)]
     named = [found[0] for words in wishes if len(found := matching(view, words)) == 1]

@@ -86,6 +86,7 @@ class LibrarianView:
     """One request, as the librarian reads it. `words` is what the person just said, `rounds` counts replies with calls."""
 
     words: str
+    said_before: str
     today: date
     blocks: tuple[ShownBlock, ...]
     tools: Mapping[str, ToolSchema]
@@ -116,15 +117,17 @@ def view_of(request: ModelRequest) -> LibrarianView:
     last = spoken[-1] if spoken else len(messages)
     # A client may send several messages at once: all since the last answer are what is said.
     answered = max((at for at in range(last) if messages[at].role == "assistant"), default=-1)
+    own = [(at, text) for at, message in enumerate(messages) for text in _own_words(message)]
     turn = messages[last + 1 :]
     return LibrarianView(
         words="\n".join(_spoken_words(messages[at]) or "" for at in spoken if at > answered),
+        said_before=next((text for at, text in reversed(own) if at < last), ""),
         today=_today(system, messages[last] if spoken else None),
         blocks=shown_blocks(system),
         tools={newer_name(tool.name): tool for tool in request.tools},
         outcomes=tuple(_outcomes(turn)),
         rounds=sum(1 for message in turn if any(call.name != SEND for call in message.tool_calls)),
-        own_words=tuple(text for message in messages for text in _own_words(message)),
+        own_words=tuple(text for _, text in own),
         may_call_in_parallel=request.settings.parallel_tool_calls is not False,
         key=re.sub(r"[^0-9A-Za-z]", "", messages[-1].id.removeprefix("message-"))[:24] if messages else "",
     )

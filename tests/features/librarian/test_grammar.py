@@ -36,6 +36,7 @@ READ = {
     "What do you know about me?": Intent("list"),
     "list my notes": Intent("list"),
     "never mind": Intent("talk"),
+    "Yes, all of them please": Intent("yes"),
     "Hello Sam!": Intent("talk"),
     "thanks a lot": Intent("talk"),
     "What are you?": Intent("help"),

@@ -355,11 +355,17 @@ async def test_what_was_struck_out_is_not_quoted_from_the_history_again() -> Non
 async def test_it_asks_before_it_forgets_more_than_one_statement() -> None:
     talk = Talk(blocks={"human": 'Likes green tea\nPlays chess\n2026-01-02: "I like black tea."'})
     question = await talk.says("Forget about tea")
+    assert talk.called == []
     assert '- "Likes green tea"\n- "I like black tea."' in question
+    await talk.says("no")
+    assert talk.called == []
+    await talk.says("Forget about tea")
+    answer = await talk.says("yes")
+    assert talk.blocks["human"] == "Plays chess"
+    assert answer.count("I have struck this out") == 2
+    # A yes to anything else forgets nothing.
     await talk.says("yes")
     assert talk.called == []
-    await talk.says("Forget the black tea")
-    assert talk.blocks["human"] == "Likes green tea\nPlays chess"
 
 
 async def test_it_forgets_the_statement_that_was_named_and_no_other_one_in_its_line() -> None:
