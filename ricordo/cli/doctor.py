@@ -10,8 +10,9 @@ import platform
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -42,6 +43,8 @@ _LITTLE_SPACE = 500 * 1024**2
 _SHOWN_CONVERSATIONS = 10
 LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
+# What a provider needs besides its key: the setting, the package, the extra that installs it.
+_EXTRAS = (("anthropic_api_key", "anthropic", "anthropic"), ("gemini_api_key", "google-genai", "google"))
 _SMALL_WINDOW = 16_384  # tokens: prompt, tools and memory take a third of it
 
 
@@ -75,6 +78,10 @@ def examine() -> Iterator[DoctorFinding]:
     yield from _jobs(settings, database)
     named = [listed.variable for listed in listed_settings(ProviderSettings) if listed.value is not None]
     yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
+    for key, package, extra in _EXTRAS:
+        if getattr(providers, key) and not _is_installed(package):
+            text = f"{key.upper()} is set, but its extra is missing. Install it: pip install 'ricordo[{extra}]'"
+            yield _warning("providers", text)
     try:
         plugins = load_plugins(FEATURES)
     except Invalid as error:
@@ -259,6 +266,12 @@ def _small_windows(infos: list[ModelInfo]) -> Iterator[DoctorFinding]:
     advice = f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, and set it for Ricordo too."
     if small:
         yield _warning("windows", f"small for an agent: {', '.join(small)}. {advice}")
+
+
+def _is_installed(package: str) -> bool:
+    with suppress(PackageNotFoundError):
+        return bool(version(package))
+    return False
 
 
 def _size(count: float) -> str:

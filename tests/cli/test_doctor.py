@@ -70,8 +70,13 @@ def test_a_model_that_nobody_has_and_a_folder_that_is_a_file_are_wrong(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RICORDO_MODEL", "nobody/nothing")
-    level, text = findings()["default model"]
+    monkeypatch.setenv("GEMINI_API_KEY", "key")
+    monkeypatch.setattr("ricordo.cli.doctor._is_installed", lambda package: package != "google-genai")
+    found = findings()
+    level, text = found["default model"]
     assert (level, "Handle nobody/nothing not found" in text) == ("wrong", True)
+    level, text = found["providers"]
+    assert (level, "GEMINI_API_KEY is set" in text, "ricordo[google]" in text) == ("warning", True, True)
     data.write_text("not a folder")
     level, text = findings()["data folder"]
     assert (level, "is a file" in text) == ("wrong", True)
