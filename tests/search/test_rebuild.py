@@ -16,7 +16,6 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
 from ricordo.search import index, rebuild
 from ricordo.search.index import MessageFilter, delete_passage, insert_passages
-from ricordo.search.indexer import Indexer
 from ricordo.search.rebuild import reembed, reindex
 from ricordo.storage import agents, archives, conversations, deletion
 from ricordo.storage.engine.repository import Page
@@ -84,6 +83,21 @@ class Shelf(Library):
         return len(await self.store.read(lambda tx: tx.all(select(table))))  # type: ignore[call-overload]
 
 
+class Interrupted:
+    """A store in which something happens right before one of the writes, by its number."""
+
+    def __init__(self, store: Store, write: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self.clock, self.read, self._store = store.clock, store.read, store
+        self._left, self._meanwhile = write, meanwhile
+
+    async def write(self, work: Callable[[Transaction], Any]) -> Any:
+        """Write, but let it happen first where its time has come."""
+        self._left -= 1
+        if self._left == -1:
+            await self._meanwhile()
+        return await self._store.write(work)
+
+
 @pytest.fixture
 async def shelf(store: Store, tmp_path: Path) -> Shelf:
     filled = Shelf(store, tmp_path)
@@ -114,35 +128,20 @@ async def test_what_was_damaged_is_found_again_with_the_same_scores(shelf: Shelf
 async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each batch of the new index something happens to the documents that it has seen and to those it has not."""
+    """Before a batch of the new index is written something happens to documents that it has read and to those it has not."""
     monkeypatch.setattr(rebuild, "AT_ONCE", 10)
     kept = {f"meanwhile {n}" for n in range(2, 4)}
     store, archive = shelf.store, shelf.archive
     whole = Page(limit=100, order="asc")
     first, *_, last = await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], whole))
 
-    class Meddling:
-        """The store, in which somebody else is at work."""
+    async def meddle() -> None:
+        await shelf.add("meanwhile 1", "meanwhile 2", "meanwhile 3")
+        forgotten = (await shelf.find(archive.id, "meanwhile 1"))[0].passage.id
+        for deleted_id in (first.id, last.id, forgotten):
+            await store.write(lambda tx, id=deleted_id: delete_passage(tx, Scope(), [archive], id))  # type: ignore[misc]
 
-        clock = store.clock
-        done = 0
-
-        async def read(self, work):  # type: ignore[no-untyped-def]
-            result = await store.read(work)
-            if isinstance(result, rebuild.RebuildPortion) and not self.done:
-                self.done += 1
-                await shelf.add("meanwhile 1", "meanwhile 2", "meanwhile 3")
-                for deleted_id in (first.id, last.id, await self._id_of("meanwhile 1")):
-                    await store.write(lambda tx, id=deleted_id: delete_passage(tx, Scope(), [archive], id))  # type: ignore[misc]
-            return result
-
-        async def _id_of(self, text: str) -> str:
-            return (await shelf.find(archive.id, text))[0].passage.id
-
-        async def write(self, work):  # type: ignore[no-untyped-def]
-            return await store.write(work)
-
-    meddling = Indexer(Meddling(), shelf.embedders, {})  # type: ignore[arg-type]
+    meddling = replace(shelf.indexing, store=Interrupted(store, 1, meddle))  # type: ignore[arg-type]
     await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": archive.id}), unheard)
     for _ in range(2):
         rows = await shelf.recall.passages("", index.PassageFilter((archive.id,)), 100)
@@ -196,21 +195,6 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
     shelf.forget()
     await shelf.rebuild(vectors_only=True)
     assert await shelf.everything() == before
-
-
-class Interrupted:
-    """A store in which something happens right before one of the writes, by its number."""
-
-    def __init__(self, store: Store, write: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
-        self.clock, self.read, self._store = store.clock, store.read, store
-        self._left, self._meanwhile = write, meanwhile
-
-    async def write(self, work: Callable[[Transaction], Any]) -> Any:
-        """Write, but let it happen first where its time has come."""
-        self._left -= 1
-        if self._left == -1:
-            await self._meanwhile()
-        return await self._store.write(work)
 
 
 # What is left of an older index, two portions of messages, the vectors, the taking over, and what it leaves.
