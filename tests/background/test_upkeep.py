@@ -1,7 +1,6 @@
 """The jobs that keep the index in order, where a server freezes in the middle of one and another takes it over."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from ricordo.domain.job import Job
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import LeaseLost
-from ricordo.memory.recall import Recall
-from ricordo.runtime import Runtime
 from ricordo.search import rebuild
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.search.write_buffer import FLUSH
@@ -28,42 +25,33 @@ from tests.conftest import BOTH
 from tests.seams import make
 from tests.seams.jobs import add, runtime_on
 from tests.seams.stores import START, ManualClock
+from tests.support.library import Interrupted, Library, unheard
 
 DATABASES = BOTH
 LIMIT = 10
 NOTES = 30
 
 
-class Freezing:
+class Freezing(Interrupted):
     """A store whose server stands still before a write, once, until it is woken."""
 
     def __init__(self, store: Store, writes: int) -> None:
-        self.clock, self.read, self._store, self._left = store.clock, store.read, store, writes
+        super().__init__(store, writes, self._stand)
         self.stands, self.woken = asyncio.Event(), asyncio.Event()
 
-    async def write(self, work: Callable[[Transaction], Any]) -> Any:
-        """Write, so many times; then wait first."""
-        if not self._left:
-            self.stands.set()
-            await self.woken.wait()
-        self._left -= 1
-        return await self._store.write(work)
+    async def _stand(self) -> None:
+        self.stands.set()
+        await self.woken.wait()
 
-    async def close(self) -> None:
-        """Nothing."""
+    async def reached(self) -> None:
+        await asyncio.wait_for(self.stands.wait(), LIMIT)
 
 
 class Two:
     """Two servers on one database, and an archive of notes."""
 
-    archive: Archive
-
-    def __init__(self, store: Store, folder: Path, clock: ManualClock) -> None:
-        self.store, self.clock, self.folder = store, clock, folder
-
-    async def fill(self) -> None:
-        state = await make.stored_agent(self.store)
-        self.archive = await make.stored_archive(self.store, state.agent, *(f"note {n}" for n in range(NOTES)))
+    def __init__(self, store: Store, folder: Path, clock: ManualClock, archive: Archive) -> None:
+        self.store, self.folder, self.clock, self.archive = store, folder, clock, archive
 
     async def add_reindex(self) -> Job:
         """A job that rebuilds the archive's index."""
@@ -82,40 +70,33 @@ class Two:
         claimed = await self.claim(job, "frozen")
         freezing = Freezing(self.store, writes)
         task = asyncio.create_task(self.run(claimed, freezing))
-        await asyncio.wait_for(freezing.stands.wait(), LIMIT)
+        await freezing.reached()
         self.clock.advance(60)
         await self.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
         return freezing, task
 
-    async def run(self, job: Job, store: Any = None) -> None:
+    async def run(self, job: Job, store: Any) -> None:
         """Do the job as its server does."""
-        handler = by_kind(HANDLERS)[job.kind]
-        await handler.run(self.server(store), job, lambda _done, _total: None)
-
-    def server(self, store: Any = None) -> Runtime:
-        """A server on the database."""
         runtime = runtime_on(self.store, self.folder)
-        runtime.indexing = replace(runtime.indexing, store=store or self.store)
-        return runtime
+        runtime.indexing = replace(runtime.indexing, store=store)
+        await by_kind(HANDLERS)[job.kind].run(runtime, job, unheard)
 
     async def notes(self) -> set[str]:
         """The notes that the index finds by their word."""
         self.store.cache.clear()  # type: ignore[attr-defined]
-        recall = Recall(self.store, self.server().models.embedders)
+        recall = Library(self.store, self.folder).recall
         hits = await recall.passages("note", PassageFilter((self.archive.id,)), 100, "fts")
         return {hit.passage.text for hit in hits}
 
 
 @pytest.fixture
 async def two(store: Store, tmp_path: Path, clock: ManualClock) -> Two:
-    both = Two(store, tmp_path, clock)
-    await both.fill()
-    return both
+    state = await make.stored_agent(store)
+    archive = await make.stored_archive(store, state.agent, *(f"note {n}" for n in range(NOTES)))
+    return Two(store, tmp_path, clock, archive)
 
 
 # The new index of thirty notes in portions of ten: the remains, three portions, the taking over, the remains again.
-
-
 @pytest.mark.parametrize("writes", [2, 4])
 async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     two: Two, monkeypatch: pytest.MonkeyPatch, writes: int
@@ -125,7 +106,7 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     frozen, first = await two.freeze(job, writes)
     slow = Freezing(two.store, 3)
     second = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
-    await asyncio.wait_for(slow.stands.wait(), LIMIT)
+    await slow.reached()
     frozen.woken.set()
     await asyncio.wait([first], timeout=LIMIT)
     slow.woken.set()
@@ -144,7 +125,7 @@ async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) ->
     job = await two.add_reindex()
     slow = Freezing(two.store, 2)
     building = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
-    await asyncio.wait_for(slow.stands.wait(), LIMIT)
+    await slow.reached()
     late = make.passage(two.archive, "note of late")
     await two.store.write(lambda tx: insert_passages(tx, two.archive, [late]))
     frozen.woken.set()
@@ -172,7 +153,7 @@ async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
     left = []
     for hours in (2.9, 0.2):
         clock.advance(hours * 3600)
-        await handler.run(runtime_on(store, tmp_path), Job(handler.kind, LOCAL_ORGANIZATION), lambda *_: None)
+        await handler.run(runtime_on(store, tmp_path), Job(handler.kind, LOCAL_ORGANIZATION), unheard)
         left.append(len(await store.read(lambda tx: runs.events_after(tx, run.id))))
     assert left == [501, 0]
     assert len(await store.read(lambda tx: runs.events_after(tx, open_run.id))) == 501

@@ -1,10 +1,9 @@
 """Building an index anew: whatever was damaged is found again, and nothing that happens meanwhile is lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from sqlalchemy import delete, select, update
@@ -29,7 +28,7 @@ from ricordo.storage.schema.core_tables import (
     search_vectors,
 )
 from tests.seams import make
-from tests.support.library import Library, unheard
+from tests.support.library import Interrupted, Library, unheard
 
 TABLES = (search_partitions, search_buffer, search_documents, search_postings, search_terms, search_vectors)
 QUERIES = ("jasmine tea", "rain in Lisbon", "note 77", "violin", "harbour notes of Tuesday", "Lisb")
@@ -81,21 +80,6 @@ class Shelf(Library):
 
     async def count(self, table: object) -> int:
         return len(await self.store.read(lambda tx: tx.all(select(table))))  # type: ignore[call-overload]
-
-
-class Interrupted:
-    """A store in which something happens right before one of the writes, by its number."""
-
-    def __init__(self, store: Store, write: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
-        self.clock, self.read, self._store = store.clock, store.read, store
-        self._left, self._meanwhile = write, meanwhile
-
-    async def write(self, work: Callable[[Transaction], Any]) -> Any:
-        """Write, but let it happen first where its time has come."""
-        self._left -= 1
-        if self._left == -1:
-            await self._meanwhile()
-        return await self._store.write(work)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""The search index in tests: its jobs run by hand, with models that embed without a network."""
+"""The search index in tests: its jobs run by hand, with models that embed without a network, and interrupted."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,28 @@ from ricordo.memory.recall import FoundPassage, Recall
 from ricordo.search.index import PassageFilter
 from ricordo.search.indexer import Indexer
 from ricordo.settings import ProviderSettings, Settings
-from ricordo.storage.engine.store import Store
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.core_tables import jobs
 from tests.seams import make
 
 
 def unheard(_done: int, _total: int) -> None:
     pass
+
+
+class Interrupted:
+    """A store in which something happens right before one of the writes, by its number."""
+
+    def __init__(self, store: Store, write: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self.clock, self.read, self._store = store.clock, store.read, store
+        self._left, self._meanwhile = write, meanwhile
+
+    async def write(self, work: Callable[[Transaction], Any]) -> Any:
+        """Write, but let it happen first where its time has come."""
+        self._left -= 1
+        if self._left == -1:
+            await self._meanwhile()
+        return await self._store.write(work)
 
 
 class Library:

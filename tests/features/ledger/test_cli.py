@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.domain.usage import Expense, Usage
 from ricordo.features.ledger.service import FILE
@@ -47,16 +45,12 @@ def test_costs_are_read_from_a_database_at_rest_and_from_a_server_alike(shell: S
     assert (asked.returncode, asked.stdout) == (0, at_rest.stdout)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_what_cannot_be_shown_is_told_in_a_sentence(shell: Shell) -> None:
+    for arguments, sentence in (
         (("--by", "colour"), "Use one of: day, agent, user, model, purpose."),
         (("--days", "0"), "--days is a number of days from 1"),
         ((), "There is no database at"),
         (("--server", "http://127.0.0.1:9"), "No server answers at http://127.0.0.1:9"),
-    ],
-)
-def test_what_cannot_be_shown_is_told_in_a_sentence(shell: Shell, arguments: tuple[str, ...], sentence: str) -> None:
-    done = shell.run("costs", *arguments)
-    assert done.returncode == 2
-    assert sentence in done.stderr
+    ):
+        done = shell.run("costs", *arguments)
+        assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr

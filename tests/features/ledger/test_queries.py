@@ -50,21 +50,14 @@ async def test_turns_and_all_else_are_summed_up_by_every_group(store: SqliteStor
     await turn(store, two, Usage(100, 5), purpose="sleeptime", model="b/model", created_at=START + DAY)
     await store.write(lambda tx: runs.add_expense(tx, expense("embedding", 7, created_at=START + DAY)))
 
-    assert short(await spent(store)) == [
-        ("2026-01-01", "scripted/model", 33),
-        ("2026-01-02", "a/embed", 7),
-        ("2026-01-02", "b/model", 105),
-    ]
-    assert short(await spent(store, "agent")) == [
-        (two.id, "b/model", 105),
-        (one.id, "scripted/model", 33),
-        (None, "a/embed", 7),
-    ]
-    assert short(await spent(store, "user")) == [
-        (None, "a/embed", 7),
-        (None, "b/model", 105),
-        ("user-a", "scripted/model", 33),
-    ]
+    first, second = (one.id, "scripted/model", 33), (two.id, "b/model", 105)
+    expected: dict[Grouping, list[tuple[str | None, str, int]]] = {
+        "day": [("2026-01-01", *first[1:]), ("2026-01-02", "a/embed", 7), ("2026-01-02", *second[1:])],
+        "agent": [second, first, (None, "a/embed", 7)],
+        "user": [(None, "a/embed", 7), (None, *second[1:]), ("user-a", *first[1:])],
+    }
+    for group, rows in expected.items():
+        assert short(await spent(store, group)) == rows, group
     assert [key for key, _, _ in short(await spent(store, "model"))] == ["b/model", "scripted/model", "a/embed"]
     assert [key for key, _, _ in short(await spent(store, "purpose"))] == ["sleeptime", "turn", "embedding"]
 
@@ -106,11 +99,8 @@ async def test_the_ledger_is_one_statement_that_looks_at_no_other_time(store: Sq
             lambda tx: tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
         )
         steps = " | ".join(row[-1] for row in plan)
-        assert "runs_by_time" in steps
-        assert "steps_by_run" in steps
-        assert "expenses_by_time" in steps
-        assert "SCAN runs" not in steps
-        assert "SCAN steps" not in steps
+        assert all(name in steps for name in ("runs_by_time", "steps_by_run", "expenses_by_time")), steps
+        assert not any(name in steps for name in ("SCAN runs", "SCAN steps")), steps
 
 
 async def test_what_was_used_counts_turns_and_all_else_from_a_moment_on(store: SqliteStore) -> None:

@@ -86,16 +86,12 @@ def test_lines_hold_all_models_of_a_key_and_say_what_has_no_price() -> None:
     prices = Prices("EUR", {"a/*": Price(Decimal(1), Decimal(1))})
     million = Usage(1_000_000, 0)
     entries = [
-        LedgerEntry("x", "a/1", million),
-        LedgerEntry("x", "b/1", Usage(5, 2)),
-        LedgerEntry("y", "b/1", Usage(1, 1)),
+        LedgerEntry(key, model, usage)
+        for key, model, usage in (("x", "a/1", million), ("x", "b/1", Usage(5, 2)), ("y", "b/1", Usage(1, 1)))
     ]
     lines = settle(entries, prices)
-    assert [(line.key, line.usage.total_tokens, line.unpriced_tokens) for line in lines] == [
-        ("x", 1_000_007, 7),
-        ("y", 2, 2),
-    ]
-    assert [line.cost and line.cost.total for line in lines] == [1, None]
+    short = [(one.key, one.usage.total_tokens, one.unpriced_tokens, one.cost and one.cost.total) for one in lines]
+    assert short == [("x", 1_000_007, 7, 1), ("y", 2, 2, None)]
     everything = total(lines)
     assert (everything.usage.total_tokens, everything.unpriced_tokens) == (1_000_009, 9)
     assert everything.cost.total == 1
