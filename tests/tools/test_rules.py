@@ -239,13 +239,10 @@ def test_rules_under_which_no_turn_could_end_are_refused(rules: list[ToolRule], 
 
 def test_rules_about_tools_that_are_not_attached_do_no_harm_otherwise() -> None:
     absent = [
-        rule("exit_loop", "absent"),
-        rule("continue_loop", "absent"),
-        rule("requires_approval", "absent"),
+        *(rule(kind, "absent") for kind in ("exit_loop", "continue_loop", "requires_approval")),
         rule("max_count_per_step", "absent", max_count_limit=1),
         rule("conditional", "absent", child_output_mapping={"a": "nowhere"}),
-        children("absent", "nowhere"),
-        children("plan", "absent", "write"),
+        *(children("absent", "nowhere"), children("plan", "absent", "write")),
     ]
     book = Rulebook(absent, TOOLS)
     assert names(book) == TOOLS

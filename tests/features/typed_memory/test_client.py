@@ -1,32 +1,32 @@
-"""Typed memory without a server, on a database in this process."""
+"""Typed memory through its two clients: in this process on a database, and the official one on the real app over HTTP."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from letta_client import APIStatusError
 
 from ricordo.app import open_in_thread
 from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock
 from ricordo.features.typed_memory.client import InProcessClient
 from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
 from ricordo.settings import ProviderSettings, Settings
-
-
-def settings_in(folder: Path) -> Settings:
-    return Settings(data_dir=folder, find_local_models=False)
+from tests.seams.server import MODEL, StrictLetta, serving
 
 
 @contextmanager
-def open_client(settings: Settings, providers: ProviderSettings) -> Iterator[InProcessClient]:
-    with open_in_thread(settings, providers) as opened:
+def open_client(folder: Path) -> Iterator[InProcessClient]:
+    settings = Settings(data_dir=folder, find_local_models=False)
+    with open_in_thread(settings, ProviderSettings.model_construct()) as opened:
         yield InProcessClient(*opened)
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessClient]:
     """A client on a database of its own."""
-    with open_client(settings_in(tmp_path_factory.mktemp("data")), ProviderSettings.model_construct()) as opened:
+    with open_client(tmp_path_factory.mktemp("data")) as opened:
         yield opened
 
 
@@ -55,7 +55,70 @@ def test_what_is_not_there_or_not_known_is_told(client: InProcessClient) -> None
 
 
 def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:
-    with open_client(settings_in(tmp_path), ProviderSettings.model_construct()) as closed:
+    with open_client(tmp_path) as closed:
         pass
     with pytest.raises(Unavailable, match="was closed"):
         closed.agents.blocks.retrieve("human", agent_id="agent-1")
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StrictLetta]:
+    """The official client of a running server."""
+    with serving(tmp_path_factory.mktemp("data")) as server, server.client() as opened:
+        yield opened
+
+
+@pytest.fixture
+def agent(official: StrictLetta) -> BaseAgent:
+    """An agent with typed memory, who knows Alice."""
+    alice = HumanBlock(name="Alice", role="Student")
+    return BaseAgent(official, persona=PersonaBlock(name="Nina", role="Tutor"), human=alice, model=MODEL)
+
+
+def human_of(agent: BaseAgent) -> str:
+    return agent.client.agents.blocks.retrieve("human", agent_id=agent.agent_id).value
+
+
+def test_an_agent_is_made_and_learns(official: StrictLetta, agent: BaseAgent) -> None:
+    made = official.agents.retrieve(agent.agent_id)
+    assert {block.label: block.value for block in made.memory.blocks} == {
+        "persona": "[IDENTITY] Nina | Tutor\n[STYLE] professional, concise",
+        "human": "[USER] Alice | Student\n[STATE] idle",
+    }
+
+    agent.update_context(task="Essay topics", note="Discussed identity; at length\nand in depth")
+    agent.learn(preference="Short answers", fact="Lives in Turin")
+
+    assert human_of(agent) == (
+        "[USER] Alice | Student\n[TASK] Essay topics\n[STATE] active_task\n[PREFS] Short answers\n"
+        "[FACTS] Lives in Turin\n[CONTEXT] Discussed identity\\; at length\\nand in depth"
+    )
+    summary = agent.memory.get_summary()
+    assert (summary["current_task"], summary["context_notes"]) == ("Essay topics", 1)
+
+
+def test_what_leaves_the_block_is_archived_as_it_was_written(official: StrictLetta, agent: BaseAgent) -> None:
+    for number in range(5):
+        agent.memory.add_context(f"Chapter {number} of the essay; 100% done_{number}")
+    human = agent.memory.read_human()
+    assert human.context_notes == [f"Chapter {number} of the essay; 100% done_{number}" for number in (2, 3, 4)]
+    archived = official.agents.passages.list(agent.agent_id)
+    assert [one.text.split("[CONTEXT] ")[1] for one in archived] == [
+        f"Chapter {number} of the essay\\; 100% done_{number}" for number in (0, 1)
+    ]
+    agent.memory.set_task("Essay")
+    agent.memory.clear_task()
+    found = agent.memory.search_archival("essay task completed", limit=1)
+    assert found[0].startswith("[TASK COMPLETED 20")
+    assert found[0].split("\n")[1:3] == ["Task: Essay", "Context:"]
+
+
+def test_a_missing_block_and_one_that_is_too_small_are_clear_errors(official: StrictLetta, agent: BaseAgent) -> None:
+    other = official.agents.create(name="bare", model=MODEL, memory_blocks=[{"label": "notes", "value": ""}])
+    with pytest.raises(NotFound, match='has no block "human"'):
+        MemoryManager(official, other.id).learn_fact("Drinks tea")
+    block = official.agents.blocks.retrieve("human", agent_id=agent.agent_id)
+    official.blocks.update(block.id, limit=60)
+    with pytest.raises(APIStatusError):
+        agent.learn(fact="She has been keeping bees by the river since 2019.")
+    assert human_of(agent) == "[USER] Alice | Student\n[STATE] idle"

@@ -15,11 +15,6 @@ from ricordo.features.typed_memory.rotation import (
     default_threshold,
 )
 
-STRATEGIES: tuple[type[AggressiveRotation | PreservativeRotation | AdaptiveRotation], ...] = (
-    AggressiveRotation,
-    PreservativeRotation,
-    AdaptiveRotation,
-)
 TEXT = "She waves.\n[USER] Alice | Student\n[STATE] active_task\n[CONTEXT] Discussed identity\n[TASK] Essay\nShe left."
 
 
@@ -36,7 +31,7 @@ def test_usage_is_a_share_of_each_limit_and_of_both() -> None:
     assert ContextMetrics(0, 3000, 0, 1500).persona_usage == 0.0
 
 
-@pytest.mark.parametrize("kind", STRATEGIES)
+@pytest.mark.parametrize("kind", [AggressiveRotation, PreservativeRotation, AdaptiveRotation])
 @given(st.one_of(st.text(), st.lists(st.text() | st.just("[TASK] x")).map("\n".join)), st.integers(0, 200))
 def test_a_compressed_text_is_never_longer_than_asked_for(kind: type[RotationStrategy], text: str, target: int) -> None:
     compressed = kind().compress(text, target)
