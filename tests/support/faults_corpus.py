@@ -100,46 +100,29 @@ def _parts(role: Role, parts: str, *more: tuple[Any, ...]) -> Kind:
     return lambda it: [it.write("messages", "parts", parts, it.add(role, TextPart("Look.")).id), _rows(*more)(it)]
 
 
-def _with_run(*rows: tuple[Any, ...], **fields: Any) -> Kind:
+def _with_run(*rows: tuple[Any, ...], status: str | None = None, **fields: Any) -> Kind:
     """A run, open unless the fields say otherwise, and messages of it."""
 
     def work(it: Broken) -> None:
-        if "ended_at" in fields:
-            fields["ended_at"] = it.tx.clock.now()
-        run = it.run(**fields)
+        ended = {"ended_at": it.tx.clock.now()} if "ended_at" in fields else {}
+        run = it.run(**fields | ended)
+        if status:
+            it.write("runs", "status", status, run.id)
         for role, *parts in rows:
             it.add(role, *parts, run_id=run.id)
 
     return work
 
 
-def _result_right_after_the_prompt(it: Broken) -> None:
-    lone = it.put("tool", _result())
-    it.show([it.ids[0], lone.id, *it.ids[1:]])
-
-
-def _doubled_result(it: Broken) -> None:
-    again = it.put("tool", *it.window[3].parts)
-    it.show([*it.ids[:4], again.id, *it.ids[4:]])
+def _placed(at: int, role: Role, *parts: Part) -> Kind:
+    """A message at this place of the window."""
+    return lambda it: it.show([*it.ids[:at], it.put(role, *parts).id, *it.ids[at:]])
 
 
 def _open_run_without_owner(it: Broken, parts: str | None = None) -> None:
     one = it.put("user", TextPart("Is anybody there?"), run_id=it.run().id)
     if parts:
         it.write("messages", "parts", parts, one.id)
-
-
-def _approval_of_a_failed_run(it: Broken) -> None:
-    run = it.run(ended_at=it.tx.clock.now(), stop_reason="error")
-    it.write("runs", "status", "failed", run.id)
-    it.add("user", TextPart("Do it."), run_id=run.id)
-    it.add("approval", _GATED, run_id=run.id)
-
-
-def _summary_of_missing(it: Broken) -> None:
-    part = CompactionPart("window", ("message-gone-1", "message-gone-2"), 10, 5, 1000, 3, 2)
-    summary = it.put("summary", TextPart("They spoke of tea."), part)
-    it.show([it.ids[0], summary.id, *it.ids[1:]])
 
 
 def _everything_at_once(it: Broken) -> None:
@@ -154,6 +137,7 @@ def _everything_at_once(it: Broken) -> None:
 
 _GATED = replace(_call(), is_gated=True)
 _WELL = ("user", TextPart("Well?"))
+_OF_MISSING = CompactionPart("window", ("message-gone-1", "message-gone-2"), 10, 5, 1000, 3, 2)
 _FILM = '{"kind": "film", "caption": "My words."}'
 _OBJECT = '[{"kind": "tool_call", "call_id": "x", "name": "conversation_search", "arguments": {"query": "tea"}}]'
 KINDS: dict[str, Kind] = {
@@ -161,10 +145,10 @@ KINDS: dict[str, Kind] = {
     "orphaned_calls_in_the_middle": _rows(("assistant", TextPart("Wait."), _call("a"), _call("b")), _WELL),
     "half_of_the_results": _rows(("assistant", _call("a"), _call("b")), ("tool", _result("b")), _WELL),
     "result_without_call": _rows(("tool", _result())),
-    "result_right_after_the_prompt": _result_right_after_the_prompt,
+    "result_right_after_the_prompt": _placed(1, "tool", _result()),
     "call_left_and_result_stayed": _shown(lambda ids: [ids[0], *ids[3:]]),
     "result_left_and_call_stayed": _shown(lambda ids: [*ids[:3], *ids[4:]]),
-    "doubled_result": _doubled_result,
+    "doubled_result": lambda it: _placed(4, "tool", *it.window[3].parts)(it),
     "late_result": _shown(lambda ids: [*ids[:3], ids[4], ids[5], ids[3], ids[6]]),
     "result_before_its_call": _shown(lambda ids: [*ids[:2], ids[3], ids[2], *ids[4:]]),
     "no_system_message": _shown(lambda ids: ids[1:]),
@@ -197,10 +181,12 @@ KINDS: dict[str, Kind] = {
     "open_run_with_open_call": _with_run(("user", TextPart("Do it.")), ("assistant", _call())),
     "open_run_with_unreadable_message": lambda it: _open_run_without_owner(it, f"[{_FILM}]"),
     "ended_run_called_running": _with_run(ended_at=0),
-    "approval_of_a_failed_run": _approval_of_a_failed_run,
+    "approval_of_a_failed_run": _with_run(
+        *(("user", TextPart("Do it.")), ("approval", _GATED)), status="failed", ended_at=0, stop_reason="error"
+    ),
     "approval_passed_over": _rows(("approval", _GATED), ("user", TextPart("Never mind."))),
     "answer_without_request": _rows(("approval", ToolReturnPart("nothing", "theirs", "success", "Done."))),
-    "summary_of_missing": _summary_of_missing,
+    "summary_of_missing": _placed(1, "summary", TextPart("They spoke of tea."), _OF_MISSING),
     "wrong_count": lambda it: it.write("conversations", "message_count", 4711, it.thread.id),
     "absurd_token_percent": lambda it: it.write("conversations", "token_percent", 1_000_000, it.thread.id),
     "everything_at_once": _everything_at_once,
