@@ -24,6 +24,15 @@ ATTACHED = {tool.name: make.tool(tool.name, runs_in_parallel=tool.runs_in_parall
 
 NO_EMBEDDERS = Models(Settings(find_local_models=False, embedding="none"), ProviderSettings.model_construct()).embedders
 
+WARNING = (
+    "# NOTE: Line numbers shown below (with arrows like '1→') are to help during editing. "
+    "Do NOT include line number prefixes in your memory edit tool calls."
+)
+PREFIX = (
+    "{} contains a line number prefix, which is not allowed. Do not include line numbers when calling memory tools "
+    "(line numbers are for display purposes only)."
+)
+
 
 @dataclass
 class Desk:

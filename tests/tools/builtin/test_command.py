@@ -8,9 +8,10 @@ from ricordo.domain.scope import Scope
 from ricordo.storage import blocks
 from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams import make
-from tests.tools.builtin.desk import Desk, desk, paper_desk
+from tests.tools.builtin.desk import PREFIX, Desk, desk, paper_desk
 
 TEXT = "Name: Ada\nDrink:\ttea ☕"
+PATHS = ("/memories/people/ada", "people/ada", "/people/ada")
 ACTIVE = "and is now active in your context."
 
 
@@ -33,25 +34,25 @@ async def test_create_makes_a_block_with_slashes_tabs_and_a_description(store: S
     assert (made.label, made.value, made.description) == ("plans/2026", "\tRest", "What is ahead")
 
 
-@pytest.mark.parametrize("path", ["/memories/people/ada", "people/ada", "/people/ada"])
-async def test_a_path_names_a_block(human: Desk, path: str) -> None:
-    value = await human.said("memory", command="str_replace", path=path, old_string="Ada", new_string="Eve")
-    assert value == TEXT.replace("Ada", "Eve")
+EDITS: list[tuple[str, dict[str, Any], str]] = [
+    *(
+        ("str_replace", {"path": path, "old_string": "Ada", "new_string": "Eve"}, TEXT.replace("Ada", "Eve"))
+        for path in PATHS
+    ),
+    ("str_replace", {"old_string": ":\ttea ☕", "new_string": ":\t水"}, "Name: Ada\nDrink:\t水"),
+    ("str_replace", {"old_str": "\nDrink:\ttea ☕", "new_str": ""}, "Name: Ada"),
+    ("str_replace", {"old_string": "\nDrink:\ttea ☕"}, "Name: Ada"),
+    ("insert", {"insert_text": "Pet: cat"}, f"{TEXT}\nPet: cat"),
+    ("insert", {"insert_text": "Pet: cat", "insert_line": None}, f"{TEXT}\nPet: cat"),
+    ("insert", {"insert_text": "\tPet", "insert_line": 0}, f"\tPet\n{TEXT}"),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "value"),
-    [
-        ({"command": "str_replace", "old_string": ":\ttea ☕", "new_string": ":\t水"}, "Name: Ada\nDrink:\t水"),
-        ({"command": "str_replace", "old_str": "\nDrink:\ttea ☕", "new_str": ""}, "Name: Ada"),
-        ({"command": "str_replace", "old_string": "\nDrink:\ttea ☕"}, "Name: Ada"),
-        ({"command": "insert", "insert_text": "Pet: cat"}, f"{TEXT}\nPet: cat"),
-        ({"command": "insert", "insert_text": "Pet: cat", "insert_line": None}, f"{TEXT}\nPet: cat"),
-        ({"command": "insert", "insert_text": "\tPet", "insert_line": 0}, f"\tPet\n{TEXT}"),
-    ],
-)
-async def test_an_edit_gives_the_blocks_new_value(human: Desk, arguments: dict[str, Any], value: str) -> None:
-    assert await human.said("memory", path="/memories/people/ada", **arguments) == value
+@pytest.mark.parametrize(("command", "arguments", "value"), EDITS)
+async def test_an_edit_gives_the_blocks_new_value(
+    human: Desk, command: str, arguments: dict[str, Any], value: str
+) -> None:
+    assert await human.said("memory", command=command, **{"path": PATHS[0]} | arguments) == value
 
 
 async def test_delete_takes_the_block_away(store: SqliteStore) -> None:
@@ -86,61 +87,44 @@ async def test_rename_gives_another_label_or_another_description_or_both(store: 
     ]
 
 
-REFUSALS: list[tuple[dict[str, Any], str]] = [
-    ({"command": "create", "path": "/memories/people/ada"}, "Error: Memory block 'people/ada' already exists"),
-    ({"command": "create"}, "The command create needs path. Call the tool again with it."),
+ABSENT, OLD, NEW = {"path": "/memories/x"}, {"old_path": "/memories/x"}, {"new_path": "/memories/y"}
+ADA, MY_RULES = {"path": PATHS[0]}, {"path": "/memories/rules"}
+THERE, NOT_THERE = "Error: Memory block '{}' already exists", "Error: Memory block 'x' does not exist"
+NOT_FOUND, NEEDS = (
+    "Memory block 'x' not found for agent 'Nina'",
+    "The command {} needs {}. Call the tool again with it.",
+)
+READ_ONLY = "Error This block is read-only and cannot be edited."
+REFUSALS: list[tuple[str, dict[str, Any], str]] = [
+    ("create", ADA, THERE.format("people/ada")),
+    ("create", {}, NEEDS.format("create", "path")),
     (
-        {"command": "create", "path": "/memories/../x"},
+        "create",
+        {"path": "/memories/../x"},
         'Block label "../x" cannot be used: ".." has a meaning of its own. Choose another word.',
     ),
+    ("create", {**ABSENT, "file_text": "1→ a"}, PREFIX.format("file_text")),
+    ("str_replace", {**ABSENT, "old_string": "a"}, NOT_THERE),
+    ("insert", {**ABSENT, "insert_text": "a"}, NOT_THERE),
+    ("insert", ADA, NEEDS.format("insert", "insert_text")),
     (
-        {"command": "create", "path": "/memories/x", "file_text": "1→ a"},
-        "file_text contains a line number prefix, which is not allowed. Do not include line numbers when calling memory tools "
-        "(line numbers are for display purposes only).",
-    ),
-    ({"command": "str_replace", "path": "/memories/x", "old_string": "a"}, "Error: Memory block 'x' does not exist"),
-    ({"command": "insert", "path": "/memories/x", "insert_text": "a"}, "Error: Memory block 'x' does not exist"),
-    (
-        {"command": "insert", "path": "/memories/people/ada"},
-        "The command insert needs insert_text. Call the tool again with it.",
-    ),
-    (
-        {"command": "str_replace", "path": "/memories/people/ada", "old_string": "Eve", "new_string": "x"},
+        "str_replace",
+        {**ADA, "old_string": "Eve", "new_string": "x"},
         "No replacement was performed, old_string `Eve` did not appear verbatim in memory block with label `people/ada`.",
     ),
-    ({"command": "delete", "path": "/memories/x"}, "Memory block 'x' is not attached to agent 'Nina'"),
-    (
-        {"command": "rename", "old_path": "/memories/x", "new_path": "/memories/y"},
-        "Memory block 'x' not found for agent 'Nina'",
-    ),
-    ({"command": "rename", "path": "/memories/x", "description": "y"}, "Memory block 'x' not found for agent 'Nina'"),
-    (
-        {"command": "rename", "old_path": "/memories/people/ada", "new_path": "/memories/rules", "description": "y"},
-        "Error: Memory block 'rules' already exists",
-    ),
-    (
-        {"command": "rename", "path": "/memories/people/ada"},
-        "The command rename needs description. Call the tool again with it.",
-    ),
-    (
-        {"command": "rename", "old_path": "/memories/people/ada"},
-        "The command rename needs new_path. Call the tool again with it.",
-    ),
-    ({"command": "delete", "path": "/memories/rules"}, "Error This block is read-only and cannot be edited."),
-    (
-        {"command": "insert", "path": "/memories/rules", "insert_text": "x"},
-        "Error This block is read-only and cannot be edited.",
-    ),
-    (
-        {"command": "rename", "old_path": "/memories/rules", "new_path": "/memories/mine"},
-        "Error This block is read-only and cannot be edited.",
-    ),
+    ("delete", ABSENT, "Memory block 'x' is not attached to agent 'Nina'"),
+    ("rename", {**OLD, **NEW}, NOT_FOUND),
+    ("rename", {**ABSENT, "description": "y"}, NOT_FOUND),
+    ("rename", {"old_path": PATHS[0], "new_path": "/memories/rules", "description": "y"}, THERE.format("rules")),
+    ("rename", ADA, NEEDS.format("rename", "description")),
+    ("rename", {"old_path": PATHS[0]}, NEEDS.format("rename", "new_path")),
+    ("delete", MY_RULES, READ_ONLY),
+    ("insert", {**MY_RULES, "insert_text": "x"}, READ_ONLY),
+    ("rename", {"old_path": "/memories/rules", "new_path": "/memories/mine"}, READ_ONLY),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "told"), REFUSALS)
-async def test_a_command_that_is_not_right_is_refused_in_these_words(
-    human: Desk, arguments: dict[str, Any], told: str
-) -> None:
-    assert await human.refused("memory", **arguments) == told
-    assert human.memory.block("people/ada").value == TEXT
+async def test_a_command_that_is_not_right_is_refused_in_these_words(human: Desk) -> None:
+    for command, arguments, told in REFUSALS:
+        assert await human.refused("memory", command=command, **arguments) == told, (command, arguments)
+        assert human.memory.block("people/ada").value == TEXT

@@ -16,13 +16,9 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from ricordo.storage.proposals import ProposalFilter
 from tests.seams import make
-from tests.tools.builtin.desk import Desk, desk, paper_desk
+from tests.tools.builtin.desk import PREFIX, WARNING, Desk, desk, paper_desk
 
 TEXT = "Name: Ada\nDrink:\ttea ☕\nCity: Turin"
-WARNING = (
-    "# NOTE: Line numbers shown below (with arrows like '1→') are to help during editing. "
-    "Do NOT include line number prefixes in your memory edit tool calls."
-)
 
 
 @pytest.fixture
@@ -31,48 +27,41 @@ def human() -> Desk:
     return paper_desk(make.block("human", TEXT), make.block("plans", ""))
 
 
+def at(line: int) -> dict[str, Any]:
+    return {"insert_line": line}
+
+
+def replacing(old: str, new: str) -> dict[str, Any]:
+    return {"old_string": old, "new_string": new}
+
+
+# Tools with what they are told of the block human, and what it then holds.
 EDITS: list[tuple[str, dict[str, Any], str]] = [
-    ("memory_insert", {"label": "human", "new_string": "Pet: cat"}, f"{TEXT}\nPet: cat"),
-    ("memory_insert", {"label": "human", "new_string": "Pet: cat", "insert_line": -1}, f"{TEXT}\nPet: cat"),
-    ("memory_insert", {"label": "human", "new_string": "Pet: cat", "insert_line": 0}, f"Pet: cat\n{TEXT}"),
-    ("memory_insert", {"label": "human", "new_string": "Pet: cat", "insert_line": 3}, f"{TEXT}\nPet: cat"),
-    (
-        "memory_insert",
-        {"label": "human", "new_string": "a\n\tb\n", "insert_line": 1},
-        "Name: Ada\na\n\tb\n\nDrink:\ttea ☕\nCity: Turin",
-    ),
+    *(("memory_insert", {"new_string": "Pet: cat", **line}, f"{TEXT}\nPet: cat") for line in ({}, at(-1), at(3))),
+    ("memory_insert", {"new_string": "Pet: cat", **at(0)}, f"Pet: cat\n{TEXT}"),
+    ("memory_insert", {"new_string": "a\n\tb\n", **at(1)}, "Name: Ada\na\n\tb\n\nDrink:\ttea ☕\nCity: Turin"),
+    ("memory_replace", replacing(":\ttea ☕\nCity", ":\t水 🍵\nTown"), "Name: Ada\nDrink:\t水 🍵\nTown: Turin"),
+    ("memory_replace", replacing("\nCity: Turin", ""), "Name: Ada\nDrink:\ttea ☕"),
+    ("memory_replace", replacing("Ada", r"\1 \g<0>"), TEXT.replace("Ada", r"\1 \g<0>")),
+    ("memory_rethink", {"new_memory": "\tShe is\nAda."}, "\tShe is\nAda."),
+    ("memory_rethink", {"new_memory": ""}, ""),
+    ("core_memory_append", {"content": "1→ Pet: cat"}, f"{TEXT}\n1→ Pet: cat"),
+    ("core_memory_replace", {"old_content": "a", "new_content": "A"}, TEXT.replace("a", "A")),
+    ("core_memory_replace", {"old_content": "i", "new_content": ""}, TEXT.replace("i", "")),
+    # The empty block.
     ("memory_insert", {"label": "plans", "new_string": "Rest\tnow"}, "Rest\tnow"),
-    ("memory_insert", {"label": "plans", "new_string": "Rest", "insert_line": 0}, "Rest"),
-    (
-        "memory_replace",
-        {"label": "human", "old_string": ":\ttea ☕\nCity", "new_string": ":\t水 🍵\nTown"},
-        "Name: Ada\nDrink:\t水 🍵\nTown: Turin",
-    ),
-    (
-        "memory_replace",
-        {"label": "human", "old_string": "\nCity: Turin", "new_string": ""},
-        "Name: Ada\nDrink:\ttea ☕",
-    ),
-    (
-        "memory_replace",
-        {"label": "human", "old_string": "Ada", "new_string": r"\1 \g<0>"},
-        TEXT.replace("Ada", r"\1 \g<0>"),
-    ),
-    ("memory_rethink", {"label": "human", "new_memory": "\tShe is\nAda."}, "\tShe is\nAda."),
-    ("memory_rethink", {"label": "human", "new_memory": ""}, ""),
-    ("core_memory_append", {"label": "human", "content": "1→ Pet: cat"}, f"{TEXT}\n1→ Pet: cat"),
-    ("core_memory_append", {"label": "plans", "content": "Rest"}, "Rest"),
+    ("memory_insert", {"label": "plans", "new_string": "Rest", **at(0)}, "Rest"),
     ("memory_insert", {"label": "plans", "new_string": "Turin 2→ Rome, x→ y, →z"}, "Turin 2→ Rome, x→ y, →z"),
-    ("core_memory_replace", {"label": "human", "old_content": "a", "new_content": "A"}, TEXT.replace("a", "A")),
-    ("core_memory_replace", {"label": "human", "old_content": "i", "new_content": ""}, TEXT.replace("i", "")),
+    ("core_memory_append", {"label": "plans", "content": "Rest"}, "Rest"),
 ]
 
 
 async def test_an_edit_gives_the_blocks_new_value() -> None:
     for name, arguments, value in EDITS:
         one = paper_desk(make.block("human", TEXT), make.block("plans", ""))
-        assert await one.said(name, **arguments) == value, (name, arguments)
-        assert one.memory.block(arguments["label"]).value == value
+        given = {"label": "human", **arguments}
+        assert await one.said(name, **given) == value, (name, arguments)
+        assert one.memory.block(given["label"]).value == value
         assert len(one.memory.edits) == 1
 
 
@@ -89,24 +78,15 @@ async def test_tabs_white_space_and_every_script_are_stored_to_the_letter(store:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "known"),
-    [
+async def test_the_older_names_of_parameters_are_accepted() -> None:
+    for name, given, value in (
         ("memory_replace", {"old_str": "tea", "new_str": "water"}, TEXT.replace("tea", "water")),
         ("memory_replace", {"old_str": "tea", "new_string": "water"}, TEXT.replace("tea", "water")),
         ("memory_insert", {"new_str": "Pet: cat"}, f"{TEXT}\nPet: cat"),
-    ],
-)
-async def test_the_older_names_of_parameters_are_accepted(
-    human: Desk, name: str, given: dict[str, Any], known: str
-) -> None:
-    assert await human.said(name, label="human", **given) == known
+    ):
+        assert await paper_desk(make.block("human", TEXT)).said(name, label="human", **given) == value, given
 
 
-PREFIX = (
-    "{} contains a line number prefix, which is not allowed. Do not include line numbers when calling memory tools "
-    "(line numbers are for display purposes only)."
-)
 BANNER = (
     "{} contains a line number warning, which is not allowed. Do not include line number information when calling memory "
     "tools (line numbers are for display purposes only)."
@@ -119,10 +99,6 @@ LINE = (
 )
 
 
-def replacing(old: str, new: str) -> dict[str, Any]:
-    return {"label": "human", "old_string": old, "new_string": new}
-
-
 REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("memory_replace", replacing("coffee", "water"), NOT_THERE.format("coffee")),
     ("memory_replace", replacing("", "water"), NOT_THERE.format("")),
@@ -131,31 +107,31 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("memory_replace", replacing("Ada", "Eve\n \t12→Pet: cat"), PREFIX.format("new_string")),
     ("memory_replace", replacing(f"{WARNING}\n1→ Name", "Eve"), BANNER.format("old_string")),
     ("memory_replace", replacing("Ada", WARNING), BANNER.format("new_string")),
-    ("memory_insert", {"label": "human", "new_string": "4→ Pet: cat"}, PREFIX.format("new_string")),
-    ("memory_insert", {"label": "human", "new_string": f"Pet\n{WARNING}"}, BANNER.format("new_string")),
-    ("memory_rethink", {"label": "human", "new_memory": "She\n2→ is Ada"}, PREFIX.format("new_memory")),
-    ("memory_rethink", {"label": "human", "new_memory": WARNING}, BANNER.format("new_memory")),
-    ("memory_insert", {"label": "human", "new_string": "x", "insert_line": 4}, LINE.format(4, 3)),
-    ("memory_insert", {"label": "human", "new_string": "x", "insert_line": -2}, LINE.format(-2, 3)),
+    ("memory_insert", {"new_string": "4→ Pet: cat"}, PREFIX.format("new_string")),
+    ("memory_insert", {"new_string": f"Pet\n{WARNING}"}, BANNER.format("new_string")),
+    ("memory_rethink", {"new_memory": "She\n2→ is Ada"}, PREFIX.format("new_memory")),
+    ("memory_rethink", {"new_memory": WARNING}, BANNER.format("new_memory")),
+    ("memory_insert", {"new_string": "x", "insert_line": 4}, LINE.format(4, 3)),
+    ("memory_insert", {"new_string": "x", "insert_line": -2}, LINE.format(-2, 3)),
     ("memory_insert", {"label": "plans", "new_string": "x", "insert_line": 1}, LINE.format(1, 0)),
-    (
-        "core_memory_replace",
-        {"label": "human", "old_content": "coffee", "new_content": "water"},
-        "Old content 'coffee' not found in memory block 'human'",
-    ),
-    (
-        "core_memory_replace",
-        {"label": "plans", "old_content": "", "new_content": "water"},
-        "Old content '' not found in memory block 'plans'",
+    *(
+        (
+            "core_memory_replace",
+            {"label": label, "old_content": old, "new_content": "water"},
+            f"Old content '{old}' not found in memory block '{label}'",
+        )
+        for label, old in (("human", "coffee"), ("plans", ""))
     ),
 ]
 
 
 async def test_an_edit_that_is_not_right_is_refused_in_these_words(human: Desk) -> None:
     for name, arguments, told in REFUSALS:
-        assert await human.refused(name, **arguments) == told, (name, arguments)
+        assert await human.refused(name, **{"label": "human", **arguments}) == told, (name, arguments)
     one = paper_desk(make.block("human", "a\nb\n-\na\nb\nb a\nb"))
-    assert await one.refused("memory_replace", **replacing("a\nb", "c")) == TWICE.format("a\nb", "[1, 4, 6]")
+    assert await one.refused("memory_replace", label="human", **replacing("a\nb", "c")) == TWICE.format(
+        "a\nb", "[1, 4, 6]"
+    )
 
 
 ANY_EDIT: list[tuple[str, dict[str, Any]]] = [

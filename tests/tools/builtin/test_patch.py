@@ -10,16 +10,12 @@ from hypothesis import strategies as st
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.builtin.patch import _patched
 from tests.seams import make
-from tests.tools.builtin.desk import Desk, desk, paper_desk
+from tests.tools.builtin.desk import WARNING, Desk, desk, paper_desk
 
 TEXT = "Name: Ada\nDrink:\ttea ☕\nCity: Turin\n- likes: cats\n\nEnd"
 DONE = (
     "Successfully applied memory patch operations. Your system prompt has been recompiled with the updated memory contents "
     "and is now active in your context.\n\nOperations completed:\n"
-)
-WARNING = (
-    "# NOTE: Line numbers shown below (with arrows like '1→') are to help during editing. "
-    "Do NOT include line number prefixes in your memory edit tool calls."
 )
 
 
