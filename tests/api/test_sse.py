@@ -104,23 +104,6 @@ async def test_a_delta_is_a_message_with_only_its_piece() -> None:
     assert second == {**first, "content": "lo."}
 
 
-async def test_a_delta_of_a_call_is_an_object_without_nulls() -> None:
-    call = ToolCallPart("call-1", "search", '{"query": "tea"}')
-    one = message(call)
-
-    events = await messages_told(
-        event_stream(), piece(one, call, "", named=True), piece(one, call, call.arguments), saved(one)
-    )
-
-    assert [event["tool_calls"] for event in events] == [
-        {"tool_call_id": "call-1", "name": "search"},
-        {"tool_call_id": "call-1", "arguments": call.arguments},
-    ]
-    for event in events:
-        require_fits(AnyMessage, event)
-        assert event["tool_call"] == event["tool_calls"]
-
-
 async def test_the_rest_of_a_call_that_was_told_in_part_follows_at_the_save() -> None:
     calls = [ToolCallPart(f"call-{n}", "search", f'{{"query": {n}}}') for n in range(3)]
     one = message(*calls)
@@ -134,6 +117,7 @@ async def test_the_rest_of_a_call_that_was_told_in_part_follows_at_the_save() ->
     ]
     for event in rest:
         require_fits(AnyMessage, event)
+    assert rest[1]["tool_call"] == rest[1]["tool_calls"]
 
 
 async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() -> None:
@@ -143,6 +127,10 @@ async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() 
     events = await messages_told(event_stream(), text(void, "Lost"), restarted, text(one, "An"), saved(one))
 
     assert [(event["id"], event["content"]) for event in events] == [(void.id, "Lost"), (one.id, "An"), (one.id, "ew.")]
+    one = message(call := ToolCallPart("call_0", "search", '{"query": "tea"}'))  # its pieces have the same id again
+    restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
+    events = await messages_told(event_stream(), piece(void, call, '{"query', named=True), restarted, saved(one))
+    assert events[1]["tool_calls"] == [{"tool_call_id": "call_0", "name": "search", "arguments": call.arguments}]
 
 
 async def test_pings_are_sent_while_nothing_happens() -> None:
@@ -223,15 +211,11 @@ async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again(
     assert {event["message_type"] for event in events} == {"assistant_message"}
     assert "".join(event["content"] for event in cut) == "Hello, é."
     assert len(cut) < len(events)
-
-
-async def test_of_two_speeches_in_one_message_each_is_told_in_one_piece() -> None:
+    # Of two calls whose pieces alternate, each speech comes in one piece.
     calls = [ToolCallPart(f"call-{n}", "send_message", f'{{"message": "Speech {n}."}}') for n in range(2)]
     one = message(*calls)
     deltas = [piece(one, call, call.arguments[at : at + 9], named=not at) for at in range(0, 27, 9) for call in calls]
-
     events = await messages_told(event_stream(), *deltas, saved(one))
-
     assert "".join(event["content"] for event in events) == "Speech 0.Speech 1."
 
 
@@ -244,16 +228,6 @@ async def test_a_call_whose_thoughts_were_taken_out_is_not_told_again_for_its_sp
         events = await messages_told(event_stream(), *deltas, saved(one))
         told_arguments = "".join(event["tool_calls"].get("arguments", "") for event in events)
         assert told_arguments == '{"query":"tea","limit":3}'
-
-
-async def test_a_call_that_is_told_anew_under_the_same_id_is_told_whole() -> None:
-    call = ToolCallPart("call_0", "search", '{"query": "tea"}')
-    void, one = message(call), message(call)
-    restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
-
-    events = await messages_told(event_stream(), piece(void, call, '{"query', named=True), restarted, saved(one))
-
-    assert events[1]["tool_calls"] == [{"tool_call_id": "call_0", "name": "search", "arguments": call.arguments}]
 
 
 async def test_a_summary_and_a_question_for_approval_are_told_once() -> None:
