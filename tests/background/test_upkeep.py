@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -43,9 +42,6 @@ class Freezing(Interrupted):
         self.stands.set()
         await self.woken.wait()
 
-    async def reached(self) -> None:
-        await asyncio.wait_for(self.stands.wait(), LIMIT)
-
 
 class Two:
     """Two servers on one database, and an archive of notes."""
@@ -58,28 +54,23 @@ class Two:
         id = self.archive.id
         return await add(self.store, rebuild.REINDEX, {"owner_id": id}, key=id, is_single=True)
 
-    async def claim(self, job: Job, worker: str) -> Job:
-        """The job, as a worker holds it."""
+    async def begin(self, job: Job, worker: str, writes: int) -> tuple[Freezing, "asyncio.Task[None]"]:
+        """Let a server claim and begin the job, and stand still before that write, by number."""
         self.clock.advance(60)
         claimed = await self.store.write(lambda tx: jobs.claim_one(tx, worker, job.id))
         assert claimed
-        return claimed
-
-    async def freeze(self, job: Job, writes: int) -> tuple[Freezing, "asyncio.Task[None]"]:
-        """Let a server claim and begin the job, and stand still before that write, by number."""
-        claimed = await self.claim(job, "frozen")
-        freezing = Freezing(self.store, writes)
-        task = asyncio.create_task(self.run(claimed, freezing))
-        await freezing.reached()
-        self.clock.advance(60)
-        await self.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
+        freezing, runtime = Freezing(self.store, writes), runtime_on(self.store, self.folder)
+        runtime.indexing = replace(runtime.indexing, store=freezing)  # type: ignore[arg-type]
+        task = asyncio.create_task(by_kind(HANDLERS)[job.kind].run(runtime, claimed, unheard))
+        await asyncio.wait_for(freezing.stands.wait(), LIMIT)
         return freezing, task
 
-    async def run(self, job: Job, store: Any) -> None:
-        """Do the job as its server does."""
-        runtime = runtime_on(self.store, self.folder)
-        runtime.indexing = replace(runtime.indexing, store=store)
-        await by_kind(HANDLERS)[job.kind].run(runtime, job, unheard)
+    async def freeze(self, job: Job, writes: int) -> tuple[Freezing, "asyncio.Task[None]"]:
+        """The same; then the job is taken from that server."""
+        frozen = await self.begin(job, "frozen", writes)
+        self.clock.advance(60)
+        await self.store.write(lambda tx: jobs.take_over(tx, silent_for=30_000_000))
+        return frozen
 
     async def notes(self) -> set[str]:
         """The notes that the index finds by their word."""
@@ -104,9 +95,7 @@ async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     monkeypatch.setattr(rebuild, "AT_ONCE", 10)
     job = await two.add_reindex()
     frozen, first = await two.freeze(job, writes)
-    slow = Freezing(two.store, 3)
-    second = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
-    await slow.reached()
+    slow, second = await two.begin(job, "another", 3)
     frozen.woken.set()
     await asyncio.wait([first], timeout=LIMIT)
     slow.woken.set()
@@ -123,9 +112,7 @@ async def test_a_merge_that_wakes_up_takes_nothing_from_a_new_index(two: Two) ->
     frozen, merge = await two.freeze(merging, 0)
     await two.store.write(lambda tx: jobs.remove(tx, Scope(), merging.id))
     job = await two.add_reindex()
-    slow = Freezing(two.store, 2)
-    building = asyncio.create_task(two.run(await two.claim(job, "another"), slow))
-    await slow.reached()
+    slow, building = await two.begin(job, "another", 2)
     late = make.passage(two.archive, "note of late")
     await two.store.write(lambda tx: insert_passages(tx, two.archive, [late]))
     frozen.woken.set()

@@ -1,5 +1,6 @@
 """The tools that search what was said and keep an archive."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -31,11 +32,14 @@ async def keep(one: Desk, *texts: str, **fields: Any) -> list[Message]:
 
 async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("conversation_search", query=query, **arguments)
-    if result.content == NOBODY:
-        return []
-    value = await one.read("conversation_search", query=query, **arguments)
-    assert value["message"] == f"Showing {len(value['results'])} results:"
+    value = {"results": []} if result.content == NOBODY else json.loads(result.content)
+    assert not value["results"] or value["message"] == f"Showing {len(value['results'])} results:"
     return [item["content"] for item in value["results"]]
+
+
+async def filed(one: Desk, query: str, **arguments: Any) -> list[str]:
+    result = await one.call("archival_memory_search", query=query, **arguments)
+    return [] if result.content == NOBODY else [item["content"] for item in json.loads(result.content)]
 
 
 @pytest.fixture
@@ -129,17 +133,16 @@ async def test_times_may_be_exact_and_name_another_zone(nina: Desk) -> None:
 async def test_arguments_that_cannot_be_are_refused() -> None:
     nina = paper_desk()
     dates = "Invalid {} format: {}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
-    for text in ("yesterday", "20.01.2026", "2026-13-01", "2026-01-20 noon"):
-        for name in ("start_date", "end_date"):
-            told = await nina.refused("conversation_search", query="tea", **{name: text})
-            assert told == dates.format(name, text)
-        for name in ("start_datetime", "end_datetime"):
-            told = await nina.refused("archival_memory_search", query="tea", **{name: text})
-            assert told == dates.format(name, text)
-    for limit in (0, -1, 101):
-        for tool, name in (("conversation_search", "limit"), ("archival_memory_search", "top_k")):
-            told = await nina.refused(tool, query="tea", **{name: limit})
-            assert told == f"A search gives 1 to 100 results, not {limit}. Ask for fewer."
+    for tool, names, limited in (
+        ("conversation_search", ("start_date", "end_date"), "limit"),
+        ("archival_memory_search", ("start_datetime", "end_datetime"), "top_k"),
+    ):
+        for name in names:
+            for text in ("yesterday", "20.01.2026", "2026-13-01", "2026-01-20 noon"):
+                assert await nina.refused(tool, query="tea", **{name: text}) == dates.format(name, text)
+        for limit in (0, -1, 101):
+            told = f"A search gives 1 to 100 results, not {limit}. Ask for fewer."
+            assert await nina.refused(tool, query="tea", **{limited: limit}) == told
     for content in ("", "  \n\t"):
         told = await nina.refused("archival_memory_insert", content=content)
         assert told == "There is nothing to archive: content is empty. Call the tool again with the text to keep."
@@ -169,14 +172,6 @@ def test_a_span_is_told_in_the_largest_unit_that_fits() -> None:
 
 
 # The archive.
-
-
-async def filed(one: Desk, query: str, **arguments: Any) -> list[str]:
-    result = await one.call("archival_memory_search", query=query, **arguments)
-    if result.content == NOBODY:
-        return []
-    value = await one.read("archival_memory_search", query=query, **arguments)
-    return [item["content"] for item in value]
 
 
 async def test_what_is_archived_is_found_once_the_step_is_saved(nina: Desk) -> None:
