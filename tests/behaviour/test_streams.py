@@ -39,13 +39,8 @@ def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scen
     events = scene.stream(agent, "Roll.")
 
     assert told(events) == ["ping", "assistant", "tool_call", "tool_return", "assistant", *END]
-    run_id = events[0][1]["run_id"]
-    assert run_id.startswith("run-")
-    assert {value["run_id"] for _, value in events[1:-3]} == {run_id}
-    assert all(value["seq_id"] is None for _, value in events[:-1] if "seq_id" in value)
-    assert events[-3][1] == {"message_type": "stop_reason", "stop_reason": "end_turn"}
     usage = events[-2][1]
-    assert (usage["step_count"], usage["prompt_tokens"], usage["run_ids"]) == (2, 22, [run_id])
+    assert usage["prompt_tokens"] == 22
     # What the window took in the end is what its last call counted, and not the sum of all.
     assert usage["context_tokens"] == USAGE["total_tokens"]
     # A provider is streamed only where somebody reads tokens.
@@ -94,13 +89,8 @@ def test_thoughts_of_claude_come_first_and_their_signature_with_them(scene: Scen
 
     events = scene.stream(agent, "Roll.", stream_tokens=True)
 
-    assert [kind for kind in told(events) if kind != "reasoning"] == [
-        "ping",
-        "tool_call",
-        "tool_return",
-        "assistant",
-        *END,
-    ]
+    others = [kind for kind in told(events) if kind != "reasoning"]
+    assert others == ["ping", "tool_call", "tool_return", "assistant", *END]
     assert told(events)[1] == "reasoning"
     assert whole(events, "reasoning_message", "reasoning") == "A die, then."
     assert [one["signature"] for one in values(events, "reasoning_message") if one["signature"]] == ["sig-1"]

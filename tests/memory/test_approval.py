@@ -85,18 +85,11 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     assert (done.block.value, done.block.is_untrusted) == (TEXT.replace("tea", "rum"), False)
     (version, _) = await store.read(lambda tx: history.page(tx, owned.chain.id))
     assert (version.author, version.reason, version.approved_by) == (TUTOR, "Because", "user-ada")
-    assert (version.run_id, version.step_id, version.proposal_id, version.is_untrusted) == (
-        "run-1",
-        "step-1",
-        proposal.id,
-        True,
-    )
-    assert (done.proposal.status, done.proposal.result, done.proposal.resolved_by) == (
-        "approved",
-        version.id,
-        "user-ada",
-    )
-    assert await reread(store, proposal) == done.proposal
+    assert (version.run_id, version.step_id, version.proposal_id) == ("run-1", "step-1", proposal.id)
+    assert version.is_untrusted
+    kept = await reread(store, proposal)
+    assert kept == done.proposal
+    assert (kept.status, kept.result, kept.resolved_by) == ("approved", version.id, "user-ada")
     # With a text of the owner's own it is the owner's, unless the text is what was proposed.
     same, edited = (
         await proposed(store, "rum", "gin"),
@@ -158,12 +151,8 @@ async def test_what_was_proposed_for_a_block_that_is_gone_waits_for_a_text_and_m
     assert (stuck.ours, "deleted" in (stuck.proposal.note or "")) == (None, True)
     done = await approve(store, proposal, body="Anew")
     assert isinstance(done, Approved)
-    assert (done.block.id, done.block.title, done.block.policy, done.block.value) == (
-        block.id,
-        "You",
-        "guarded",
-        "Anew",
-    )
+    made = done.block
+    assert (made.id, made.title, made.policy, made.value) == (block.id, "You", "guarded", "Anew")
 
 
 async def test_a_proposed_new_label_is_taken_with_the_text_unless_it_is_taken(store: SqliteStore) -> None:
@@ -353,11 +342,8 @@ async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(sto
         lambda memory: memory.remove("old", "call-d"),
         lambda memory: memory.create("extra", "Mine", None, "call-c"),
     )
-    assert (await text_of(store), await text_of(store, "aims"), await text_of(store, "old")) == (
-        TEXT.replace("tea", "rum"),
-        TEXT,
-        None,
-    )
+    texts = [await text_of(store, label) for label in ("human", "aims", "old")]
+    assert texts == [TEXT.replace("tea", "rum"), TEXT, None]
     done = await undo(store, run_id)
     assert {(one.label, one.outcome) for one in done.blocks} == {
         (label, "undone") for label in ("human", "persona", "aims", "old", "extra")
