@@ -68,9 +68,6 @@ async def test_filters_and_times_narrow_what_is_summed_up(store: SqliteStore) ->
     await turn(store, two, Usage(100), purpose="sleeptime", model="b/model", created_at=START + DAY)
     await store.write(lambda tx: runs.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
 
-    async def tokens(**which: Any) -> int:
-        return sum(entry.usage.total_tokens for entry in await spent(store, **which))
-
     for which, expected in (
         ({"agent_id": one.id}, 17),
         ({"user_id": "user-a"}, 10),
@@ -79,9 +76,9 @@ async def test_filters_and_times_narrow_what_is_summed_up(store: SqliteStore) ->
         ({"between": (START, START + 1)}, 17),
         ({"between": (START + 1, START + DAY + 1)}, 100),
     ):
-        assert await tokens(**which) == expected, which  # type: ignore[arg-type]
-    elsewhere = LedgerQuery(*ALL)
-    assert await store.read(lambda tx: entries(tx, Scope("org-2"), elsewhere)) == []
+        entries_of = await spent(store, **which)  # type: ignore[arg-type]
+        assert sum(entry.usage.total_tokens for entry in entries_of) == expected, which
+    assert await store.read(lambda tx: entries(tx, Scope("org-2"), LedgerQuery(*ALL))) == []
     await turn(store, one, Usage(10, 4, 3, None, 2), purpose="other")
     await turn(store, one, Usage(1, 1), purpose="other")
     (entry,) = await spent(store, purpose="other")
@@ -110,9 +107,7 @@ async def test_what_was_used_counts_turns_and_all_else_from_a_moment_on(store: S
     await turn(store, one, Usage(1000), created_at=START - 1)
     await turn(store, two, Usage(100), created_at=START)
     await store.write(lambda tx: runs.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
-    assert await used(store) == 122
-    assert await used(store, one.id) == 22
-    assert await used(store, two.id) == 100
+    assert [await used(store, id) for id in (None, one.id, two.id)] == [122, 22, 100]
     with count_statements(store) as counted:
         await used(store)
     assert len(counted.statements) == 1

@@ -23,8 +23,7 @@ MORNING = datetime(2025, 12, 31, 10, 0, 0, tzinfo=UTC)
 class Clock:
     """A clock that stands until it is moved."""
 
-    def __init__(self) -> None:
-        self.now = MORNING
+    now = MORNING
 
     def __call__(self) -> datetime:
         return self.now
@@ -228,14 +227,11 @@ def test_whatever_happens_every_word_is_in_the_block_or_in_the_archive(
     said = []
     for number, act in enumerate(acts):
         word = f"w{number}w" + "é;" * length
-        if act == "task":
-            manager.set_task(word)
-        elif act == "done":
+        if act == "done":
             manager.clear_task()
             continue
-        else:
-            tell = {"fact": manager.learn_fact, "preference": manager.learn_preference, "note": manager.add_context}
-            tell[act](word)
+        tells = {"task": manager.set_task, "fact": manager.learn_fact, "preference": manager.learn_preference}
+        tells.get(act, manager.add_context)(word)
         said.append(word)
         assert len(client.human) <= max_chars
 

@@ -86,13 +86,11 @@ def test_defaults_come_from_the_environment_and_what_cannot_be_is_refused(monkey
     for _ in range(40):
         strategy.should_rotate(used(1.0))
     assert strategy.threshold == 0.55  # somebody's wish lies further out than the bound
-    for value in ("many", "12.5", "-5", "149"):
-        monkeypatch.setenv(MAX_CHARS, value)
+    wrong = [(MAX_CHARS, default_max_chars, value) for value in ("many", "12.5", "-5", "149")]
+    wrong += [(THRESHOLD, default_threshold, value) for value in ("high", "0", "1.1", "-1", "nan", "inf")]  # type: ignore[list-item]
+    for name, read, value in wrong:
+        monkeypatch.setenv(name, value)
         with pytest.raises(Invalid):
-            default_max_chars()
-    for value in ("high", "0", "1.1", "-1", "nan", "inf"):
-        monkeypatch.setenv(THRESHOLD, value)
-        with pytest.raises(Invalid):
-            default_threshold()
+            read()
     with pytest.raises(Invalid):
         AggressiveRotation(0)
