@@ -87,7 +87,6 @@ def _shared_work() -> Iterator[None]:
 
 
 def pytest_unconfigure() -> None:
-    """End the PostgreSQL of the tests, also after Ctrl-C."""
     postgres.stop_server()
 
 

@@ -119,7 +119,6 @@ class Module:
 
 
 def modules_of(sources: dict[str, str]) -> list[Module]:
-    """Modules that know each other's names, from sources by path."""
     names = frozenset(Module(path, "").name for path in sources)
     return [Module(path, source, names) for path, source in sorted(sources.items())]
 

@@ -52,7 +52,6 @@ def words_of(identifier: str) -> str:
 
 
 def texts(tree: ast.Module) -> Iterator[str]:
-    """Every string of the module: docstrings, messages and descriptions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value

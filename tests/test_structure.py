@@ -60,7 +60,6 @@ def test_a_folder_has_few_files_and_a_small_file_a_reason() -> None:
 
 
 def committed() -> list[str]:
-    """The files that git has, or would take."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     return [name for name in listed if name and (ROOT / name).is_file()]

@@ -89,7 +89,6 @@ async def count(stage: Stage, table: str, where: str = "1 = 1") -> int:
 
 
 async def found(stage: Stage, agent: str, words: str) -> list[str]:
-    """The texts that a search through everything the agent heard finds."""
     hits: list[FoundMessage] = await stage.runtime.recall.messages(words, MessageFilter((agent,)), 50, "fts")
     return sorted(hit.message.text for hit in hits)
 

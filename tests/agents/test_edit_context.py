@@ -44,7 +44,6 @@ def human(policy: Policy, value: str = "Ada") -> tuple[BlockSpec, ...]:
 
 
 async def reading(open_stage: OpenStage, *more: BlockSpec) -> tuple[Stage, str]:
-    """An agent with a guarded block that can fetch a page."""
     stage = await open_stage(FETCH)
     return stage, await stage.agent(blocks=(*human("guarded"), *more), tool_names=("fetch_page",))
 

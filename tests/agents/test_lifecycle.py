@@ -117,7 +117,6 @@ async def with_messages(stage: Stage, number: int) -> str:
 
 
 async def run_jobs(stage: Stage) -> None:
-    """Do the deletions that wait, as the worker of the next server would."""
     for job in await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page(order="asc"), kind=deletion.JOB)):
         await HANDLER.run(stage.runtime, job, lambda _done, _total: None)
 

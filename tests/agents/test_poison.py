@@ -243,7 +243,6 @@ async def held(stage: Stage, agent: str) -> dict[str, Block]:
 
 
 async def closed(stage: Stage, agent: str) -> list[str]:
-    """The closing tags of the prompt that the model would get next."""
     state = await stage.state(agent)
     system = system_prompt(state, "openai", stage.store.clock.now(), recall_count=0).text
     return closing_tags(system, (*LABELS.values(), "notes"))

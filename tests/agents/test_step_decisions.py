@@ -102,7 +102,6 @@ def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules(
 
 
 def approved(a_turn: TurnContext, *calls: ToolCallPart) -> ParsedReply:
-    """A reply that waited, parsed again once everything in it that waits was approved."""
     request = make.message(make.agent(), role="approval", parts=calls)
     decisions = {one.call_id: ApprovalPart(one.call_id, approves=True) for one in calls if one.is_gated}
     return parse_approved(Answered(request, decisions), offer_tools(a_turn))

@@ -40,7 +40,6 @@ async def trace(stage: Stage, step: Step) -> Trace | None:
 
 
 async def kept(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
-    """Request and response of each trace of the agent, in the order of its steps."""
     found = [one for step in await steps(stage, agent) if (one := await trace(stage, step))]
     return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
 
@@ -68,7 +67,6 @@ async def test_a_call_that_was_cancelled_leaves_a_cancelled_step(stage: Stage, a
 
 
 async def traces_of(stage: Stage, run_id: str) -> list[tuple[Any, Any]]:
-    """Request and response of each trace of the run, those of summaries among them."""
     found = await stage.store.read(lambda tx: runs.traces_of_run(tx, Scope(), run_id, 100))
     return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
 

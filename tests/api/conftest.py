@@ -55,13 +55,11 @@ def client(server: ServerInThread, running_client: StrictLetta) -> StrictLetta:
 
 @pytest.fixture
 def http(server: ServerInThread, running_http: httpx2.Client) -> httpx2.Client:
-    """A plain HTTP client."""
     return running_http
 
 
 @pytest.fixture
 def api(server: ServerInThread, client: StrictLetta, http: httpx2.Client) -> Api:
-    """The server and both clients."""
     return Api(server, client, http)
 
 

@@ -17,7 +17,6 @@ from tests.seams.stores import count_statements
 
 @pytest.fixture
 def block_id(client: StrictLetta) -> str:
-    """A loose block labelled "project"."""
     return client.blocks.create(label="project", value="Ricordo").id
 
 

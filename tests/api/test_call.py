@@ -52,7 +52,6 @@ def runs_shelf(client: StrictLetta) -> Shelf:
 
 @pytest.fixture(params=(agents_shelf, blocks_shelf, blocks_of_agent_shelf, messages_shelf, runs_shelf), scope="module")
 def shelf(request: pytest.FixtureRequest, running_client: StrictLetta) -> Shelf:
-    """Seven or more things of each kind that is listed."""
     made: Shelf = request.param(running_client)
     return made
 

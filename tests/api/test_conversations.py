@@ -25,7 +25,6 @@ BUSY = "Another request is currently being processed for this conversation."
 
 @pytest.fixture
 def thread(client: StrictLetta, agent: AgentState) -> Conversation:
-    """A thread of the agent's."""
     return client.conversations.create(agent_id=agent.id, summary="Tea")
 
 
@@ -36,14 +35,12 @@ def tell(client: StrictLetta, thread_id: str, words: str, **options: Any) -> lis
 
 
 def texts(client: StrictLetta, thread_id: str, **options: Any) -> list[str]:
-    """What was said in a thread, oldest first, read in pages of two."""
     listed = client.conversations.messages.list(thread_id, order="asc", limit=2, **options)
     said = ("user_message", "assistant_message")
     return [message.content for message in listed if message.message_type in said]  # type: ignore[misc, union-attr]
 
 
 def posted(http: httpx2.Client, path: str, **body: Any) -> httpx2.Response:
-    """The answer to a POST."""
     return http.post(f"/v1/conversations/{path}", json=body)
 
 

@@ -13,14 +13,12 @@ ROUTES = ["/openapi.json", "/v1/agents/", "/v1/models/", "/v1/nothing"]
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server with a key."""
     with serving(tmp_path_factory.mktemp("locked"), api_key=KEY) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def locked_http(locked: ServerInThread) -> Iterator[httpx2.Client]:
-    """A plain client of the server with a key."""
     with locked.http() as opened:
         yield opened
 

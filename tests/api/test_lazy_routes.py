@@ -26,7 +26,6 @@ TABLE = (*CORE_ROUTES, *FEATURE_ROUTES, *LABEL_ROUTES)
 
 @pytest.fixture
 def app(tmp_path: Path) -> Application:
-    """The app as it starts."""
     return create_app(Settings(data_dir=tmp_path), ProviderSettings.model_construct())
 
 
@@ -46,7 +45,6 @@ def eager() -> FastAPI:
 
 
 def table(app: FastAPI) -> list[Any]:
-    """Every route in the order it is asked in."""
     return [(route.path, sorted(route.methods or ()), route.name) for route in iter_route_contexts(app.routes)]
 
 

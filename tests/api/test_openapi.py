@@ -49,19 +49,16 @@ post /v1/(runs|conversations)/{}/stream
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
-    """The app, not started: its document needs no database."""
     return create_app(Settings(data_dir=tmp_path_factory.mktemp("data")), ProviderSettings.model_construct())
 
 
 @pytest.fixture(scope="module")
 def document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document."""
     made: dict[str, Any] = app.openapi()
     return made
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every (method, path, operation) of the document."""
     for path, item in document["paths"].items():
         for method in METHODS:
             if method in item:

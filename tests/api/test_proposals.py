@@ -21,7 +21,6 @@ TEXT = "Name: Ada\nLikes tea.\nLives in Turin.\n"
 
 @pytest.fixture
 def ada(http: httpx2.Client) -> str:
-    """A user with one block."""
     user = new_id("ada")
     put(http, user, "student", TEXT)
     return user

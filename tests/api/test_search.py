@@ -31,7 +31,6 @@ def two(client: StrictLetta) -> Iterator[tuple[AgentState, AgentState]]:
 
 
 def say(http: httpx2.Client, agent: AgentState, *said: tuple[str, str, str]) -> list[str]:
-    """Store past messages, each as (role, text, date); returns their ids."""
     past = [{"role": role, "content": text, "created_at": date} for role, text, date in said]
     ids: list[str] = http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past}).json()["message_ids"]
     return ids

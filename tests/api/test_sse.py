@@ -36,31 +36,26 @@ ENDED = make.run(AGENT, id=RUN.id, status="completed", stop_reason="end_turn", s
 
 
 def event_stream(*, tokens: bool = True, pings: bool = False, keepalive: float = 5) -> Stream:
-    """A stream as one reader wants it."""
     options = {"has_tokens": tokens, "has_pings": pings, "keepalive": keepalive}
     return partial(sse_stream, view=MessageFormat(), clock=ManualClock(), **options)
 
 
 def message(*parts: Part) -> Message:
-    """A message of the agent in this run."""
     return make.message(AGENT, role="assistant", parts=parts, run_id=RUN.id, step_id="step-1")
 
 
 async def played(*events: Event) -> AsyncGenerator[Event]:
-    """The events of a turn, from its start."""
     yield RunStarted(RUN)
     for event in events:
         yield event
 
 
 async def told(stream: Stream, events: AsyncGenerator[Event]) -> list[Any]:
-    """The values of all events that the reader is told."""
     body = b"".join([chunk async for chunk in stream(events)])
     return [value for _, value in events_of(body.decode())]
 
 
 async def messages_told(stream: Stream, *events: Event) -> list[Any]:
-    """What the reader is told of these events, without the end of the turn."""
     values = await told(stream, played(*events, RunEnded(ENDED)))
     assert values[-1] == "[DONE]"
     return values[:-3]

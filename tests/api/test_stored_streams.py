@@ -70,7 +70,6 @@ async def read(runtime: Runtime, run: Run, wanted: Resumption = SILENT) -> list[
 
 
 async def closed(stage: Stage, run: Run) -> None:
-    """Wait until somebody has closed the run."""
     while (await stage.store.read(lambda tx: runs.get(tx, Scope(), run.id))).ended_at is None:  # noqa: ASYNC110 - a row rings no bell
         await asyncio.sleep(0.01)
 

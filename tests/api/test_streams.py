@@ -32,7 +32,6 @@ USAGE = Usage(10, 4, 3, None, 2)
 
 
 def stream(http: httpx2.Client, agent: AgentState, path: str = "messages/stream", **body: Any) -> list[Any]:
-    """The events of one answer, as (name, value)."""
     answer = http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Hello.", **body})
     assert answer.status_code == 200
     return events_of(answer.text)
@@ -172,7 +171,6 @@ class Receiver(JsonServer):
         return {}
 
     def said_no(self, _status: int, words: str) -> Any:
-        """Says why."""
         return {"detail": words}
 
 
@@ -189,7 +187,6 @@ def pair(tmp_path: Path) -> Iterator[tuple[ServerInThread, ServerInThread]]:
 
 
 def agent_on(server: ServerInThread, model: str = PIECES) -> str:
-    """An agent whose model streams word by word."""
     server.pieces.answers.append(([TextChunk(word) for word in WORDS], ModelReply((TextPart("".join(WORDS)),))))
     with server.http() as http:
         return str(http.post("/v1/agents/", json={"model": model}).json()["id"])

@@ -23,7 +23,6 @@ from tests.seams.server import ServerInThread
 
 @pytest.fixture
 def ada() -> str:
-    """A user nobody has heard of yet."""
     return new_id("ada")
 
 
@@ -247,7 +246,6 @@ CANARY = "kingfisher"
 
 @pytest.fixture(scope="module")
 def two(running_server: ServerInThread, running_http: httpx2.Client) -> tuple[Known, Known]:
-    """Two users who know nothing of each other."""
     return _known(running_server, running_http, "carol", "tea"), _known(running_server, running_http, "bob", CANARY)
 
 

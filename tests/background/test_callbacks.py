@@ -27,7 +27,6 @@ from tests.support.model_server import Answer, ModelServer
 
 @pytest.fixture
 async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
-    """A runtime that may call this machine."""
     opened = Stage(store, tmp_path, Hooks())
     opened.runtime.settings.allow_private_callbacks = True
     yield opened
@@ -36,7 +35,6 @@ async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[ModelServer]:
-    """Who wants to be told."""
     async with ModelServer() as server:
         yield server
 

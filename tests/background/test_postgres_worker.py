@@ -31,7 +31,6 @@ CUT = f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {WOR
 
 @pytest.fixture
 async def store() -> AsyncIterator[PostgresStore]:
-    """A store on PostgreSQL, in real time, for its own times are."""
     async with new_store(SystemClock()) as opened:
         yield opened
 

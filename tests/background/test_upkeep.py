@@ -73,7 +73,6 @@ class Two:
         return frozen
 
     async def notes(self) -> set[str]:
-        """The notes that the index finds by their word."""
         self.store.cache.clear()  # type: ignore[attr-defined]
         recall = Library(self.store, self.folder).recall
         hits = await recall.passages("note", PassageFilter((self.archive.id,)), 100, "fts")

@@ -49,7 +49,6 @@ def edit(old: str, new: str, tool: str = "edit_memory_block", **more: Any) -> An
 
 @pytest.fixture
 def day(scene: Scene) -> Day:
-    """A morning on which the tutor knows what she wrote herself."""
     return Day(scene)
 
 

@@ -20,7 +20,6 @@ _BEGINNINGS = {mode: text(name)[:110] for mode, name in zip(
 
 
 def mode_of(body: Wire) -> str | None:
-    """The way in which a request asks for a summary; None for any other request."""
     last = str(body["messages"][-1]["content"])
     return next((mode for mode, beginning in _BEGINNINGS.items() if beginning in last), None)
 
@@ -54,7 +53,6 @@ def script(scene: Scene) -> Iterator[Script]:
 
 
 def talk(scene: Scene, agent: str, turns: int, **body: Any) -> Wire:
-    """Say much; returns the last answer."""
     return [scene.send(agent, f"Part {number}: {WORDS}", **body) for number in range(turns)][-1]
 
 

@@ -16,7 +16,6 @@ IGNORED = 2
 
 
 def user_texts(body: Wire) -> list[Any]:
-    """What a request holds in the user's role, decoded."""
     return [json.loads(message["content"]) for message in body["messages"] if message["role"] == "user"]
 
 

@@ -13,7 +13,6 @@ USAGE = {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
 
 
 def told(events: list[tuple[str | None, Any]]) -> list[str]:
-    """The types of what was told, repeated ones once, and the closing mark as it is."""
     types = [value if value == "[DONE]" else value["message_type"].removesuffix("_message") for _, value in events]
     return [kind for place, kind in enumerate(types) if not place or types[place - 1] != kind]
 

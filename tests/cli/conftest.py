@@ -45,7 +45,6 @@ class Shell:
 
     @property
     def data(self) -> Path:
-        """The data folder."""
         return self.folder / "data"
 
     def run(self, *arguments: str, said: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":

@@ -20,7 +20,6 @@ from tests.support.model_server import Answer, ModelServer, Seen, completion
 
 @pytest.fixture(autouse=True)
 def untouched(data: Path) -> Iterator[None]:
-    """The data folder is not there, and never will be."""
     yield
     assert not data.exists()
 
@@ -41,17 +40,14 @@ def clever(request: ModelRequest) -> Line:
 
 
 def forgetful(request: ModelRequest) -> Line:
-    """A model that does as it is told, but for searching."""
     return "I do not know." if "Look it up" in request.messages[-1].text else clever(request)
 
 
 def dull(_request: ModelRequest) -> Line:
-    """A model that knows no tools, and says all at once."""
     return "Hm."
 
 
 def clumsy(request: ModelRequest) -> Line:
-    """A model that calls the right tools with the wrong arguments, whatever it is told."""
     is_asked = request.messages[-1].role == "user" and not request.stream
     return call("memory_insert", block="human", text="?") if is_asked else "Done. Really."
 
@@ -85,7 +81,6 @@ async def test_what_a_model_does_decides_whether_it_can_run_an_agent() -> None:
 
 
 def served(*ids: str) -> ModelServer:
-    """A server of models that know no tools."""
     rows = {"data": [{"id": id} for id in ids]}
     return ModelServer(lambda seen: Answer(rows) if seen.method == "GET" else completion("I cannot do that."))
 

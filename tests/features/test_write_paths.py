@@ -238,14 +238,12 @@ class Scene:
         return PendingDiffStore(self.name, self.storage)
 
     def send(self, method: str, path: str, body: Any = None, *, kind: str = "") -> Any:
-        """Ask for something in her memory; a text is sent as it is, as this type of content."""
         sent = {"content": body, "headers": {"content-type": kind}} if kind else {"json": body}
         answer = self.http.request(method, f"/users/{self.name}/{path}", **sent)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def propose(self) -> str:
-        """An agent proposes what is written; returns the proposal's id."""
         return str(self.send("POST", "blocks/human/propose", PROPOSAL)["id"])
 
     def propose_in_process(self) -> str:
@@ -397,7 +395,6 @@ PROPOSALS_WAYS: dict[str, Way] = {
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitUserStorage]:
-    """The storage of a program of one's own."""
     with GitUserStorage(tmp_path_factory.mktemp("own")) as opened:
         yield opened
 

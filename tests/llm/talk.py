@@ -21,24 +21,20 @@ CLOCK = ToolSchema("get_time", "Tells the time.", {"type": "object", "properties
 
 
 def said(role: Role, *parts: Part | str) -> Message:
-    """A message of this role."""
     whole = tuple(TextPart(part) if isinstance(part, str) else part for part in parts)
     return Message("message-1", "agent-1", "default", role, whole, 0)
 
 
 def ask(*messages: Message | str, tools: Sequence[ToolSchema] = (), **fields: Any) -> ModelRequest:
-    """A request after a short system message; bare texts are the user's."""
     whole = tuple(said("user", message) if isinstance(message, str) else message for message in messages)
     return ModelRequest((said("system", "Be kind."), *whole), tuple(tools), **fields)
 
 
 def weather_call(call_id: str = "call_1", arguments: str = '{"city":"Rome"}') -> ToolCallPart:
-    """A call of the weather tool."""
     return ToolCallPart(call_id, "get_weather", arguments)
 
 
 def weather_return(call_id: str = "call_1", content: str = "sunny") -> ToolReturnPart:
-    """Its result."""
     return ToolReturnPart(call_id, "get_weather", "success", content)
 
 

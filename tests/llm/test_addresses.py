@@ -14,7 +14,6 @@ from tests.support.model_server import Answer, ModelServer
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[ModelServer]:
-    """A server on loopback that takes what it is told."""
     async with ModelServer() as server:
         yield server
 

@@ -11,7 +11,6 @@ from ricordo.llm.argument_stream import ArgumentStream
 
 
 def read(pieces: list[str], key: str = "message") -> tuple[str, str]:
-    """The text of the key, and the JSON of the others, of arguments that come in these pieces."""
     stream = ArgumentStream(key)
     found = [stream.feed(piece) for piece in pieces]
     return "".join(text for text, _ in found), "".join(others for _, others in found)

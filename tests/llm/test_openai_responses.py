@@ -42,13 +42,11 @@ USAGE = {
 
 
 def called(name: str = "get_weather", arguments: str = '{"city":"Rome"}', call_id: str = "call_1") -> dict[str, Any]:
-    """A call as an output item."""
     item = {"id": f"fc_{call_id}", "type": "function_call", "call_id": call_id, "status": "completed"}
     return item | {"name": name, "arguments": arguments}
 
 
 def response(*output: dict[str, Any], status: str = "completed", **more: Any) -> dict[str, Any]:
-    """A whole response."""
     found = {"id": "resp_1", "object": "response", "status": status, "model": "gpt-5-mini-2025", "error": None}
     return found | {"incomplete_details": None, "output": list(output), "usage": USAGE} | more
 

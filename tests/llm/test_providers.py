@@ -27,7 +27,6 @@ CACHED = {"type": "ephemeral", "ttl": "5m"}
 
 
 def not_found() -> httpx2.HTTPStatusError:
-    """What a picture whose address is gone ends in."""
     request = httpx2.Request("GET", "https://host/a.png")
     return httpx2.HTTPStatusError("404 Not Found", request=request, response=httpx2.Response(404, request=request))
 

@@ -67,7 +67,6 @@ class Model:
     waiting: list[Waiting] = field(default_factory=list)
 
     def change(self, tree: dict[str, str], author: Actor = ADA) -> None:
-        """Make this the newest tree, which is a version unless nothing changed."""
         if tree != self.tree:
             self.tree = tree
             self.trees.append(dict(tree))
@@ -83,7 +82,6 @@ class Both:
         self.owned: UserMemory = user_memory.open_memory(tx, Scope(), new_id("owner"), makes=True)
 
     def do(self, name: str, *arguments: Any) -> None:
-        """One step of a sequence, which may be impossible just now: then both leave it."""
         getattr(self, name)(*arguments)
 
     def put(self, label: str, text: str) -> None:
@@ -172,7 +170,6 @@ class Both:
             assert approval.reject(self.tx, Scope(), one.id, ADA).status == "rejected"
 
     def versions(self) -> list[BlockVersion]:
-        """All versions, the oldest first."""
         return history.page(self.tx, self.owned.chain.id, limit=100_000)[::-1]
 
     def check(self) -> None:

@@ -150,7 +150,6 @@ async def test_a_search_within_a_fork_finds_what_it_shares_and_nothing_that_was_
 
 
 def existing(text: str, *tags: str, id: str = "passage-1") -> PassageDraft:
-    """A text that is there already."""
     return PassageDraft("call-1", id, text, tags)
 
 

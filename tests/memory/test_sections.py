@@ -71,7 +71,6 @@ OF_KIND: dict[str, st.SearchStrategy[FieldValue]] = {
 
 @st.composite
 def filled(draw: st.DrawFn) -> dict[str, FieldValue]:
-    """Values for some of the fields, in any order."""
     fields = draw(st.lists(st.sampled_from(LOOSE.fields), unique=True))
     return {each.name: draw(OF_KIND[each.kind]) for each in fields}
 

@@ -22,7 +22,6 @@ from tests.memory.steps import ADA, TUTOR, owned_of, put
 
 
 async def do(store: SqliteStore, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Do this to Ada's memory."""
     return await store.write(lambda tx: work(tx, user_memory.open_memory(tx, Scope(), "ada"), *arguments, **options))
 
 

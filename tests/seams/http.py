@@ -32,7 +32,6 @@ def ok(answer: httpx2.Response) -> Any:
 
 
 def refused(answer: httpx2.Response, status: int) -> str:
-    """Why an answer that must be a refusal with this status is one."""
     assert answer.status_code == status, answer.text
     return str(answer.json()["detail"])
 

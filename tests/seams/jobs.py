@@ -46,7 +46,6 @@ async def working(
 
 
 def address_of(store: PostgresStore) -> str:
-    """Where the database is, as libpq reads it."""
     return store.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
 
 

@@ -78,7 +78,6 @@ def chain(owner_kind: str = "block", owner_id: str = "", **fields: Any) -> Chain
 
 
 def block(label: str = "human", value: str = "Her name is Ada.", **fields: Any) -> Block:
-    """A block, in a chain that `stored_blocks` makes or that `fields` names."""
     return Block(**_new("block", label=label, value=value, chain_id=new_id("chain")) | fields)
 
 
@@ -101,7 +100,6 @@ def passage(of: Archive, text: str = "Tea grows in Darjeeling.", **fields: Any) 
 
 
 def run(of: Agent, **fields: Any) -> Run:
-    """An open run in the agent's default thread, leased for thirty seconds."""
     given = {"id": new_id("run"), "agent_id": of.id, "organization_id": of.organization_id, "created_at": START}
     lease = {"status": "running", "lease_token": "token-1", "lease_expires_at": START + 30_000_000}
     return Run(**{"conversation_id": conversations.default_id(of.id)} | given | lease | fields)
@@ -115,7 +113,6 @@ def step(of: Run, **fields: Any) -> Step:
 
 
 def change_metadata(by: str = "user-1", **fields: Any) -> ChangeMetadata:
-    """Why memory changes: a user's own wish, unless the id is another kind's."""
     kind: Any = by.partition("-")[0]
     return ChangeMetadata(**{"author": Actor(kind, by, "Ada"), "reason": "A reason"} | fields)
 
@@ -191,7 +188,6 @@ async def remove_agent(store: Store, agent_id: str) -> None:
 
 
 def tags_in_use(tx: Transaction) -> list[str]:
-    """Every tag that some agent carries that is not deleted, sorted."""
     kept = select(agents_tags.c.tag).join(agent_rows, agent_rows.c.id == agents_tags.c.agent_id)
     return sorted({row.tag for row in tx.all(kept.where(agent_rows.c.organization_id == LOCAL_ORGANIZATION))})
 

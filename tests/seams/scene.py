@@ -116,14 +116,12 @@ class Scene:
         return str(_ok(self.http.post("/v1/agents/", json=given)).json()["id"])
 
     def post(self, agent: str, *said: str | Wire, path: str = "", **body: Any) -> httpx2.Response:
-        """Send messages to the agent: what a user says, or whole messages as on the wire."""
         messages = [{"role": "user", "content": one} if isinstance(one, str) else one for one in said]
         headers = body.pop("headers", None)
         sent = {"messages": messages, **body}
         return self.http.post(f"/v1/agents/{agent}/messages{path}", json=sent, headers=headers)
 
     def send(self, agent: str, *said: str | Wire, **body: Any) -> Wire:
-        """The same, where it has to go well: the whole answer."""
         return dict(_ok(self.post(agent, *said, **body)).json())
 
     def stream(self, agent: str, *said: str | Wire, **body: Any) -> list[tuple[str | None, Any]]:
@@ -136,7 +134,6 @@ class Scene:
         return dict(self.http.get(f"/v1/agents/{agent}").json())
 
     def history(self, agent: str, **query: Any) -> list[Wire]:
-        """Every message of the agent's thread as it is shown, oldest first."""
         wanted: dict[str, Any] = {"order": "asc", "limit": 1000} | query
         return list(self.http.get(f"/v1/agents/{agent}/messages", params=wanted).json())
 
@@ -149,13 +146,11 @@ class Scene:
         raise AssertionError("the model was not asked in time")
 
     def asks(self, *named: tuple[str, Any], rules: list[Wire] | None = None, **body: Any) -> tuple[str, list[str]]:
-        """An agent whose calls of games wait for approval; returns its id and the ids of the calls."""
         agent = self.agent("roll", "toss", "draw", tool_rules=[WAITS] if rules is None else rules, **body)
         self.says(calls(*(named or (("roll", {"sides": 8}),))))
         return agent, pending(self.send(agent, "Play."))
 
     def require_free(self, agent: str) -> None:
-        """Check that nothing waits any more and the next message is answered."""
         assert self.state(agent)["pending_approval"] is None
         self.says("Still here.")
         assert said(self.send(agent, "Are you there?"))[-1] == "Still here."
@@ -210,7 +205,6 @@ def decides(*decisions: tuple[str, bool] | tuple[str, bool, str], **more: Any) -
 
 
 def kinds(answer: Wire | Sequence[Wire]) -> list[str]:
-    """The types of the messages in an answer or a list, shortened: `tool_call`, `assistant`."""
     messages = answer["messages"] if isinstance(answer, dict) else answer
     return [message["message_type"].removesuffix("_message") for message in messages]
 
@@ -224,7 +218,6 @@ def said(answer: Wire) -> list[str]:
 
 
 def returns(answer: Wire | Sequence[Wire]) -> list[tuple[str, str]]:
-    """The results of calls, in order: status and text."""
     messages = answer["messages"] if isinstance(answer, dict) else answer
     found = (message for message in messages if message["message_type"] == "tool_return_message")
     return [(one["status"], one["tool_return"]) for message in found for one in message["tool_returns"]]

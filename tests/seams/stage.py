@@ -166,7 +166,6 @@ class Stage:
         assert faults == []
 
     async def require_whole_window(self, agent_id: str) -> None:
-        """Check that the window holds every message of the thread, in the order they were stored in."""
         history, thread = await self.history(agent_id), await self.thread(agent_id)
         assert list(thread.window) == [message.id for message in history]
         assert thread.message_count == len(history)
@@ -215,7 +214,6 @@ def roles(listed: Sequence[Message]) -> str:
 
 
 def saved(events: Sequence[Event]) -> list[str]:
-    """The ids of the messages that events told to be saved."""
     return [message.id for event in events if isinstance(event, StepSaved) for message in event.messages]
 
 

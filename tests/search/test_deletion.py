@@ -66,7 +66,6 @@ async def hits(store: SqliteStore, words: str) -> set[str]:
 
 
 async def terms(store: SqliteStore) -> set[str]:
-    """The words that the index has postings of, or knows."""
     rows = await store.read(
         lambda tx: tx.all(text("SELECT term FROM search_postings UNION SELECT term FROM search_terms"))
     )

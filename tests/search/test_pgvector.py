@@ -52,7 +52,6 @@ def run(sql: str) -> Rows:
 
 
 def indexes() -> dict[str, bool]:
-    """The approximate indexes by name, and whether each can be used."""
     ours = "SELECT relname, indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE relname ^@ "
     return dict(run(f"{ours}'{PREFIX}' ORDER BY relname"))
 

@@ -42,24 +42,20 @@ async def said_in(store: Store, agent: Agent, thread: Conversation, *texts: str,
 
 
 async def fork(store: Store, agent: Agent, source: Conversation, up_to: Message, **fields: Any) -> Conversation:
-    """Store a fork that shares everything up to the message."""
     return await stored_thread(store, agent, forked_from=source.id, forked_seq=up_to.seq, **fields)
 
 
 async def listed(store: Store, scope: Scope, wanted: Page = ALL, **which: Any) -> list[str]:
-    """The ids on a page of threads."""
     found = await store.read(lambda tx: conversations.page(tx, scope, wanted, ConversationFilter(**which)))
     return [thread.id for thread in found]
 
 
 async def history(store: Store, scope: Scope, thread: Conversation, wanted: Page = ALL) -> list[str]:
-    """The texts on a page of a thread's history, without system messages."""
     found = await store.read(lambda tx: conversations.page_of_history(tx, scope, thread, wanted))
     return [message.text for message in found if message.role != "system"]
 
 
 async def foreign(store: Store) -> Scope:
-    """Who belongs to another organization."""
     row = {"id": new_id("org"), "name": "Another", "created_at": START}
     await store.write(lambda tx: tx.run(organizations.insert(), row))
     return Scope(row["id"])
@@ -185,5 +181,4 @@ async def test_pages_of_a_forks_history_have_every_message_once_in_both_orders(s
 
 
 def is_said(message: Message) -> bool:
-    """Whether a user said it."""
     return message.role == "user"

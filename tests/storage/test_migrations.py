@@ -39,7 +39,6 @@ def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 def dump(path: Path) -> list[str]:
-    """Everything in the file, as text."""
     with closing(sqlite3.connect(path)) as connection:
         return list(connection.iterdump())
 
@@ -59,7 +58,6 @@ async def path(tmp_path: Path) -> Path:
 
 
 def with_migrations(monkeypatch: pytest.MonkeyPatch, *more: migrations.Migration) -> None:
-    """Let this Ricordo know more migrations than the released ones."""
     known, original = (*migrations.MIGRATIONS, *more), migrations.migrate
     monkeypatch.setattr(migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known))
 

@@ -53,7 +53,6 @@ LIMIT = 10  # seconds
 
 @pytest.fixture
 async def other(store: PostgresStore, clock: ManualClock, tmp_path: Path) -> AsyncIterator[PostgresStore]:
-    """Another server's store on the same database."""
     opened = open_postgres(server().shared_database(), connections=4, clock=clock, backups=tmp_path)
     yield opened
     await opened.close()
@@ -76,7 +75,6 @@ def kill(pid: int) -> None:
 
 
 async def until(sql: str) -> None:
-    """Wait, with a limit, until the statement gives a row."""
     async with asyncio.timeout(LIMIT):
         while not await asyncio.to_thread(server().run, sql):  # noqa: ASYNC110 - in the database
             await asyncio.sleep(0.01)
@@ -106,7 +104,6 @@ def open_run(agent: Agent, now: int) -> Run:
 
 
 async def begun(store: PostgresStore) -> Run:
-    """An agent with an open run."""
     run = open_run((await make.stored_agent(store)).agent, store.clock.now())
     await store.write(lambda tx: runs.open_run(tx, run))
     return run

@@ -63,5 +63,4 @@ async def test_a_copy_tells_whether_it_names_a_user(store: SqliteStore, tmp_path
 
 
 def files(folder: Path, database: str) -> list[str]:
-    """The files of the database that hold the canary."""
     return in_files(folder) if database == "sqlite" else in_heap(postgres.server().shared_database())

@@ -72,7 +72,6 @@ _ROW = st.fixed_dictionaries(
 
 @pytest.fixture
 async def tables(store: PostgresStore) -> AsyncIterator[None]:
-    """The tables of this module, for a test."""
     await store.write(lambda tx: _FREE.create_all(tx.connection))
     yield
     await store.write(lambda tx: _FREE.drop_all(tx.connection))

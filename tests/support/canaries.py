@@ -30,12 +30,10 @@ def rows(tx: Transaction) -> dict[str, set[str]]:
 
 
 def shown(row: Mapping[str, Any]) -> str:
-    """A row as text; what is packed in it is unpacked, where that needs no other row."""
     return repr({name: _unpacked(value) if isinstance(value, bytes) else value for name, value in row.items()})
 
 
 def in_tables(tx: Transaction, needle: str = CANARY) -> list[str]:
-    """The rows that hold it, also of tables that are not ours, each after the name of its table."""
     names = inspect(tx.connection).get_table_names()
     foreign = [name for name in names if name not in {table.name for table in metadata.sorted_tables}]
     found = rows(tx) | {name: {repr(row) for row in tx.all(text(f'SELECT * FROM "{name}"'))} for name in foreign}  # noqa: S608

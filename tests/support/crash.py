@@ -315,7 +315,6 @@ class _Campaign:
         raise httpx2.RemoteProtocolError("The stream ended without [DONE].")
 
     async def _come_to_rest(self) -> None:
-        """Wait until no run is open and every job has ended, or take note of what does not end."""
         await self._until("no run is open", "SELECT 1 FROM runs WHERE ended_at IS NULL")
         await self._until("all jobs have ended", _WORK)
 

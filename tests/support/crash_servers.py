@@ -233,7 +233,6 @@ class _Killing:
         return response
 
     def lost(self) -> list[str]:
-        """What was acknowledged and is not stored once, and runs that are still open."""
         stored = Counter(otid for (otid,) in self.tables.rows("SELECT otid FROM messages WHERE otid IS NOT NULL"))
         still_open = self.tables.rows("SELECT id FROM runs WHERE ended_at IS NULL")
         wrong = [f"{otid} is stored {stored[otid]} times" for otid in self.acknowledged if stored[otid] != 1]

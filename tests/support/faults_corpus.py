@@ -35,7 +35,6 @@ class Broken:
         return [message.id for message in self.window]
 
     def put(self, role: Role, *parts: Part, **fields: Any) -> Message:
-        """Store a message, in no window."""
         placed = {"conversation_id": self.thread.id, "created_at": self.tx.clock.now(), "parts": parts}
         one = make.message(self.agent, role=role, **placed | fields)
         insert_messages(self.tx, [one])
@@ -87,7 +86,6 @@ def _result(id: str = "lost") -> ToolReturnPart:
 
 
 def _rows(*rows: tuple[Any, ...]) -> Kind:
-    """These messages at the window's end: roles with parts."""
     return lambda it: [it.add(*row) for row in rows]
 
 
@@ -96,7 +94,6 @@ def _shown(choose: Callable[[list[Any]], list[Any]]) -> Kind:
 
 
 def _parts(role: Role, parts: str, *more: tuple[Any, ...]) -> Kind:
-    """A message whose parts are this JSON, and more messages."""
     return lambda it: [it.write("messages", "parts", parts, it.add(role, TextPart("Look.")).id), _rows(*more)(it)]
 
 
@@ -115,7 +112,6 @@ def _with_run(*rows: tuple[Any, ...], status: str | None = None, **fields: Any) 
 
 
 def _placed(at: int, role: Role, *parts: Part) -> Kind:
-    """A message at this place of the window."""
     return lambda it: it.show([*it.ids[:at], it.put(role, *parts).id, *it.ids[at:]])
 
 

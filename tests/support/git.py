@@ -39,17 +39,14 @@ def run_git(folder: Path, *arguments: str, check: bool = True) -> subprocess.Com
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git prints, without the end of the line."""
     return run_git(folder, *arguments).stdout.strip()
 
 
 def ids(repository: Path, branch: str = "main") -> list[str]:
-    """The ids on the main line of a branch, the oldest first."""
     return git(repository, "rev-list", "--first-parent", "--reverse", branch).split()
 
 
 def fsck(repository: Path) -> str:
-    """What `git fsck --strict` finds fault with: nothing, where all is well."""
     done = run_git(repository, "fsck", "--strict", "--no-dangling", "--no-progress", check=False)
     lines = (done.stdout + done.stderr).splitlines()
     return "\n".join(line for line in lines if not line.startswith("notice: "))  # an empty repository has no branch yet

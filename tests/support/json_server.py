@@ -68,7 +68,6 @@ class JsonServer:
         raise NotImplementedError
 
     def said_no(self, status: int, words: str) -> Any:
-        """The body of a refusal as the service writes it."""
         raise NotImplementedError
 
     def forget(self) -> None:
@@ -76,7 +75,6 @@ class JsonServer:
         self.forget_faults()
 
     def forget_faults(self) -> None:
-        """Back to a service that answers, with what it keeps."""
         self._faults.clear()
         self._silent.clear()
 

@@ -32,7 +32,6 @@ class Interrupted:
         self._left, self._meanwhile = write, meanwhile
 
     async def write(self, work: Callable[[Transaction], Any]) -> Any:
-        """Write, but let it happen first where its time has come."""
         self._left -= 1
         if self._left == -1:
             await self._meanwhile()
@@ -56,14 +55,12 @@ class Library:
         await self.indexing.flush(self.job(owner_id), unheard)
 
     async def flushed(self, *texts: str) -> Archive:
-        """An archive with these passages, flushed."""
         state = await make.stored_agent(self.store)
         archive = await make.stored_archive(self.store, state.agent, *texts)
         await self.flush(archive.id)
         return archive
 
     async def embedded(self, *texts: str) -> Archive:
-        """The same, embedded too."""
         archive = await self.flushed(*texts)
         await self.embed(archive.id)
         return archive

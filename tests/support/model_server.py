@@ -66,14 +66,12 @@ def completion(text: str | None = "ok", calls: Iterable[dict[str, Any]] = (), **
 
 
 def embeddings(*vectors: Any, order: Iterable[int] | None = None) -> Answer:
-    """An answer with these vectors; `order` is that in which they stand in it, each with the index of its text."""
     rows = [{"object": "embedding", "index": place, "embedding": vector} for place, vector in enumerate(vectors)]
     rows = rows if order is None else [rows[place] for place in order]
     return Answer({"object": "list", "data": rows, "model": "scripted-1", "usage": {"prompt_tokens": 1}})
 
 
 def vector_of(text: str) -> list[float]:
-    """What a server without a script says of a text: its length, its first letter, one, and nothing."""
     return [float(len(text)), float(ord(text[0])), 1.0, 0.0]
 
 

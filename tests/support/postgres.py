@@ -86,7 +86,6 @@ class Server:
         return f"postgresql://postgres@/{database}?host={self.folder}"
 
     def run(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run one statement outside of any store; returns its rows."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []

@@ -45,7 +45,6 @@ class ServerProcess:
         self.starts.append(time.monotonic() - began)
 
     def kill(self) -> None:
-        """Kill the server in whatever it is doing, and wait until it is gone."""
         code = self.stop(signal.SIGKILL)
         assert code == -signal.SIGKILL, f"The server ended by itself:\n{self.log_text()[-2000:]}"
 
@@ -102,7 +101,6 @@ def wait_until_up(url: str, tell: Callable[[], str]) -> None:
 
 
 def free_port() -> int:
-    """A port of loopback that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -14,7 +14,6 @@ from ricordo.settings import ProviderSettings, Settings
 
 
 def visitor(folder: Path, **settings: Any) -> TestClient:
-    """A browser at a server with these settings."""
     given = Settings(data_dir=folder, **{"find_local_models": False, "model": None, "api_key": None} | settings)
     app = create_app(given, ProviderSettings.model_construct())
     return TestClient(app, base_url="http://localhost:8283", client=("127.0.0.1", 50000))
@@ -22,7 +21,6 @@ def visitor(folder: Path, **settings: Any) -> TestClient:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[TestClient]:
-    """A browser at an empty server."""
     with visitor(tmp_path) as client:
         yield client
 

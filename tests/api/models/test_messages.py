@@ -25,12 +25,10 @@ FORMAT = MessageFormat()
 
 
 def assistant(*parts: Part, **fields: Any) -> Message:
-    """A message of the agent."""
     return make.message(AGENT, role="assistant", parts=parts, **fields)
 
 
 def wires(message: Message, format: MessageFormat = FORMAT) -> list[dict[str, Any]]:
-    """The message's pieces, each as its model documents it."""
     made: list[dict[str, Any]] = orjson.loads(orjson.dumps(message_responses(message, format)))
     for wire in made:
         require_fits(AnyMessage, wire)

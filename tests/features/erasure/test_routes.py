@@ -126,7 +126,6 @@ def running_world(running_server: ServerInThread, running_http: httpx2.Client) -
 
 @pytest.fixture
 def shared(server: ServerInThread, running_world: World) -> World:
-    """A world in which each test has an Ada of its own, `ids["name"]`."""
     assert server is running_world.server
     running_world.ids["name"] = f"ada-{next(NUMBERS)}"
     return running_world

@@ -27,7 +27,6 @@ FILES = {"human": "Name: Ada", "goals": "Rest", "plans/week": "Read"}
 
 @pytest.fixture
 async def chain(store: SqliteStore) -> Chain:
-    """A user's memory that was pushed: three blocks in one commit."""
     made = make.chain("user", "user-1")
     await store.write(lambda tx: versions.insert_chain(tx, made))
     return await adopted(store, made, *commit_of(FILES))

@@ -39,7 +39,6 @@ class World(SyncedMemory):
         git(self.clone.parent, "clone", "-q", self.access.address, "clone")
 
     async def ids(self) -> list[str]:
-        """The ids in the database, each once, the oldest first."""
         return list(dict.fromkeys(version.id.hex() for version in await self.versions()))
 
     def commit(self, *, pulls: bool = True, **files: str | None) -> str:

@@ -21,7 +21,6 @@ PRICES = f'currency = "EUR"\n["{MODEL}"]\ninput = 10\ncached = 1\noutput = 100\n
 
 @pytest.fixture
 def prices(server: ServerInThread) -> Iterator[None]:
-    """The operator has written down what the model costs."""
     file = server.runtime.settings.data_dir / FILE
     file.write_text(PRICES)
     yield

@@ -80,7 +80,6 @@ class Talk:
         )
 
     def next_day(self) -> "Talk":
-        """The same agent a day later, in a new conversation."""
         self.now += DAY
         self.window = []
         return self

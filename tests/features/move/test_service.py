@@ -85,7 +85,6 @@ def first(tmp_path: Path, model: tuple[Path, str]) -> Settings:
 
 @pytest.fixture
 def last(tmp_path: Path) -> Settings:
-    """A database that is not there yet."""
     return at(tmp_path / "last")
 
 

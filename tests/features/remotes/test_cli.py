@@ -14,7 +14,6 @@ OF_ADA = ("--user", "ada")
 
 
 def remotes(shell: Shell, *arguments: str, said: str = "", code: int = 0, **variables: str) -> str:
-    """What `ricordo memory remotes …` prints, of which it ends with this code."""
     done = shell.run("memory", "remotes", *arguments, said=said, **variables)
     assert done.returncode == code, f"{done.stdout}{done.stderr}"
     return done.stdout + done.stderr

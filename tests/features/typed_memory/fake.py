@@ -64,12 +64,10 @@ class FakeLetta:
 
     @property
     def human(self) -> str:
-        """The text of the human block."""
         text: str = self.agents.blocks.values["human"]
         return text
 
     @property
     def archive(self) -> list[str]:
-        """The texts in the archive, in the order of their coming."""
         texts: list[str] = self.agents.passages.texts
         return texts

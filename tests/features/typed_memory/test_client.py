@@ -63,7 +63,6 @@ def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StrictLetta]:
-    """The official client of a running server."""
     with serving(tmp_path_factory.mktemp("data")) as server, server.client() as opened:
         yield opened
 

@@ -19,7 +19,6 @@ TEXT = "She waves.\n[USER] Alice | Student\n[STATE] active_task\n[CONTEXT] Discu
 
 
 def used(share: float) -> ContextMetrics:
-    """A human block that is so full, beside an empty persona."""
     return ContextMetrics(persona_chars=0, human_chars=round(1000 * share), persona_max=1000, human_max=1000)
 
 

@@ -63,7 +63,6 @@ CONTRACT = {**KINDS, "pgvector": Kind("pgvector", None, lambda _url, _key, _time
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[dict[str, JsonServer]]:
-    """One server of each kind, started when it is needed and stopped at the end."""
     running: dict[str, JsonServer] = {}
     yield running
     for server in running.values():
@@ -87,7 +86,6 @@ def start(servers: dict[str, JsonServer]) -> Callable[[str], Any]:
 
 @pytest.fixture(params=CONTRACT)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Each adapter in turn."""
     return CONTRACT[request.param]
 
 

@@ -30,7 +30,6 @@ ANY = VectorFilter()
 
 @pytest.fixture(params=WITH_SERVER)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Each adapter that talks over HTTP."""
     return KINDS[request.param]
 
 
@@ -61,7 +60,6 @@ async def sentence(call: Callable[[], Awaitable[Any]]) -> str:
 
 
 async def works(index: VectorIndex) -> None:
-    """After a fault everything goes on as before."""
     await index.upsert("agent-1", "model", [record(1), record(2)])
     await index.remove("agent-1", "model", [2])
     assert [found for found, _ in await index.search("agent-1", "model", unit(1), 5, ANY)] == [1]

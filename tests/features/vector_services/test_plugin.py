@@ -15,7 +15,6 @@ from ricordo.settings import VectorSettings
 
 
 def settings(**given: Any) -> VectorSettings:
-    """Settings that read neither the environment nor a file."""
     return VectorSettings.model_construct(**VectorSettings.model_validate(given).model_dump())
 
 

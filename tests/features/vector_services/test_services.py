@@ -23,7 +23,6 @@ Pinecone = tuple[PineconeIndex, PineconeServer]
 
 @pytest.fixture
 async def pinecone(start: Callable[[str], Any]) -> AsyncIterator[Pinecone]:
-    """The adapter over an empty index of eight dimensions."""
     server = start("pinecone")
     index = PineconeIndex(KEY, server.url)
     yield index, server

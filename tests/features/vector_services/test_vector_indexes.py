@@ -22,7 +22,6 @@ NOON = 1_790_000_000_000_000  # µs UTC, in 2026
 
 
 def unit(seed: int) -> list[float]:
-    """A vector of length 1, another for each seed."""
     numbers = random.Random(seed)  # noqa: S311 - nothing secret
     values = [numbers.gauss(0, 1) for _ in range(8)]
     length = math.sqrt(sum(value * value for value in values))

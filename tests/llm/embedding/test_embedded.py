@@ -225,5 +225,4 @@ def test_the_first_look_at_signs_loses_no_word_that_is_near() -> None:
 
 
 def embedded_word(token: str) -> bool:
-    """Whether a token is a whole small word of three letters or more."""
     return token.startswith("▁") and len(token) > 3 and token[1:].isascii() and token[1:].isalpha() and token.islower()

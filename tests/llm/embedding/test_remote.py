@@ -33,7 +33,6 @@ INFO = EmbeddingInfo("p/m", "p", "m", "openai")
 
 
 def mark(text: str) -> list[float]:
-    """A vector that tells texts apart by their beginning."""
     return [float(ord(sign)) for sign in text[:6].ljust(6)]
 
 

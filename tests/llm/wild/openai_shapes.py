@@ -29,7 +29,6 @@ class Case:
 
     @property
     def streams(self) -> bool:
-        """Whether it is asked for a stream."""
         return self.answers[0].pieces is not None or "stream was asked for" in self.name
 
     @property
@@ -42,7 +41,6 @@ class Case:
 
 
 def case(name: str, *said: Answer | Meaning, finish: str = "", model: str = "some-model") -> Case:
-    """A case, of its answers and what they mean."""
     answers = tuple(each for each in said if isinstance(each, Answer))
     means = tuple(each for each in said if isinstance(each, tuple))
     return Case("", name, answers, means, finish, model)
@@ -53,7 +51,6 @@ def of(server: str, *cases: Case) -> tuple[Case, ...]:
 
 
 def body(message: dict[str, Any] | None, finish: Any = "stop", *, usage: Any = "counted", **more: Any) -> Answer:
-    """A whole answer; `more` stands beside its choices, `choice` in its choice."""
     counted = {"prompt_tokens": 21, "completion_tokens": 7, "total_tokens": 28}
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None, **more.pop("choice", {})}
     found = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1730000000, "model": "m", "choices": [choice]}
@@ -61,13 +58,11 @@ def body(message: dict[str, Any] | None, finish: Any = "stop", *, usage: Any = "
 
 
 def delta(value: dict[str, Any] | None, finish: Any = None, **more: Any) -> bytes:
-    """One event of a stream."""
     choice = {"index": 0, "delta": value, "finish_reason": finish, "logprobs": None}
     return event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "m", "choices": [choice], **more})
 
 
 def last(usage: Any = "counted") -> bytes:
-    """The event with the usage, which has no choice."""
     counted = {"prompt_tokens": 21, "completion_tokens": 7, "total_tokens": 28}
     return event({"id": "chatcmpl-1", "choices": [], "usage": counted if usage == "counted" else usage})
 
@@ -76,17 +71,14 @@ DONE = b"data: [DONE]\n\n"
 
 
 def events(*pieces: bytes, breaks_off: bool = False, content_type: str = "text/event-stream") -> Answer:
-    """A streamed answer."""
     return Answer(pieces=pieces, headers={"content-type": content_type}, breaks_off=breaks_off)
 
 
 def call(name: str, arguments: Any, call_id: Any = "call_1", **more: Any) -> dict[str, Any]:
-    """A call as it stands in a message."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}, **more}
 
 
 def piece(index: Any, *, name: Any = None, arguments: Any = None, call_id: Any = None) -> dict[str, Any]:
-    """A piece of a call as it stands in a delta; what is None is left out."""
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     found = {"index": index, "id": call_id, "function": function or None}
     return {key: value for key, value in found.items() if value is not None} | ({"type": "function"} if name else {})

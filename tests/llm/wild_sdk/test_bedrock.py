@@ -76,13 +76,11 @@ def frame(headers: dict[str, str], payload: bytes) -> bytes:
 
 
 def happened(kind: str, value: dict[str, Any]) -> bytes:
-    """One event."""
     headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     return frame(headers, json.dumps(value).encode())
 
 
 def went_wrong(kind: str, message: str) -> bytes:
-    """An exception in the middle of a stream."""
     headers = {":exception-type": kind, ":content-type": "application/json", ":message-type": "exception"}
     return frame(headers, json.dumps({"message": message}).encode())
 

@@ -54,13 +54,11 @@ def gemini(*parts: dict[str, Any], finish: str | None = "STOP", **more: Any) -> 
 
 
 def streamed(*chunks: dict[str, Any]) -> Answer:
-    """The same as server-sent events."""
     pieces = tuple(b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n" for chunk in chunks)
     return Answer(pieces=pieces, headers={"content-type": "text/event-stream"})
 
 
 def as_answer(stream: bool, *parts: dict[str, Any], **more: Any) -> Answer:
-    """The parts as one answer, or each as a piece of a stream."""
     if not stream:
         return Answer(gemini(*parts, **more))
     *first, last = parts or ({"text": ""},)

@@ -84,7 +84,6 @@ async def desk(store: Store, *blocks: tuple[str, str], **fields: Any) -> Desk:
 
 
 def paper_desk(*blocks: Block) -> Desk:
-    """A desk for an agent with these blocks that stands in no store, for tools that read none."""
     agent = make.agent()
     state = AgentState(agent, make.conversation(agent), blocks)
     no_store: Any = None

@@ -23,7 +23,6 @@ TEXT = "Name: Ada\nDrink:\ttea ☕\nCity: Turin"
 
 @pytest.fixture
 def human() -> Desk:
-    """An agent with two blocks: human with three lines, and an empty one."""
     return paper_desk(make.block("human", TEXT), make.block("plans", ""))
 
 

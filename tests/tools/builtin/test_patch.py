@@ -21,7 +21,6 @@ DONE = (
 
 @pytest.fixture
 def human() -> Desk:
-    """An agent with a block of text, an empty one, and a read-only one."""
     return paper_desk(
         make.block("human", TEXT), make.block("plans", ""), make.block("rules", "Be kind.", read_only=True)
     )

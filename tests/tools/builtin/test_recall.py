@@ -49,7 +49,6 @@ async def clock() -> ManualClock:
 
 @pytest.fixture
 async def nina(store: SqliteStore) -> Desk:
-    """An agent in Los Angeles, which is eight hours behind UTC in winter."""
     return await desk(store, timezone="America/Los_Angeles")
 
 
