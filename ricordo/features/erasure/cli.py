@@ -66,20 +66,17 @@ def summary(receipt: dict[str, Any]) -> str:
     lines = [f"{receipt['id']}: asked {receipt['asked_at']}, done {receipt['finished_at']}"]
     for title, facts in (
         ("Removed:", receipt["removed"] or {"nothing": 0}),
-        ("Changed in what is others':", receipt["changed"]),
-        ("Still there, since it cannot go:", receipt["remaining"]),
+        ("Changed in data of others:", receipt["changed"]),
+        ("Not removable:", receipt["remaining"]),
         ("Files:", receipt["files"]),
-        (
-            "Agents that stay, since others have a part in them:",
-            {one["id"]: one["stays"] for one in agents if one.get("stays")},
-        ),
-        ("Agents whose own memory has versions that came of the user's turns; look at them:", seen),
+        ("Agents that stay, and why:", {one["id"]: one["stays"] for one in agents if one.get("stays")}),
+        ("Agents whose blocks have versions from the user's turns (check them):", seen),
     ):
         if facts:
             rows = ((name, f"{fact:,}" if isinstance(fact, int) else fact) for name, fact in sorted(facts.items()))
             lines += [title, *(f"  {name}: {fact}" for name, fact in rows)]
     if receipt["elsewhere"]:
-        lines += ["What lies elsewhere, or stays:", *(f"  {sentence}" for sentence in receipt["elsewhere"])]
+        lines += ["What remains elsewhere or stays:", *(f"  {sentence}" for sentence in receipt["elsewhere"])]
     return "\n".join(lines)
 
 

@@ -15,11 +15,10 @@ BACKUPS, REMOTES = "backups", "remotes"
 # What a database has beside its file: doltlite's lock, and what SQLite would leave.
 _BESIDE = (".{}-lock", "{}-journal", "{}-wal", "{}-shm")
 _ALWAYS = (
-    "Whoever cloned, exported or copied this memory has it still: clones, agent files, exports and backups outside of this data "
-    "folder are not Ricordo's to delete.",
-    "Providers of models keep what they were sent by their own rules.",
-    "What others said or noted of the user is theirs and stays, as do agents' own blocks: no version can leave a history whose ids "
-    "are git's. `agents` counts the versions there that came of the user's turns.",
+    "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot delete them.",
+    "What model providers store of the requests that they received.",
+    "What other people said about the user, and the agents' own blocks, because removing a version would change the ids of all "
+    "later ones. `agents` counts the versions there that came from the user's turns.",
 )
 
 

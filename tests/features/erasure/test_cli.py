@@ -23,7 +23,7 @@ def test_a_user_is_forgotten_without_a_server_and_the_receipt_can_be_checked(she
     assert (done.returncode, done.stderr) == (0, "")
     assert 'Forget "ada"?' in done.stdout
     assert "chains: 1" in done.stdout
-    assert "clones, agent files, exports and backups" in done.stdout
+    assert "Clones, agent files, exports and backups" in done.stdout
     (receipt,) = receipts_of(shell)
     assert f"Receipt: {receipt}" in done.stdout
     assert in_files(shell.data, canary("ada")) == []
