@@ -21,7 +21,7 @@ from ricordo.storage.engine.store import Transaction
 
 DAILY_TOKENS = "daily_tokens"  # among an agent's settings
 BACKGROUND_PERCENT = 80
-# What everybody together used is summed up again only that often while it is far from the limit: it is many rows on a busy day.
+# Far from the limit, the usage of all users is added up only this often, because it can be many rows on a busy day.
 _FRESH = 5 * SECOND
 _MEMORY = "tokens used today"
 
@@ -55,7 +55,7 @@ def require_budget(tx: Transaction, settings: Settings, agent: Agent, purpose: s
 
 
 async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bool:
-    """Whether work in the background has to wait for the next day; if so, the job is added again for then.
+    """Return whether background work must wait for the next day; if so, the job is added again for then.
 
     For jobs that spend tokens: `if await put_off(runtime, job): return`. Without an agent only the common budget counts.
     """

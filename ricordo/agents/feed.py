@@ -37,7 +37,7 @@ class Deltas:
     """Counts the parts of one message as they appear.
 
     `thoughts` names the argument in which the model writes down what it thinks: those are told as reasoning, before their call.
-    Calls of tools in `held` wait for somebody, and are told once they are whole and saved, as what they are: a request.
+    Calls of the tools in `held` wait for approval: readers get them once they are complete and saved, as an approval request.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Deltas:
         return self._restart()
 
     def _thoughtful_call(self, chunk: ToolCallChunk, call_id: str, key: str) -> tuple[Delta, ...]:
-        """The thoughts among the arguments, and the call without them; it is told once there is more of it than a name."""
+        """Split the thoughts in the arguments from the call, which is published once it has more than a name."""
         if chunk.name:
             self._names[chunk.index] = chunk.name
         told: list[Delta] = []

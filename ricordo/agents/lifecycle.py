@@ -189,7 +189,7 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
 def _with_users(
     tx: Transaction, scope: Scope, user_id: str | None, agent: Agent, attached: Sequence[Block]
 ) -> tuple[Block, ...]:
-    """What a conversation of the new agent with this user sees: a block of the user takes the place of one with its label."""
+    """Return the blocks in a conversation of the new agent with this user: the user's block replaces one with the same label."""
     own = blocks.of_user(tx, scope, user_id) if user_id else ()
     of_user = [block for block in own if block.agent_id is None and block.course in (None, agent.course)]
     of_user.sort(key=lambda block: block.created_at)

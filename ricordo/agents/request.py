@@ -160,7 +160,7 @@ class TurnContext:
         return is_read or any(block.is_untrusted for block in self.state.blocks)
 
     def said(self) -> tuple[str, ...]:
-        """What the conversation's user said in this turn, which began before the calls that waited for an answer."""
+        """The messages of the conversation's user in this turn, including those before the calls that waited for approval."""
         begins = self.first
         if self.approval:
             begins = min(begins, len(self.window) - 1)  # a compaction may have left nothing of the turn
@@ -169,7 +169,7 @@ class TurnContext:
         return _trusted_words(self.window[begins:])
 
     def edit_guard(self) -> EditGuard:
-        """What keeps the agent from filing what it only looked up, or its own instructions."""
+        """The guard that keeps search results and the agent's own instructions out of memory."""
 
         def read() -> GuardSources:
             system = (self.state.agent.system, self.request.system or "")

@@ -230,7 +230,7 @@ def _stored(item: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message
 
 
 def is_others(said: NewMessage, request: TurnRequest, user_id: str | None) -> bool:
-    """Whether somebody else than the conversation's user says this: another sender, or, where none is named, another name."""
+    """Return whether this is from somebody other than the conversation's user: another sender or, without one, another name."""
     if said.role != "user":
         return False
     scope = request.scope

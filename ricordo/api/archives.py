@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import Query, Response
@@ -31,6 +32,7 @@ from ricordo.errors import Unsupported
 from ricordo.memory.step_commit import file_passages
 from ricordo.search import index
 from ricordo.search.index import PassageFilter, insert_passages
+from ricordo.search.vector_index import portions
 from ricordo.storage import agents, archives
 from ricordo.storage.engine.store import Transaction
 
@@ -213,21 +215,17 @@ router.routes += _memory.routes
 
 async def _file(here: RequestContext, archive_id: str, items: Sequence[PassageItem]) -> list[Passage]:
     # Read before anything is stored: a date that is none refuses all of them.
-    timestamps = [item.timestamp(UTC) for item in items]
+    dated = [(item, item.timestamp(UTC)) for item in items]
     made: list[Passage] = []
-    for start in range(0, len(items), _PORTION):
-        portion = slice(start, start + _PORTION)
 
-        def insert(tx: Transaction, portion: slice = portion) -> list[Passage]:
-            archive = archives.get(tx, here.scope, archive_id)
-            new = [
-                new_passage(tx, here, item, timestamp, archive_id)
-                for item, timestamp in zip(items[portion], timestamps[portion], strict=True)
-            ]
-            insert_passages(tx, archive, new)
-            return new
+    def insert(tx: Transaction, some: Sequence[tuple[PassageItem, int | None]]) -> list[Passage]:
+        archive = archives.get(tx, here.scope, archive_id)
+        new = [new_passage(tx, here, item, timestamp, archive_id) for item, timestamp in some]
+        insert_passages(tx, archive, new)
+        return new
 
-        made += await here.store.write(insert)
+    for some in portions(dated, _PORTION):
+        made += await here.store.write(partial(insert, some=some))
     return made
 
 

@@ -67,7 +67,7 @@ AgentId = Annotated[str | None, Query(description='Whose conversation, where it 
 
 
 class ConversationFields(RequestModel):
-    """What both a new conversation and a change of one may have."""
+    """The fields of a new conversation and of a change."""
 
     unsupported = ("isolated_block_labels",)
     reasons = {  # noqa: RUF012 - a class variable of the base

@@ -11,6 +11,7 @@ from ricordo.cli.screen import ProgressLine
 from ricordo.domain.job import ENDED, Job
 from ricordo.errors import NotFound
 from ricordo.search import rebuild
+from ricordo.search.vector_index import portions
 from ricordo.settings import load_settings
 from ricordo.storage.engine.database import address
 from ricordo.storage.engine.store import Store, Transaction
@@ -37,8 +38,8 @@ async def _reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
         is_whole = True
         watch = _IndexWatch(runtime.store, documents)
         try:
-            for first in range(0, len(wanted), _ASKED_AT_ONCE):
-                is_whole &= await watch.build(wanted[first : first + _ASKED_AT_ONCE], vectors_only=vectors_only)
+            for some in portions(wanted, _ASKED_AT_ONCE):
+                is_whole &= await watch.build(some, vectors_only=vectors_only)
         finally:
             watch.progress.end()
     typer.echo(

@@ -176,7 +176,7 @@ class Database:
                 raise RemoteMoved
             before = self.rows(None)
             is_merge = merged is not None and self._begin_merge(merged.branch)
-            is_changed = self._write(edit, before)
+            is_changed = self._write(edit, before, is_merge=is_merge)
             return self._commit(edit) if is_merge or is_changed else expected
 
     def branches(self) -> list[DoltCommit]:
@@ -233,9 +233,9 @@ class Database:
             self._engine.call("dolt_conflicts_resolve", "--ours", TABLE)
         return bool(self._engine.run("SELECT is_merging FROM dolt_merge_status")[0][0])
 
-    def _write(self, edit: DoltEdit, before: Rows) -> bool:
+    def _write(self, edit: DoltEdit, before: Rows, *, is_merge: bool = False) -> bool:
         """Write the rows of the edit, made on those before it; a merge may have put other texts in their place by now."""
-        wanted, now = edit.onto(before), self.rows(None)
+        wanted, now = edit.onto(before), self.rows(None) if is_merge else before
         changed = {
             label: row for label in edit.changes if (row := wanted.get(label, before.get(label))) != now.get(label)
         }

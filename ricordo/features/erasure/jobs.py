@@ -24,6 +24,7 @@ from ricordo.features.erasure.files import erase_files, without_password
 from ricordo.features.erasure.receipts import Erasure
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
+from ricordo.search.vector_index import portions
 from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.store import Transaction
@@ -195,8 +196,8 @@ class ErasureWork:
         return found
 
     async def _each(self, change: Callable[..., object], items: Sequence[Any], size: int = queries.PORTION) -> None:
-        for start in range(0, len(items), size):
-            await self._repeat(partial(change, items=items[start : start + size]))
+        for some in portions(items, size):
+            await self._repeat(partial(change, items=some))
 
     async def _repeat(self, portion: Portion) -> None:
         while await self._write(portion):
