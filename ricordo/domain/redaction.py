@@ -2,10 +2,13 @@
 
 Memory is read for years by models, people and remotes, so it keeps no keys or passwords. Ordinary notes have to survive: a secret
 is known by its shape, or by the name before it and its shape. In texts of machines (`is_strict`) a name or prefix is enough.
+Signs that nobody sees, and wide or ornamental forms of letters, hide no secret: the text is also read without them.
 """
 
 import re
-from collections.abc import Callable, Iterable
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -152,16 +155,89 @@ _END_KEY = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_TEXT = re.compile(r"(?:[ \t\r\n]*[A-Za-z0-9+/=]{16,100})*")
 
 
+# Signs that nobody sees (default ignorable ones of Unicode), and letters, digits and signs of ASCII in other forms.
+_UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_OTHER_FORMS = (
+    "\u00aa\u00b2\u00b3\u00b9\u00ba\u017f\u02b0-\u02b8\u02e1-\u02e3\u1d2c-\u1d6a\u2024\u2070-\u209c\u2100-\u2149\u2160-\u217f"
+    "\u2460-\u24ff\u2c7c\u2c7d\ufb00-\ufb06\ufe33\ufe34\ufe4d-\ufe6f\uff01-\uff5e\U0001d400-\U0001d7ff\U0001f100-\U0001f169"
+    "\U0001fbf0-\U0001fbf9"
+)
+_DISGUISED = re.compile(f"([{_UNSEEN}]+)|[{_OTHER_FORMS}]")
+_Span = tuple[int, int, str]
+
+
 def redact(text: str, *, is_strict: bool = False) -> Redacted:
     """The text, each secret in it replaced by a placeholder that says what kind it was; `is_strict` for texts of machines."""
-    kinds: list[str] = []
-    if "PRIVATE KEY" in text:
-        text = _without_private_keys(text, kinds)
-    small = text.lower()
-    for rule in _STRICT_RULES if is_strict else _RULES:
-        if rule.sign in small and any(map(small.__contains__, rule.marks)):
-            text = rule.pattern.sub(lambda found, rule=rule: _replaced(found, rule, kinds), text)  # type: ignore[misc]
+    rules, kinds = _STRICT_RULES if is_strict else _RULES, list[str]()
+    text = _without_secrets(text, rules, kinds, _Plain)
+    if not text.isascii() and _DISGUISED.search(text):
+        text = _without_secrets(text, rules, kinds, _Undisguised)
     return Redacted(text, tuple(dict.fromkeys(kinds)))
+
+
+class _Plain:
+    """A text as it is read for secrets: as it stands."""
+
+    def __init__(self, text: str) -> None:
+        self.read = text
+
+    def place(self, at: int) -> int:
+        """Where in the text the sign at this place of what is read stands."""
+        return at
+
+
+class _Undisguised(_Plain):
+    """A text as it is read for secrets: without signs that nobody sees, and with plain letters for those of other forms."""
+
+    def __init__(self, text: str) -> None:
+        pieces: list[str] = []
+        # From each of these places of what is read on, the text's places are so much further.
+        self._starts, self._shifts, done, length = [0], [0], 0, 0
+        for found in _DISGUISED.finditer(text):
+            plain = "" if found[1] else unicodedata.normalize("NFKC", found[0])
+            pieces += (text[done : found.start()], plain)
+            length += found.start() - done + len(plain)
+            done = found.end()
+            for offset in range(1, len(plain)):
+                self._shift(length - len(plain) + offset, found.start())
+            self._shift(length, done)
+        super().__init__("".join((*pieces, text[done:])))
+
+    def _shift(self, start: int, place: int) -> None:
+        if place - start != self._shifts[-1]:
+            self._starts.append(start)
+            self._shifts.append(place - start)
+
+    def place(self, at: int) -> int:
+        return at + self._shifts[bisect_right(self._starts, at) - 1]
+
+
+def _without_secrets(text: str, rules: Sequence[_Rule], kinds: list[str], view: type[_Plain]) -> str:
+    seen = view(text)
+    if "PRIVATE KEY" in seen.read:
+        text = _replaced(text, seen, _private_keys(seen.read), kinds)
+        seen = view(text)
+    small = seen.read.lower()
+    for rule in rules:
+        if rule.sign in small and any(map(small.__contains__, rule.marks)) and (spans := _secrets(seen.read, rule)):
+            text = _replaced(text, seen, spans, kinds)
+            seen = view(text)
+    return text
+
+
+def _replaced(text: str, seen: _Plain, spans: Iterable[_Span], kinds: list[str]) -> str:
+    kept: list[str] = []
+    done = 0
+    for begin, end, kind in spans:
+        # Up to behind the last sign of the secret, so that nothing of it stays.
+        start, stop = seen.place(begin), seen.place(end - 1) + 1
+        kept += (text[done:start], PLACEHOLDER.format(kind))
+        done = stop
+        kinds.append(kind)
+    return "".join((*kept, text[done:]))
 
 
 def redact_json(value: Any) -> Any:
@@ -180,32 +256,29 @@ def redact_json(value: Any) -> Any:
             return value
 
 
-def _replaced(found: re.Match[str], rule: _Rule, kinds: list[str]) -> str:
-    if rule.is_one and not rule.is_one(found):
-        return found[0]
-    secret = found["secret"]
-    sign = found["sign"] if "sign" in rule.pattern.groupindex else ""
-    kinds.append(rule.kind)
-    begin, end = found.start("secret") - found.start(), found.end("secret") - found.start()
-    # What ends the sentence is no part of it.
-    ending = secret[len(secret.rstrip(_ENDINGS)) :] if sign not in ("", "=") else ""
-    return found[0][:begin] + PLACEHOLDER.format(rule.kind) + ending + found[0][end:]
+def _secrets(text: str, rule: _Rule) -> list[_Span]:
+    spans: list[_Span] = []
+    for found in rule.pattern.finditer(text):
+        if rule.is_one is None or rule.is_one(found):
+            secret = found["secret"]
+            sign = found["sign"] if "sign" in rule.pattern.groupindex else ""
+            # What ends the sentence is no part of it.
+            length = len(secret.rstrip(_ENDINGS) if sign not in ("", "=") else secret)
+            spans.append((found.start("secret"), found.start("secret") + length, rule.kind))
+    return spans
 
 
-def _without_private_keys(text: str, kinds: list[str]) -> str:
-    kept: list[str] = []
+def _private_keys(text: str) -> list[_Span]:
+    spans: list[_Span] = []
     place = 0
     ends = [(found.start(), found.end()) for found in _END_KEY.finditer(text)]
     for begin in _BEGIN_KEY.finditer(text):
         if begin.start() < place:
             continue
-        kept.append(text[place : begin.start()])
         while ends and ends[0][0] < begin.end():
             ends.pop(0)
         # One that was cut off ends where its letters end.
         body = _KEY_TEXT.match(text, begin.end())
         place = ends[0][1] if ends else body.end() if body else begin.end()
-        kept.append(PLACEHOLDER.format("private key"))
-        kinds.append("private key")
-    kept.append(text[place:])
-    return "".join(kept)
+        spans.append((begin.start(), place, "private key"))
+    return spans

@@ -133,6 +133,42 @@ def test_what_was_redacted_once_stays_as_it_is(pieces: list[str]) -> None:
         assert redact(once.text) == type(once)(once.text)
 
 
+WIDE = str.maketrans({sign: chr(sign + 0xFEE0) for sign in range(0x21, 0x7F)})
+DISGUISES = {
+    "zero-width signs": lambda text: "\u200b".join(text),
+    "joiners and marks of direction": lambda text: "\u2060\ufeff\u202e".join(text),
+    "soft hyphens": lambda text: "\u00ad".join(text),
+    "variation selectors": lambda text: "\ufe0f".join(text),
+    "wide signs": lambda text: text.translate(WIDE),
+    "bold letters": lambda text: "".join(
+        chr(0x1D400 + ord(one) - 65) if "A" <= one <= "Z" else chr(0x1D41A + ord(one) - 97) if "a" <= one <= "z" else one
+        for one in text
+    ),
+}
+
+
+def test_signs_that_nobody_sees_and_other_forms_of_letters_hide_no_secret() -> None:
+    for text, kept in SECRETS:
+        kinds = redact(text).kinds
+        for name, disguise in DISGUISES.items():
+            hidden = disguise(text)
+            shown = redact(hidden)
+            assert shown.kinds == kinds, (name, text)
+            assert redact(hidden, is_strict=True).kinds, (name, text)
+            before, _, after = kept.partition("[")
+            assert shown.text.startswith(disguise(before)), (name, text)
+            assert shown.text.endswith(disguise(after.partition("]")[2])), (name, text)
+
+
+def test_what_stands_around_a_disguised_secret_stays_to_the_letter() -> None:
+    key = "sk-proj-Ab12Cd34Ef56Gh78"
+    around = "\ufb01ve \u00bd caf\u00e9s\u200b \uff21da: {} \ufb01n\u200d \uff01"
+    for disguise in DISGUISES.values():
+        assert redact(around.format(disguise(key))).text == around.format("[secret removed: api key]")
+    harmless = "\uff21da\uff0c \u200bsk-\u200blearn \U0001d400\u2460\ufb01"
+    assert redact(harmless).text is harmless
+
+
 def test_fields_that_hold_credentials_or_headers_have_no_value_left() -> None:
     value = {
         "extra_headers": {"X-Anything": "private"},
@@ -164,8 +200,9 @@ PIECES = [
 
 def test_no_long_text_takes_long() -> None:
     for piece in PIECES:
-        text = piece * (100_000 // len(piece))
-        for is_strict in (False, True):
-            began = time.process_time()
-            redact(text, is_strict=is_strict)
-            assert time.process_time() - began < 1, (piece, is_strict)
+        for part in (piece, piece + "\u200b", piece.translate(WIDE)):
+            text = part * (100_000 // len(part))
+            for is_strict in (False, True):
+                began = time.process_time()
+                redact(text, is_strict=is_strict)
+                assert time.process_time() - began < 1, (part, is_strict)
