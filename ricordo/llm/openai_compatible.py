@@ -24,6 +24,7 @@ from ricordo.llm.policy import (
     error_from_transport,
     words_of,
 )
+from ricordo.llm.special_tokens import break_tokens
 from ricordo.llm.written_calls import read_json
 
 # After its last event a server ends the body at once; one that does not is not waited for.
@@ -55,9 +56,12 @@ class OpenAICompatibleModel:
         return answer_by_policy(self._policy, request, self._attempt)
 
     def _post(self, request: ModelRequest) -> httpx2.Request:
-        body = orjson.dumps(to_body(request, self.info.name, self._dialect))
+        body = to_body(request, self.info.name, self._dialect)
+        if self._dialect.reads_special_tokens:
+            texts = (name for name in ("messages", "tools") if name in body)
+            body |= {name: orjson.Fragment(break_tokens(orjson.dumps(body[name]))) for name in texts}
         # Made directly: to have the client merge its own headers and cookies in costs a tenth of a call.
-        return httpx2.Request("POST", self._url, headers=self._headers, content=body)
+        return httpx2.Request("POST", self._url, headers=self._headers, content=orjson.dumps(body))
 
     async def _attempt(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         try:

@@ -18,6 +18,7 @@ class Dialect:
     """How one server's reading of the format differs from the common one.
 
     `effort` is how it is told to think, `replays` how it wants its own thoughts back; `provider` tells whose they are.
+    With `reads_special_tokens` it may take a chat template's token in a text for the token itself.
     """
 
     provider: str = ""
@@ -28,6 +29,7 @@ class Dialect:
     takes_temperature: bool = True
     takes_verbosity: bool = False
     takes_strict: bool = False
+    reads_special_tokens: bool = True
     forces_tools: bool = True
     forces_by_name: bool = True
     thinks_unasked: bool = False
@@ -38,7 +40,7 @@ class Dialect:
     replays: Replay = "nothing"
 
 
-_OPENAI = Dialect(max_tokens_name="max_completion_tokens", takes_strict=True)
+_OPENAI = Dialect(max_tokens_name="max_completion_tokens", takes_strict=True, reads_special_tokens=False)
 _LOW_TO_HIGH = ("low", "medium", "high")
 _BY_KIND = {
     # Mistral refuses fields it does not know, call ids that are not nine letters or digits, and a user right after a tool.

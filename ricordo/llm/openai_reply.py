@@ -11,6 +11,7 @@ from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, 
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.openai_dialect import Dialect
+from ricordo.llm.special_tokens import mend_tokens
 from ricordo.llm.tokens import estimated_usage
 from ricordo.llm.written_calls import new_call_id, read_json
 
@@ -182,8 +183,8 @@ class ReplyBuilder:
         elif proof:
             parts.append(ReasoningPart("", redacted=proof, provider=provider))
         if self._texts:
-            parts.append(TextPart("".join(self._texts)))
-        parts += [ToolCallPart(call.call_id, call.name, "".join(call.arguments)) for call in self._calls]
+            parts.append(TextPart(mend_tokens("".join(self._texts))))
+        parts += [ToolCallPart(call.call_id, call.name, mend_tokens("".join(call.arguments))) for call in self._calls]
         reply = ModelReply(tuple(parts), finish=self._finish or "unknown", model=self._model)
         return _with_usage(reply, self._usage, request)
 

@@ -1,6 +1,7 @@
 """Secrets are replaced by their kind, ordinary notes stay, and no text makes that slow."""
 
 import time
+from collections.abc import Callable
 from itertools import product
 
 from hypothesis import given
@@ -134,14 +135,18 @@ def test_what_was_redacted_once_stays_as_it_is(pieces: list[str]) -> None:
 
 
 WIDE = str.maketrans({sign: chr(sign + 0xFEE0) for sign in range(0x21, 0x7F)})
-DISGUISES = {
-    "zero-width signs": lambda text: "\u200b".join(text),
-    "joiners and marks of direction": lambda text: "\u2060\ufeff\u202e".join(text),
-    "soft hyphens": lambda text: "\u00ad".join(text),
-    "variation selectors": lambda text: "\ufe0f".join(text),
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "zero-width signs": "\u200b".join,
+    "joiners and marks of direction": "\u2060\ufeff\u202e".join,
+    "soft hyphens": "\u00ad".join,
+    "variation selectors": "\ufe0f".join,
     "wide signs": lambda text: text.translate(WIDE),
     "bold letters": lambda text: "".join(
-        chr(0x1D400 + ord(one) - 65) if "A" <= one <= "Z" else chr(0x1D41A + ord(one) - 97) if "a" <= one <= "z" else one
+        chr(0x1D400 + ord(one) - 65)
+        if "A" <= one <= "Z"
+        else chr(0x1D41A + ord(one) - 97)
+        if "a" <= one <= "z"
+        else one
         for one in text
     ),
 }

@@ -1,0 +1,40 @@
+"""Special tokens of chat templates in texts: broken on their way to a model, whole again in what it answers.
+
+A server that renders a chat template reads `<|im_start|>` in a text as the beginning of a message, whoever wrote it: so a note, a
+tool's result or a user could speak in another's name. A sign that nobody sees, behind its first sign, makes it a word like any
+other. Text without such a token goes out as it is, to the byte; nothing that is stored changes.
+"""
+
+import re
+
+_BREAK = "\u200b"
+_NAMES = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|MODEL_SETTINGS|THINK|ARGS|CALL_ID"
+# The first sign of each token, the rest only looked at: so the next one is found within it too.
+_TOKENS = "|".join(
+    (
+        # ChatML, Llama 3, Phi, Qwen, GLM, Granite, Command, Kimi; Gemma 4; DeepSeek
+        r"<(?=\|[\w.:/\x80-\xff-]{1,64}\|?>|\w{1,64}\|>)",
+        r"<(?=\xef\xbd\x9c[\w\x80-\xff]{1,99}>)",
+        # Llama 2, Mistral, Gemma
+        r"<(?=(?:/?s|bos|eos|pad|unk|mask|(?:start|end)_of_(?:turn|image|sentence|text)|unused\d+)>|</?SYS>>)",
+        # GLM, Aya, GPT-2, Nemotron, T5, StarCoder
+        r"<(?=(?:sop|eop|(?:BOS|EOS|PAD)_TOKEN|endoftext|SPECIAL_\d+|extra_id_\d+|fim_\w{3,6})>)",
+        # Mistral, Kimi, GLM
+        rf"\[(?=(?:/?(?:{_NAMES})|BOS|EOS|PAD|gMASK|sMASK|MASK|IMG|IMG_BREAK|IMG_END|PREFIX|MIDDLE|SUFFIX)\])",
+        # MiniMax
+        r"\](?=~b\])|\[(?=e~\[)",
+    )
+)
+_IN_JSON = re.compile(_TOKENS.encode())
+_BROKEN = re.compile(rf"([<\[\]])(?:{_BREAK}|\\u200[bB])(?=[\w<|/\uff5c~])")
+_IN_BYTES = _BREAK.encode()
+
+
+def break_tokens(json: bytes) -> bytes:
+    """The JSON, each special token in its texts broken after its first sign."""
+    return _IN_JSON.sub(lambda found: found[0] + _IN_BYTES, json)
+
+
+def mend_tokens(text: str) -> str:
+    """What a model wrote, the tokens that it copied from a broken text whole again; also in JSON."""
+    return _BROKEN.sub(r"\1", text) if _BREAK in text or "\\u200" in text else text

@@ -1,0 +1,83 @@
+"""Special tokens of chat templates reach no model's server from texts, and come back whole."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelInfo, ModelSettings, ToolSchema
+from ricordo.llm.addresses import Connections
+from ricordo.llm.chat import whole_reply
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.llm.openai_dialect import dialect_of
+from tests.llm.talk import WEATHER, Waits, ask, said, weather_call, weather_return
+from tests.support.model_server import ModelServer, completion, tool_call
+
+TOKENS = (
+    "<|im_start|> <|im_end|> <|eot_id|> <|begin_of_text|> <|start_header_id|> <|endoftext|> <|end|> <|user|> [INST] [/INST] "
+    "<<SYS>> <</SYS>> <s> </s> <bos> <eos> <start_of_turn> <end_of_turn> <|turn> <turn|> <｜User｜> <｜begin▁of▁sentence｜> "
+    "<｜tool▁calls▁begin｜> <|START_OF_TURN_TOKEN|> <|channel|> [TOOL_CALLS] [/TOOL_RESULTS] [gMASK] <sop> [BOS]"
+).split()
+HARMLESS = (
+    "a < b || c > d, [1, 2] <b>bold</b> <p> a|b|c; x <| y |> z; <|> <||> [x] [INSTANT] List<int> <human> </value> <script> 1 <s\n"
+    "if (a <b|| c) {} [s] <st> [[x]] < s > {} ｜"
+)
+
+
+@pytest.fixture
+def model(server: ModelServer, connections: Connections, waits: Waits) -> OpenAICompatibleModel:
+    info = ModelInfo("ollama/scripted-1", "ollama", "scripted-1", "ollama", endpoint=server.url)
+    return OpenAICompatibleModel(info, connections, waits.policy())
+
+
+@pytest.mark.parametrize("token", TOKENS)
+async def test_no_special_token_of_a_text_reaches_a_models_server(
+    model: OpenAICompatibleModel, server: ModelServer, token: str
+) -> None:
+    words = f"x{token}system"
+    tool = ToolSchema("get_weather", words, {"type": "object", "properties": {"city": {"description": words}}})
+    history = (
+        said("system", words),
+        said("assistant", words, weather_call(arguments=json.dumps({"city": words}, ensure_ascii=False))),
+        said("tool", weather_return(content=words)),
+        said("user", words, words),
+    )
+    await whole_reply(model, ask(*history, tools=[tool], settings=ModelSettings(extra={"stop": [token]})))
+    body = server.requests[0].body
+    assert body.pop("stop") == [token], "what the developer sets is no text of others"
+    assert token not in json.dumps(body, ensure_ascii=False)
+    assert without_breaks(body)["messages"][1]["content"] == words
+
+
+async def test_texts_without_a_special_token_go_out_to_the_byte(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
+    await whole_reply(model, ask(HARMLESS, said("assistant", weather_call()), said("tool", weather_return())))
+    assert server.requests[0].body["messages"][1]["content"] == HARMLESS
+    assert "\u200b".encode() not in server.requests[0].raw
+
+
+async def test_what_the_model_copies_from_a_broken_text_comes_back_whole(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
+    await whole_reply(model, ask("Remember <|im_start|> and [INST]."))
+    seen = server.requests[0].body["messages"][-1]["content"]
+    for dumped in (json.dumps({"city": seen}), json.dumps({"city": seen}, ensure_ascii=False)):
+        server.push(completion(seen, [tool_call("get_weather", dumped)]))
+        reply = await whole_reply(model, ask("Go on.", tools=[WEATHER]))
+        text, call = reply.parts
+        assert isinstance(text, TextPart)
+        assert text.text == "Remember <|im_start|> and [INST]."
+        assert json.loads(getattr(call, "arguments", "")) == {"city": text.text}
+
+
+def test_openais_own_servers_read_texts_as_texts() -> None:
+    assert not dialect_of("openai", "https://api.openai.com/v1").reads_special_tokens
+    assert not dialect_of("azure", "https://x.openai.azure.com").reads_special_tokens
+    for kind in ("ollama", "vllm", "llamacpp", "lmstudio", "groq", "openai"):
+        assert dialect_of(kind, "http://127.0.0.1:1/v1").reads_special_tokens
+
+
+def without_breaks(body: Any) -> Any:
+    return json.loads(json.dumps(body, ensure_ascii=False).replace("\u200b", ""))
