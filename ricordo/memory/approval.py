@@ -14,6 +14,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
+from ricordo.memory.line_changes import merge_changes, same_text
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import make, require_free, revive
 from ricordo.storage import blocks, history, proposals, runs, versions
@@ -22,11 +23,11 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 
 EXPIRED_EVERY = 600.0
 _MOST_WITHDRAWN = 1000
+_MOST_VERSIONS = 100
 _CONFLICT = (
     "The block changed in the same lines since this was proposed. Settle it with a text of your own, or reject it."
 )
 _GONE = "The block was deleted since this was proposed. Approve it with a text, which creates it again, or reject it."
-_THERE = "A block with this label was made since this was proposed. Settle it with a text of your own, or reject it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def approve(
     """
     chain, proposal = _held(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
-    value, conflict = _merged(proposal, block)
+    value, conflict = _merged(tx, proposal, block)
     metadata = ChangeMetadata(
         author=proposal.author,
         reason=proposal.reasoning,
@@ -72,7 +73,8 @@ def approve(
     )
     if body is not None and body != value:
         value, conflict = body, None
-        metadata = replace(metadata, author=by, run_id=None, step_id=None, is_untrusted=False)
+        # The owner's words, but what led to them stays known.
+        metadata = replace(metadata, author=by, is_untrusted=False)
     if conflict:
         stuck = replace(proposal, status="conflicted", note=conflict)
         proposals.settle(tx, stuck)
@@ -95,18 +97,39 @@ def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason
     return _settled(tx, replace(proposal, status="rejected", note=reason), by)
 
 
-def _merged(proposal: Proposal, block: Block | None) -> tuple[str | None, str | None]:
+def _merged(tx: Transaction, proposal: Proposal, block: Block | None) -> tuple[str | None, str | None]:
     """The text that approving makes of the block, None where it goes; and why it cannot be approved as it is."""
     if block is None:
         # What shall be deleted and is gone is as it should be.
         is_clean = proposal.value is None or proposal.base is None
         return proposal.value, None if is_clean else _GONE
     if proposal.value is None:
-        return None, None if block.value == proposal.base_value else _CONFLICT
-    if proposal.base_value is None:
-        return proposal.value, None if block.value == proposal.value else _THERE
-    merged = merge_lines(proposal.base_value, proposal.value, block.value)
+        return None, None if same_text(block.value, proposal.base_value or "") else _CONFLICT
+    # What the block holds by now stands above what is added to it at the same place.
+    merged = merge_changes(proposal.base_value or "", block.value, proposal.value)
+    if merged is None:
+        merged = _merged_by_versions(tx, proposal, block)
     return merged, None if merged is not None else _CONFLICT
+
+
+def _merged_by_versions(tx: Transaction, proposal: Proposal, block: Block) -> str | None:
+    """The text with the proposal taken through each version since it was made; None where one of them changed the same lines.
+
+    After many changes at once it cannot always be told which of several equal lines stayed; of one change it can.
+    """
+    since: list[bytes] = []
+    for version in history.page(tx, block.chain_id, label=block.label, limit=_MOST_VERSIONS):
+        if version.id == proposal.base or version.blob is None:
+            break
+        since.append(version.blob)
+    else:
+        return None
+    texts = versions.read_texts(tx, block.chain_id, since)
+    before, text = proposal.base_value or "", proposal.value
+    for blob in reversed(since):
+        if text is not None:
+            before, text = texts[blob], merge_changes(before, texts[blob], text)
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +167,8 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     chains = {chain.id: chain for chain in locked if chain and _is_callers(chain, scope)}
     by_block: dict[tuple[str, str], list[BlockVersion]] = {}
     for version in history.of_run(tx, scope, run_id):
-        if version.chain_id in chains:
+        # What the owner wrote in place of a proposal is not the run's to take back.
+        if version.chain_id in chains and version.author.kind != "user":
             by_block.setdefault((version.chain_id, history.label_now(tx, version)), []).append(version)
     metadata = ChangeMetadata(by, f"Undo {run_id}")
     done = [

@@ -1,15 +1,24 @@
 """Proposals: what a policy does not let an agent do at once waits for the block's owner, and only the owner sees it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from ricordo.domain.block import Block
+from ricordo.domain.block import Block, Chain
 from ricordo.domain.clock import DAY
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.ids import new_id
 from ricordo.domain.version import ChangeMetadata, Proposal
-from ricordo.errors import Conflict, NotFound
-from ricordo.memory.merge import merge_lines
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.memory.line_changes import (
+    LineChange,
+    line_changes,
+    merge_changes,
+    removes_lines,
+    same_text,
+    touch_same_lines,
+)
 from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
@@ -19,10 +28,16 @@ WAITS = (
     'Your change of memory block "{}" was proposed as {}. It waits for the owner, and the block stays as it is until then. '
     "You will not be told what becomes of it."
 )
+REPEATED = 'This change of memory block "{}" waits for the owner already, as {}: nothing new was proposed.'
+STANDS = 'Memory block "{}" says this already, so there is nothing to propose.'
 NOT_A_TEXT = (
     'Memory block "{}" belongs to an owner who decides about changes, and only the owner can change its description. '
     "Propose changes of its text instead."
 )
+
+
+class Unchanged(Invalid):
+    """What is proposed stands in the block already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +76,13 @@ def propose_edits(
         )
         try:
             proposal = propose(tx, draft, metadata, context.expires_after)
+            sentence = (REPEATED if proposal.is_repeated else WAITS).format(block.label, proposal.id)
+        except Unchanged as answer:
+            sentence = str(answer)
         except (NotFound, Conflict) as error:
             failed |= {edit.call_id: str(error) for edit in group}
             continue
         for edit in group:
-            sentence = WAITS.format(block.label, proposal.id)
             results[edit.call_id] = f"{results[edit.call_id]} {sentence}" if edit.call_id in results else sentence
     return results, failed
 
@@ -73,20 +90,20 @@ def propose_edits(
 def propose(
     tx: Transaction, draft: ProposalDraft, metadata: ChangeMetadata, expires_after: int | None = None
 ) -> Proposal:
-    """Store a proposal; an older one of the same author for the same block is superseded. Raises NotFound where all is erased.
+    """Store a proposal, which waits beside others; an older one of the same author that touches the same lines is superseded.
 
-    What the older proposed in the same run and in other lines goes into the newer, since its author did not see it in the block.
-    `expires_after` is in microseconds; None: it waits for ever.
+    A change that waits already, or is part of one, makes no new proposal: that one is returned, with `is_repeated`. Raises
+    Unchanged where the block says it already, NotFound where all is erased.
     """
     chain = versions.lock(tx, draft.chain_id)
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
+    _require_change(tx, chain, draft)
+    older = {one: _relation(draft, one) for one in proposals.waiting_by(tx, chain.id, draft.label, metadata.author)}
+    if waiting := next((one for one, relation in older.items() if relation == "repeated"), None):
+        return replace(waiting, is_repeated=True)
     now = tx.clock.now()
     block = draft.block
-    older = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
-    value = draft.value
-    for one in older:
-        value = _with_older(value, one, metadata)
     proposal = Proposal(
         id=new_id("proposal"),
         organization_id=chain.organization_id,
@@ -94,7 +111,7 @@ def propose(
         label=draft.label,
         base=block.head if block else None,
         base_value=block.value if block else None,
-        value=value,
+        value=draft.value,
         author=metadata.author,
         reasoning=metadata.reason,
         created_at=now,
@@ -110,17 +127,71 @@ def propose(
     # Only a text that the chain holds can be what the new one is a difference from, and the block may have moved on.
     is_current = file is not None and block is not None and blob_id(block.value) == file[0]
     proposals.insert_one(tx, proposal, (*file, block.value) if file and block and is_current else None)
-    for one in older:
-        proposals.settle(tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id))
+    for one, relation in older.items():
+        if relation == "superseded":
+            proposals.settle(tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id))
     return proposal
 
 
-def _with_older(value: str | None, older: Proposal, metadata: ChangeMetadata) -> str | None:
-    is_same_run = metadata.run_id is not None and older.run_id == metadata.run_id
-    if value is None or older.value is None or older.base_value is None or not is_same_run:
-        return value
-    merged = merge_lines(older.base_value, value, older.value)
-    return value if merged is None else merged
+def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None:
+    """Raise Unchanged where the block says it already, also since the draft was made."""
+    file, before = chain.files.get(draft.label), draft.block.value if draft.block else ""
+    if draft.value is None or draft.new_label or file is None:
+        return
+    text = before if draft.block and blob_id(before) == file[0] else versions.read_text(tx, chain.id, file[0])
+    after = merge_changes(before, text, draft.value)
+    if after is not None and same_text(text, after):
+        raise Unchanged(STANDS.format(draft.label))
+
+
+def _relation(draft: ProposalDraft, older: Proposal) -> Literal["beside", "repeated", "superseded"]:
+    """What an older proposal of the same author for the same block becomes beside the draft."""
+    before, older_before = draft.block.value if draft.block else "", older.base_value or ""
+    if draft.value is None or older.value is None:
+        is_same = draft.value is older.value and same_text(before, older_before)
+        return "repeated" if is_same else "superseded"
+    # A new label touches no line.
+    is_text, is_older_text = not same_text(before, draft.value), not same_text(older_before, older.value)
+    if not (is_text and is_older_text):
+        if draft.new_label and draft.new_label == older.new_label and not is_text:
+            return "repeated"
+        return "superseded" if draft.new_label and not is_older_text else "beside"
+    # One that was to make the block, which is there by now, has a base for none of its lines.
+    is_overtaken = older.base is None and draft.block and removes_lines(before, draft.value)
+    if is_overtaken or touch_same_lines(older_before, older.value, before, draft.value):
+        return "superseded"
+    # Compared on the text that the older was made from; what the block says since is in neither.
+    after = merge_changes(before, older_before, draft.value)
+    both = None if after is None else merge_changes(older_before, older.value, after)
+    if after is None or both is None:
+        return "beside"
+    labels = {None, older.new_label}
+    if draft.new_label in labels and (same_text(both, older.value) or _tells_all(older_before, older.value, after)):
+        return "repeated"
+    if older.new_label in {None, draft.new_label} and (
+        same_text(both, after) or _tells_all(older_before, after, older.value)
+    ):
+        return "superseded"
+    return "beside"
+
+
+def _tells_all(base: str, fuller: str, text: str) -> bool:
+    """Whether the fuller text adds at the same places, if within longer lines, what the other adds without taking anything away."""
+    changes, fuller_changes = line_changes(base, text) or [], line_changes(base, fuller) or []
+
+    def is_told(change: LineChange) -> bool:
+        lines = [line for one in fuller_changes if one.start <= change.start <= one.end for line in one.lines]
+        sentences = [sentence for line in change.lines if (sentence := line.strip())]
+        return all(any(_tells(line.strip(), sentence) for line in lines) for sentence in sentences)
+
+    return bool(changes) and all(one.start == one.end and is_told(one) for one in changes)
+
+
+def _tells(line: str, sentence: str) -> bool:
+    """Whether the line begins with the sentence or has it behind another one: "Has a cat" is not in "Has a cat allergy"."""
+    begins = r"(?:^|[.!?;]\s+)"
+    ends = r"(?=\s|$)" if sentence[-1] in ".!?" else r"(?=[.,;!?]|$)"
+    return re.search(begins + re.escape(sentence) + ends, line) is not None
 
 
 def expiry_of(settings: Settings) -> int | None:

@@ -1,0 +1,153 @@
+"""What two changes of one text have to do with each other, line by line: whether they collide, and both of them together.
+
+A change here is one that may have waited long, so more goes together than in a merge of texts (`memory.merge`): neighbouring
+lines, and additions at one place.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ricordo.memory.merge import common_ends, kept_lines
+
+# A shorter line may well stand twice: an empty one, an item of a list.
+_LEAST_UNIQUE = 24
+
+
+@dataclass(frozen=True, slots=True)
+class LineChange:
+    """What stands in place of a text's lines from `start` to `end` (not included); an insertion where the two are equal."""
+
+    start: int
+    end: int
+    lines: tuple[str, ...]
+
+
+def same_text(one: str, other: str) -> bool:
+    """Whether two texts say the same: a final newline makes no difference."""
+    return one.removesuffix("\n") == other.removesuffix("\n")
+
+
+def line_changes(old: str, new: str) -> list[LineChange] | None:
+    """What turns the old text into the new one, from top to bottom; None where they are too large to be compared."""
+    before, after = _lines_within(old), _lines_within(new)
+    kept, is_whole = kept_lines(before, after)
+    changes: list[LineChange] = []
+    place = place_new = 0
+    for line, line_new in [*kept.items(), (len(before), len(after))]:
+        if (place, place_new) != (line, line_new):
+            changes.append(LineChange(place, line, tuple(after[place_new:line_new])))
+        place, place_new = line + 1, line_new + 1
+    return changes if is_whole else None
+
+
+def merge_changes(base: str, first: str, second: str) -> str | None:
+    """The text with both changes, or None where they replace or remove the same lines (or are too large to be compared).
+
+    Unlike in `merge_lines`, neighbouring lines may change on both sides, and what both add at one place stays: that of `first`
+    above, and once what they add alike.
+
+    >>> merge_changes("a", "a\\nb", "a\\nc\\n")
+    'a\\nb\\nc\\n'
+    """
+    if same_text(base, first) or same_text(base, second):
+        return second if same_text(base, first) else first
+    changes, changes_too = line_changes(base, first), line_changes(base, second)
+    if changes is None or changes_too is None:
+        return None
+    replaced, replaced_too = _by_lines(changes), _by_lines(changes_too)
+    if any(replaced_too.get(line, one) != one for line, one in replaced.items()):
+        return None
+    replaced |= replaced_too
+    added, added_too = (_insertions(each, replaced) for each in (changes, changes_too))
+    lines, merged, place = _lines_within(base), list[str](), 0
+    while place <= len(lines):
+        merged += _added_by_both(added.get(place, []), added_too.get(place, []))
+        merged += replaced[place].lines if place in replaced else lines[place : place + 1]
+        place = replaced[place].end if place in replaced else place + 1
+    ends, ends_first, ends_second = (text.endswith("\n") for text in (base, first, second))
+    is_ended = ends_second if ends_first == ends else ends_first
+    return "\n".join(merged) + ("\n" if merged and is_ended else "")
+
+
+def _lines_within(text: str) -> list[str]:
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def touch_same_lines(base: str, first: str, base_since: str, second: str) -> bool:
+    """Whether `first` and `second` replace or remove one line, unless they do the same with it; also where that cannot be told.
+
+    Each is compared with the text it was made from, of which `base_since` came later.
+    """
+    changes, since, changes_too = (
+        line_changes(base, first),
+        line_changes(base, base_since),
+        line_changes(base_since, second),
+    )
+    if changes is None or since is None or changes_too is None:
+        return True
+    replaced = _by_lines(changes_too)
+    places = _places_since(since, len(_lines_within(base)))
+    for line, one in _by_lines(changes).items():
+        for place in places[line]:
+            other = replaced.get(place)
+            # What both do alike, wherever the lines stand by now, collides with nothing.
+            if other and (other.start - place, other.end - place, other.lines) != (
+                one.start - line,
+                one.end - line,
+                one.lines,
+            ):
+                return True
+    return False
+
+
+def removes_lines(old: str, new: str) -> bool:
+    """Whether the new text replaces or removes lines, and does not only add some; also where that cannot be told."""
+    changes = line_changes(old, new)
+    return changes is None or any(one.start < one.end for one in changes)
+
+
+def _places_since(since: Iterable[LineChange], count: int) -> dict[int, range]:
+    """Where each line of a text stands since these changes; one that was replaced, in all that replaced it."""
+    places: dict[int, range] = {}
+    line = moved = 0
+    for one in [*since, LineChange(count, count, ())]:
+        places |= {kept: range(kept + moved, kept + moved + 1) for kept in range(line, one.start)}
+        new = range(one.start + moved, one.start + moved + len(one.lines))
+        places |= dict.fromkeys(range(one.start, one.end), new)
+        line, moved = one.end, moved + len(one.lines) - (one.end - one.start)
+    return places
+
+
+def _by_lines(changes: Iterable[LineChange]) -> dict[int, LineChange]:
+    """The changes by each line that they replace or remove."""
+    return {line: one for one in changes for line in range(one.start, one.end)}
+
+
+def _insertions(changes: Iterable[LineChange], replaced: Mapping[int, LineChange]) -> dict[int, list[str]]:
+    """The added lines by their places; those within lines that the other side replaces stand behind these."""
+    added: dict[int, list[str]] = {}
+    for one in changes:
+        if one.start == one.end:
+            around = replaced.get(one.start)
+            is_within = around is not None and around.start < one.start
+            added.setdefault(around.end if around and is_within else one.start, []).extend(one.lines)
+    return added
+
+
+def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
+    """What two sides added at one place: of `second` only what `first` does not have, as far as that is told apart."""
+    if _holds(second, first):
+        return second
+    if _holds(first, second):
+        return first
+    head, _ = common_ends(first, second)
+    while head and not first[head - 1].strip():
+        head -= 1
+    return [*first, *(line for line in second[head:] if len(line) < _LEAST_UNIQUE or line not in first)]
+
+
+def _holds(lines: Sequence[str], some: Sequence[str]) -> bool:
+    """Whether these lines hold those, in their order."""
+    rest = iter(lines)
+    return all(line in rest for line in some)

@@ -1,0 +1,65 @@
+"""Changes of one text taken together: what goes together, what collides, and what is the same."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ricordo.memory.line_changes import line_changes, merge_changes, removes_lines, same_text, touch_same_lines
+
+texts = st.lists(st.sampled_from(["", "a", "b", "c", "tea ☕"]), max_size=7).map("\n".join)
+
+
+def test_neighbours_and_additions_go_together_and_only_changes_of_one_line_collide() -> None:
+    for base, first, second, expected in (
+        ("a\nb\nc", "A\nb\nc", "a\nb\nC", "A\nb\nC"),
+        ("a\nb", "A\nb", "a\nB", "A\nB"),  # neighbours
+        ("a\nz", "a\nx\nz", "a\ny\nz", "a\nx\ny\nz"),  # two texts for one gap
+        ("a", "a\nx", "a\ny", "a\nx\ny"),  # both added at the end
+        ("", "x", "y", "x\ny"),  # both began an empty text
+        ("a\nb\nc", "X\nc", "a\nn\nb\nc", "X\nn\nc"),  # added between lines that are replaced
+        ("a", "A", "a\nn", "A\nn"),  # added below a line that is replaced
+        ("a", "a\nx", "a\nx\ny", "a\nx\ny"),  # the second repeats the first
+        ("a", "a\nx\ny", "a\nx", "a\nx\ny"),
+        ("a", "a\nx\ny", "a\nx\nz", "a\nx\ny\nz"),  # both begin alike
+        ("a", "a\n\nx", "a\n\ny", "a\n\nx\n\ny"),
+        ("a\nb", "a", "X", None),
+        ("a\nb\nc", "A\nb\nc", "A\nb\nC", "A\nb\nC"),
+        ("a\n", "a\nx", "a\ny\n", "a\nx\ny"),  # a final newline is no line
+        ("a", "a\n", "a\nx", "a\nx"),
+        ("a\nb\nc", "a\nB\nc", "a\nβ\nc", None),  # one line, two texts
+        ("a\nb\nc", "a\nc", "a\nB\nc", None),  # deleted here, changed there
+    ):
+        assert merge_changes(base, first, second) == expected, (base, first, second)
+
+
+@given(texts, texts, texts)
+def test_what_collides_and_what_does_not_is_the_same_whoever_comes_first(base: str, first: str, second: str) -> None:
+    assert touch_same_lines(base, first, base, second) == touch_same_lines(base, second, base, first)
+    merged, other = merge_changes(base, first, second), merge_changes(base, second, first)
+    assert (merged is None) == (other is None)
+    assert touch_same_lines(base, first, base, second) or merged is not None
+    if not removes_lines(base, first):
+        assert not touch_same_lines(base, first, base, second)
+        assert merged is not None
+        assert {line for line in first.split("\n") if line not in base.split("\n")} <= set(merged.split("\n"))
+    assert same_text(merge_changes(base, first, base) or "", first)
+    assert same_text(merge_changes(base, base, first) or "", first)
+
+
+@given(texts, texts)
+def test_changes_turn_the_old_text_into_the_new_one(old: str, new: str) -> None:
+    lines = old.removesuffix("\n").split("\n") if old.removesuffix("\n") or old == "\n" else []
+    for change in reversed(line_changes(old, new) or []):
+        lines[change.start : change.end] = change.lines
+    assert same_text("\n".join(lines), new)
+
+
+def test_lines_are_followed_through_what_was_written_in_between() -> None:
+    for base, first, since, second, touches in (
+        ("a\nb", "a\nB", "n\na\nb", "n\na\nX", True),
+        ("a\nb", "a\nB", "n\na\nb", "n\nX\nb", False),
+        ("a\nb", "a\nB", "a\no", "a\nX", True),  # what the owner wrote in its place
+        ("a\nb", "a\nB", "a\no", "X\no", False),
+        ("a\nb", "a\nB", "n\na\nb", "n\na\nB", False),  # the same change
+        ("a\nb", "a\nB", "a", "X", False),  # its line is gone
+    ):
+        assert touch_same_lines(base, first, since, second) == touches, (base, first, since, second)

@@ -1,0 +1,229 @@
+"""Proposals that add up: they wait beside each other, the newer of two for the same lines alone, and nothing waits twice."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import ChangeMetadata, Proposal
+from ricordo.memory import approval, user_memory
+from ricordo.memory.approval import Approved
+from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
+from ricordo.storage import proposals
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
+from tests.memory.steps import ADA, TUTOR, owned_of, put
+
+COACH = Actor("agent", "agent-coach", "Coach")
+TEXT = "Name: Ada\nLikes: tea\nLives in: Turin\n"
+
+
+async def drafted(store: SqliteStore, value: str | None, by: Actor = TUTOR, **fields: Any) -> Proposal:
+    """What an agent proposes that sees the block as it is."""
+    owned = await owned_of(store)
+
+    def work(tx: Transaction) -> Proposal:
+        block = user_memory.find(tx, owned, "human")
+        return propose(tx, ProposalDraft(owned.chain.id, "human", value, block, **fields), ChangeMetadata(by, "So"))
+
+    return await store.write(work)
+
+
+async def statuses(store: SqliteStore, *made: Proposal) -> list[str]:
+    return [(await store.read(lambda tx, id=one.id: proposals.get(tx, Scope(), id))).status for one in made]  # type: ignore[misc]
+
+
+async def waiting(store: SqliteStore) -> list[str]:
+    chain_id = (await owned_of(store)).chain.id
+    return [one.id for one in await store.read(lambda tx: proposals.waiting(tx, chain_id))]
+
+
+async def approved(store: SqliteStore, *made: Proposal) -> str:
+    """Approve these, in this order, none of which may collide; returns the block's text then."""
+    for one in made:
+        done = await store.write(lambda tx, id=one.id: approval.approve(tx, Scope(), id, ADA))  # type: ignore[misc]
+        assert isinstance(done, Approved), one.value
+    owned = await owned_of(store)
+    return (await store.read(lambda tx: user_memory.require(tx, owned, "human"))).value
+
+
+# Two edits of one text by one agent that did not see its first, and what is approved of them.
+BESIDE: list[tuple[str, str, str, str]] = [
+    (TEXT, TEXT.replace("tea", "rum"), TEXT.replace("Turin", "Rome"), "Name: Ada\nLikes: rum\nLives in: Rome\n"),
+    (TEXT, TEXT + "Reads.\n", TEXT + "Has a cat.\n", TEXT + "Reads.\nHas a cat.\n"),
+    (TEXT, TEXT + "Has a cat\n", TEXT + "Has a cat allergy\n", TEXT + "Has a cat\nHas a cat allergy\n"),
+    (TEXT, TEXT + "Reads.", TEXT + "\nHas a cat.\n", TEXT + "Reads.\n\nHas a cat."),
+    (TEXT.strip(), TEXT + "Reads.", TEXT.strip() + "\nHas a cat.", TEXT + "Reads.\nHas a cat."),
+    (TEXT, TEXT.replace("Turin", "Rome"), TEXT + "Has a cat.\n", TEXT.replace("Turin", "Rome") + "Has a cat.\n"),
+    (TEXT, "Reads.\n" + TEXT, TEXT.replace("Ada", "Ada L."), "Reads.\n" + TEXT.replace("Ada", "Ada L.")),
+    ("", "Reads.", "Has a cat.", "Reads.\nHas a cat."),
+    ("", "Reads.\n", "Has a cat.", "Reads.\nHas a cat.\n"),
+    (
+        "# Likes\n# Hates\n",
+        "# Likes\n- tea\n# Hates\n",
+        "# Likes\n# Hates\n- tea\n",
+        "# Likes\n- tea\n# Hates\n- tea\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "one", "two", "both"), BESIDE)
+async def test_edits_of_other_lines_wait_beside_each_other_and_are_approved_in_any_order(
+    store: SqliteStore, text: str, one: str, two: str, both: str
+) -> None:
+    for backwards in (False, True):
+        await put(store, "human", text)
+        made = [await drafted(store, one), await drafted(store, two)]
+        assert await waiting(store) == [proposal.id for proposal in made]
+        result = await approved(store, *(made[::-1] if backwards else made))
+        assert sorted(result.split("\n")) == sorted(both.split("\n"))
+        assert result == both or backwards
+
+
+SAME_LINES: list[tuple[str | None, str | None]] = [
+    (TEXT.replace("tea", "green tea"), TEXT.replace("tea", "black tea")),
+    (TEXT.replace("Likes: tea\n", ""), TEXT.replace("tea", "rum")),
+    (TEXT.replace("tea", "rum"), "Name: Ada\n"),
+    # A newer one that tells all of the older: alike, and within a longer line.
+    (TEXT + "Reads.\n", TEXT + "Reads.\nHas a cat."),
+    (TEXT + "- Reads.", TEXT + "- Reads. Has a cat.\n"),
+    (TEXT.replace("tea", "rum"), TEXT.replace("tea", "rum") + "Reads.\n"),
+    # A block that shall go, or stay after all.
+    (TEXT.replace("tea", "rum"), None),
+    (None, TEXT.replace("tea", "rum")),
+]
+
+
+@pytest.mark.parametrize(("one", "two"), SAME_LINES)
+async def test_in_the_same_lines_the_newer_takes_the_place_of_the_older_of_the_same_agent(
+    store: SqliteStore, one: str | None, two: str | None
+) -> None:
+    await put(store, "human", TEXT)
+    older, others, newer = await drafted(store, one), await drafted(store, one, COACH), await drafted(store, two)
+    assert await statuses(store, older, others, newer) == ["superseded", "open", "open"]
+    assert (await store.read(lambda tx: proposals.get(tx, Scope(), older.id))).superseded_by == newer.id
+
+
+async def test_lines_are_compared_also_where_the_owner_wrote_in_between(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    likes, lives = await drafted(store, TEXT.replace("tea", "rum")), await drafted(store, TEXT.replace("Turin", "Rome"))
+    now = "# Me\n" + TEXT.replace("tea", "coffee")
+    await put(store, "human", now)
+    again = await drafted(store, now.replace("coffee", "gin"))
+    beside = await drafted(store, now.replace("Ada", "Ada L."))
+    assert await statuses(store, likes, lives, again, beside) == ["superseded", "open", "open", "open"]
+    text = await approved(store, beside, again, lives)
+    assert text == "# Me\nName: Ada L.\nLikes: gin\nLives in: Rome\n"
+
+
+async def test_a_label_touches_no_line_and_goes_along(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    edit, first = await drafted(store, TEXT.replace("tea", "rum")), await drafted(store, TEXT, new_label="you")
+    renamed = await drafted(store, TEXT, new_label="profile")
+    twice = await drafted(store, TEXT, new_label="profile")
+    assert (twice.id, twice.is_repeated) == (renamed.id, True)
+    assert await statuses(store, edit, first, renamed) == ["open", "superseded", "open"]
+    owned = await owned_of(store)
+    for one in (renamed, edit):
+        done = await store.write(lambda tx, id=one.id: approval.approve(tx, Scope(), id, ADA))  # type: ignore[misc]
+        assert isinstance(done, Approved)
+    block = await store.read(lambda tx: user_memory.require(tx, owned, "profile"))
+    assert block.value == TEXT.replace("tea", "rum")
+
+
+REPEATED: list[tuple[str | None, str | None]] = [
+    (TEXT + "Reads.\n", TEXT + "Reads.\n"),
+    (TEXT + "Reads.\n", TEXT + "Reads."),
+    (TEXT + "Reads.\nHas a cat.\n", TEXT + "Reads.\n"),
+    (TEXT + "Reads. Has a cat.\n", TEXT + "Reads.\n"),
+    (TEXT.replace("tea", "rum"), TEXT.replace("tea", "rum").rstrip("\n")),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize(("one", "two"), REPEATED)
+async def test_what_waits_already_makes_no_second_proposal_and_names_the_first(
+    store: SqliteStore, one: str | None, two: str | None
+) -> None:
+    await put(store, "human", TEXT)
+    made, again, others = await drafted(store, one), await drafted(store, two), await drafted(store, two, COACH)
+    assert (made.is_repeated, again.is_repeated, others.is_repeated) == (False, True, False)
+    assert again == replace(made, is_repeated=True)
+    assert await waiting(store) == [made.id, others.id]
+
+
+async def test_what_the_block_says_already_is_not_proposed(store: SqliteStore) -> None:
+    block = await put(store, "human", TEXT)
+    owned = await owned_of(store)
+    await put(store, "human", TEXT + "Reads.\nHas a cat.\n")
+
+    def work(tx: Transaction, base: Any, value: str) -> Proposal:
+        draft = ProposalDraft(owned.chain.id, "human", value, base)
+        return propose(tx, draft, ChangeMetadata(TUTOR, "So"))
+
+    for base, value in ((block, TEXT.rstrip("\n")), (block, TEXT + "Reads."), (None, "Has a cat.")):
+        with pytest.raises(Unchanged, match="says this already"):
+            await store.write(lambda tx, base=base, value=value: work(tx, base, value))  # type: ignore[misc]
+    assert await waiting(store) == []
+
+
+async def test_a_block_that_is_proposed_twice_is_made_of_both(store: SqliteStore) -> None:
+    await put(store, "other", "x")
+    made = [await drafted(store, "Reads.", description="Who"), await drafted(store, "Has a cat.", description="Her")]
+    assert len(await waiting(store)) == 2
+    assert await approved(store, *made) == "Reads.\nHas a cat."
+    owned = await owned_of(store)
+    assert (await store.read(lambda tx: user_memory.require(tx, owned, "human"))).description == "Who"
+
+
+LINES = ("", "", "# Likes", "- tea", "- maths", "# Goals", "Name: Ada", "Lives in Turin.", "- tea")
+
+
+def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
+    """The text with a fact in it, as models write one: at the end, between lines, below a heading, in the place of a line."""
+    lines, place = list(base), chance.randrange(len(base) + 1)
+    match chance.randrange(5):
+        case 0:
+            lines += [fact]
+        case 1:
+            lines += ["", "# News", fact]
+        case 2:
+            lines[place : place + 1] = [f"{base[place]} {fact}"] if place < len(base) else [fact]
+        case _:
+            lines.insert(place, fact)
+    return "\n".join(lines) + chance.choice(("", "\n"))
+
+
+async def test_a_thousand_days_of_eight_facts_lose_none_in_whatever_order_they_are_approved(store: SqliteStore) -> None:
+    """What the block holds in the end is all that was proposed, but for what a newer edit of the same line took the place of."""
+    chance = random.Random(13)  # noqa: S311 - repeatable
+    await put(store, "other", "x")
+    owned = await owned_of(store)
+
+    def day(tx: Transaction, label: str) -> tuple[int, int]:
+        base = [chance.choice(LINES) for _ in range(chance.randrange(8))]
+        user_memory.put(tx, owned, label, "\n".join(base) + chance.choice(("", "\n")), ADA)
+        facts = [f"Fact {number} of {label}." for number in range(8)]
+        for fact in facts:
+            block = user_memory.require(tx, owned, label)
+            draft = ProposalDraft(owned.chain.id, label, edited(base, fact, chance), block)
+            made = propose(tx, draft, ChangeMetadata(TUTOR, "So"))
+            assert not made.is_repeated
+        left = proposals.waiting_by(tx, owned.chain.id, label, TUTOR)
+        told = [fact for fact in facts if any(fact in (one.value or "") for one in left)]
+        chance.shuffle(left)
+        for one in left:
+            assert isinstance(approval.approve(tx, Scope(), one.id, ADA), Approved), (base, one.value)
+        text = user_memory.require(tx, owned, label).value
+        assert [fact for fact in told if text.count(fact) != 1] == [], (base, text)
+        assert proposals.waiting_by(tx, owned.chain.id, label, TUTOR) == []
+        user_memory.delete(tx, owned, label, ADA)
+        return len(left), len(told)
+
+    days = [await store.write(lambda tx, label=f"day-{number}": day(tx, label)) for number in range(1000)]  # type: ignore[misc]
+    assert min(len(days), *(count for count, _ in days)) > 0
+    assert all(count == facts for count, facts in days)
+    assert sum(count == 8 for count, _ in days) > 500
