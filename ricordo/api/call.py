@@ -10,7 +10,7 @@ from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import Actor, Scope, User
 from ricordo.errors import NotFound, Unsupported
 from ricordo.runtime import Runtime
 from ricordo.storage import agents
@@ -29,6 +29,10 @@ class RequestContext:
     @property
     def store(self) -> Store:
         return self.runtime.store
+
+    def actor_for(self, user: User) -> Actor:
+        """Return the author of what the caller does in this user's memory."""
+        return self.scope.acting_for(user).actor
 
 
 # Filters that clients know and this version lacks. To leave one out in silence would answer another question than was asked.

@@ -87,7 +87,7 @@ def undo(tx: Transaction, here: Here, user_id: str, run_id: str) -> Undone:
     which = ProposalFilter(chain_id=memory.chain.id, run_id=run_id)
     if not touched and not proposals.page(tx, here.scope, Page(limit=1), which):
         raise NotFound(f"Run with ID {run_id} not found")
-    return approval.undo_run(tx, _scope_of(here, memory), run_id, memory.actor)
+    return approval.undo_run(tx, _scope_of(here, memory), run_id, here.actor_for(memory.user))
 
 
 @router.get(_BLOCK + "/diffs", response_model=list[ProposalResponse])
@@ -134,7 +134,7 @@ async def approve(
 
     def work(tx: Transaction) -> _Decided | Conflicted:
         memory = _require(tx, here, user_id, label, diff_id)
-        done = approval.approve(tx, _scope_of(here, memory), diff_id, memory.actor, body=text)
+        done = approval.approve(tx, _scope_of(here, memory), diff_id, here.actor_for(memory.user), body=text)
         if isinstance(done, Conflicted):
             return done
         return done.proposal, done.block, waiting_for(tx, done.block)
@@ -152,7 +152,7 @@ async def reject(here: Here, user_id: str, label: str, diff_id: str, body: Rejec
     def work(tx: Transaction) -> _Decided:
         memory = _require(tx, here, user_id, label, diff_id)
         reason = body.reason if body else None
-        rejected = approval.reject(tx, _scope_of(here, memory), diff_id, memory.actor, reason=reason)
+        rejected = approval.reject(tx, _scope_of(here, memory), diff_id, here.actor_for(memory.user), reason=reason)
         block = user_memory.find(tx, memory, label)
         return rejected, block, waiting_for(tx, block)
 
@@ -187,7 +187,7 @@ async def _decide_many(
         return memory, body.ids or proposals.waiting_ids(tx, memory.chain.id, DECIDED_AT_ONCE)
 
     memory, ids = await here.store.read(read)
-    scope, by = _scope_of(here, memory), memory.actor
+    scope, by = _scope_of(here, memory), here.actor_for(memory.user)
 
     def decide(tx: Transaction, id: str) -> Proposal:
         if decision == "reject":

@@ -142,7 +142,9 @@ def compare(tx: Transaction, here: Here, user_id: str, label: str, from_: From =
 def restore(tx: Transaction, here: Here, user_id: str, label: str, body: RestoreRequest) -> Response:
     """Make the text that the block had at a version its next version; a block that was deleted comes back."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
-    return _shown(tx, user_memory.restore(tx, memory, label, body.sha, memory.actor, message=body.message))
+    return _shown(
+        tx, user_memory.restore(tx, memory, label, body.sha, here.actor_for(memory.user), message=body.message)
+    )
 
 
 @router.get(_ONE, response_model=UserBlockResponse)
@@ -183,9 +185,9 @@ async def put(
         # What a new block cannot be created with, and what null takes back.
         rest = {name: settings.pop(name) for name in list(settings) if settings[name] is None or name == "metadata"}
         options = PutOptions(message=body.message, expected=body.version, **settings)
-        block = user_memory.put(tx, memory, label, body.body, memory.actor, options)
+        block = user_memory.put(tx, memory, label, body.body, here.actor_for(memory.user), options)
         if rest:
-            block = user_memory.change_settings(tx, memory, label, rest, memory.actor)
+            block = user_memory.change_settings(tx, memory, label, rest, here.actor_for(memory.user))
         return _shown(tx, block)
 
     try:
@@ -204,9 +206,9 @@ def modify(
     settings = body.settings()
     if "policy" in settings:
         settings["read_only"] = False
-    block = user_memory.change_settings(tx, memory, label, settings, memory.actor)
+    block = user_memory.change_settings(tx, memory, label, settings, here.actor_for(memory.user))
     if body.label is not None:
-        block = user_memory.rename(tx, memory, label, body.label, memory.actor, message=body.message)
+        block = user_memory.rename(tx, memory, label, body.label, here.actor_for(memory.user), message=body.message)
     return _shown(tx, block)
 
 
@@ -217,7 +219,7 @@ def delete(
     """Delete a block. Its history stays, and any version of it can be restored."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
     _require(tx, memory, label, if_match)
-    user_memory.delete(tx, memory, label, memory.actor, message=message)
+    user_memory.delete(tx, memory, label, here.actor_for(memory.user), message=message)
     return note(f'Block "{label}" deleted. Its history stays.')
 
 

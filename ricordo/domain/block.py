@@ -55,7 +55,8 @@ class Block:
     """One block: what agents see and edit. `version` counts its writes; a write names the version it was made from.
 
     `head` is the id of the version that gave it its text. All agents of a user see the user's
-    block, or one agent does, or those of one course.
+    block, or one agent does, or those of one course. A block that is `shared` is edited in place also in conversations about
+    users, who otherwise get copies of their own; `seen_as` is the label that agents know such a copy by, where its own differs.
     """
 
     id: str
@@ -81,6 +82,13 @@ class Block:
     updated_by: str | None = None
     created_at: int = 0
     updated_at: int = 0
+    shared: bool = False
+    seen_as: str | None = None
+
+    @property
+    def shown_label(self) -> str:
+        """The label by which agents know the block."""
+        return self.seen_as or self.label
 
     @property
     def rule(self) -> Policy:

@@ -1,10 +1,47 @@
-"""Who is asking. Every repository takes a Scope, so that no read or write is done without an owner."""
+"""Who is asking, and what they may do. Every repository takes a Scope, so that no read or write is done without an owner."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 LOCAL_ORGANIZATION = "org-00000000-0000-4000-8000-000000000000"
 LOCAL_USER = "user-00000000-0000-4000-8000-000000000000"
+# The subject of a caller who may see what is shared and what is about no user.
+NOBODY = "nobody"
+
+Role = Literal["admin", "developer", "user", "service"]
+ActorKind = Literal["user", "agent", "system", "service", "administrator", "remote"]
+OVERRIDE, IMPERSONATE, APPROVE = "memory:override", "users:impersonate", "memory:approve"
+_FAMILIES = ("agents", "messages", "memory", "archives", "tools", "providers", "users")
+SCOPES = (*(f"{family}:{kind}" for family in _FAMILIES for kind in ("read", "write")), APPROVE, OVERRIDE, IMPERSONATE)
+"""The scopes by family, without `admin`: `<family>:read` and `<family>:write`, and three that stand alone.
+
+- `memory:approve`: decide on proposals, and write as the owner, for the user that the key belongs to or acts for
+- `memory:override`: write users' blocks in place whatever their policy says
+- `users:impersonate`: act for any user of the organization, who is named in each request
+"""
+ADMIN = "admin"
+ALL_SCOPES = frozenset((*SCOPES, ADMIN))
+_WORKS = (
+    "agents:read",
+    "messages:read",
+    "messages:write",
+    "memory:read",
+    "memory:write",
+    "archives:read",
+    "tools:read",
+)
+ROLE_SCOPES: Mapping[Role, frozenset[str]] = {
+    "admin": ALL_SCOPES - {OVERRIDE, IMPERSONATE},
+    "developer": frozenset(
+        f"{family}:{kind}" for family in ("agents", "messages", "archives", "tools") for kind in ("read", "write")
+    )
+    | {"providers:read"},
+    "user": frozenset((*_WORKS, APPROVE)),
+    "service": frozenset((*_WORKS, IMPERSONATE)),
+}
+# The local administrator, and whoever has RICORDO_API_KEY.
+OPERATOR_SCOPES = ALL_SCOPES - {OVERRIDE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,26 +53,65 @@ class User:
     name: str
     identifier: str | None
     created_at: int
+    email: str | None = None
+    disabled_at: int | None = None
+    identity_type: str | None = None
+    properties: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who made a change, as it is kept with the change."""
+    """Who made a change, as it is kept with the change.
 
-    kind: Literal["user", "agent", "system"]
+    An `administrator` wrote users' memory in place by the scope `memory:override`; a `service` acted by its own key; a `remote`
+    is the author of a commit that came from elsewhere.
+    """
+
+    kind: ActorKind
     id: str
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the caller may see: one organization; `subject_id` narrows it to what is about one user (None: no narrowing)."""
+    """What the caller may see and do in one organization.
+
+    `subject_id` narrows it to what is about one user or shared (NOBODY: to what is shared; None: no narrowing). `user_id` and
+    `user_name` are the user who asks, or for whom the caller acts. `caller` names a caller who acts for another: the service or
+    the administrator; `key_id` is the API key.
+    """
 
     organization_id: str = LOCAL_ORGANIZATION
     user_id: str = LOCAL_USER
     subject_id: str | None = None
     user_name: str = "Local user"
+    role: Role = "admin"
+    scopes: frozenset[str] = field(default=OPERATOR_SCOPES, repr=False)
+    caller: str = ""
+    key_id: str | None = None
+
+    def may(self, *scopes: str) -> bool:
+        """Return whether the caller has one of these scopes."""
+        return not self.scopes.isdisjoint(scopes)
+
+    @property
+    def subject(self) -> str | None:
+        """The id of the one user whom the caller may see; None where there is no such user."""
+        return None if self.subject_id == NOBODY else self.subject_id
+
+    def acting_for(self, user: User) -> "Scope":
+        """Return the scope in which the caller acts for this user, narrowed to them, where it may act for others."""
+        if not self.may(IMPERSONATE) or self.subject == user.id:
+            return self
+        return replace(self, user_id=user.id, user_name=user.name, subject_id=user.id)
 
     @property
     def actor(self) -> Actor:
-        return Actor("user", self.user_id, self.user_name)
+        """The author of what the caller writes. A service that may not approve acts as itself, and not as the user."""
+        if self.role == "service" and not (self.subject and self.may(APPROVE)):
+            name = f"{self.caller} for {self.user_name}" if self.subject else self.caller
+            return Actor("service", self.key_id or self.caller, name)
+        if self.may(OVERRIDE) and self.role != "user":
+            return Actor("administrator", self.user_id, self.user_name)
+        name = f"{self.caller} for {self.user_name}" if self.caller and self.subject else self.user_name
+        return Actor("user", self.user_id, name)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ricordo.domain.block import Policy
+from ricordo.domain.block import Chain, Policy
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, Forbidden
 
@@ -28,13 +28,21 @@ class ChangeMetadata:
     approved_by: str | None = None
     proposal_id: str | None = None
 
-    @property
-    def is_owners(self) -> bool:
-        return self.author.kind == "user" or self.approved_by is not None
+    def is_owners_of(self, chain: Chain) -> bool:
+        """Return whether the author owns the chain, or acts with an owner's right: owners are not bound by policies.
 
-    def policy_decision(self, policy: Policy) -> PolicyDecision:
-        """What becomes of the change where a block has this policy (design §1.5)."""
-        if self.is_owners:
+        A user's chain is owned by this user alone; any other by all people and services that may write agents.
+        """
+        kind = self.author.kind
+        if self.approved_by is not None or kind == "administrator":
+            return True
+        if chain.owner_kind == "user":
+            return kind == "user" and self.author.id == chain.owner_id
+        return kind in ("user", "service")
+
+    def policy_decision(self, policy: Policy, chain: Chain | None) -> PolicyDecision:
+        """What becomes of the change where a block of the chain has this policy (design §1.5); None: the author is no owner."""
+        if chain and self.is_owners_of(chain):
             return "apply"
         match policy:
             case "direct":
@@ -48,9 +56,9 @@ class ChangeMetadata:
             case "read_only":
                 return "refuse"
 
-    def require(self, label: str, policy: Policy) -> None:
+    def require(self, label: str, policy: Policy, chain: Chain | None) -> None:
         """Raise Forbidden unless the change may be made at once: the last guard, in the store itself."""
-        if self.policy_decision(policy) != "apply":
+        if self.policy_decision(policy, chain) != "apply":
             raise Forbidden(
                 f'Block "{label}" has the policy {policy}: {self.author.kind} {self.author.id} may not change it directly. '
                 "Propose the change to its owner."

@@ -157,7 +157,8 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     A block where that is impossible is left as it is and told of. To undo twice is the same as once. Raises NotFound, Conflict
     while the run goes on, Forbidden for all but people.
     """
-    _require_person(by)
+    if by.kind not in ("user", "administrator"):
+        raise _forbidden(by)
     changed = history.of_run(tx, scope, run_id)
     _require_ended(tx, scope, run_id, is_known=bool(changed))
     which = proposals.ProposalFilter(run_id=run_id, waits=True)
@@ -165,6 +166,8 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     chain_ids = {version.chain_id for version in changed} | {proposal.chain_id for proposal in waiting}
     locked = [versions.lock(tx, chain_id) for chain_id in sorted(chain_ids)]
     chains = {chain.id: chain for chain in locked if chain and _is_callers(chain, scope)}
+    for chain in chains.values():
+        _require_owner(by, chain)
     by_block: dict[tuple[str, str], list[BlockVersion]] = {}
     for version in history.of_run(tx, scope, run_id):
         # What the owner wrote in place of a proposal is not the run's to take back.
@@ -192,11 +195,11 @@ EXPIRY = JobHandler("expire_proposals", _expire, every_seconds=EXPIRED_EVERY)
 
 
 def _held(tx: Transaction, scope: Scope, proposal_id: str, by: Actor) -> tuple[Chain, Proposal]:
-    _require_person(by)
     seen = proposals.get(tx, scope, proposal_id)
     chain = versions.lock(tx, seen.chain_id)
     if chain is None or not _is_callers(chain, scope):
         raise NotFound(f"Proposal with ID {proposal_id} not found")
+    _require_owner(by, chain)
     proposal = proposals.lock(tx, scope, proposal_id)
     proposal.require_waiting()
     return chain, proposal
@@ -218,9 +221,13 @@ def _give(
     return block if changed == block else blocks.update(tx, block, changed, metadata)
 
 
-def _require_person(by: Actor) -> None:
-    if by.kind != "user":
-        raise Forbidden(f"{by.kind} {by.id} may not decide about memory. Its owner does.")
+def _require_owner(by: Actor, chain: Chain) -> None:
+    if not ChangeMetadata(by).is_owners_of(chain):
+        raise _forbidden(by)
+
+
+def _forbidden(by: Actor) -> Forbidden:
+    return Forbidden(f"{by.kind} {by.id} may not decide about this memory. Its owner does.")
 
 
 def _require_ended(tx: Transaction, scope: Scope, run_id: str, *, is_known: bool) -> None:

@@ -140,7 +140,7 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
         now = after[id]
         require_writable(now)
         # The policy may have been tightened since the step began.
-        ground.context.metadata([edit.reason for edit in own], "").require(now.label, now.rule)
+        ground.context.metadata([edit.reason for edit in own], "").require(now.label, now.rule, None)
         if wanted is None:
             _require_same(base.value, now.value, base)
             del after[id]

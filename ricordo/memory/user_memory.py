@@ -30,7 +30,7 @@ class UserMemory:
     chain: Chain
 
     @property
-    def actor(self) -> Actor:
+    def owner(self) -> Actor:
         return Actor("user", self.user.id, self.user.name)
 
     @property
@@ -124,7 +124,7 @@ def put(tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor, o
             )
         return make(tx, memory.chain, label, text, metadata, settings)
     value = _merged(tx, block, text, options.expected)
-    return _update(tx, block, {**settings, "value": value}, metadata)
+    return _update(tx, memory.chain, block, {**settings, "value": value}, metadata)
 
 
 def make(
@@ -176,7 +176,7 @@ def restore(
     return (
         revive(tx, memory.chain, label, text, metadata)
         if block is None
-        else _update(tx, block, {"value": text}, metadata)
+        else _update(tx, memory.chain, block, {"value": text}, metadata)
     )
 
 
@@ -247,7 +247,8 @@ def change_settings(
         raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.')
     settings = _checked(changed)
     memory = _locked(tx, memory)
-    return _update(tx, require(tx, memory, label), settings, ChangeMetadata(by, message or f"Change {label}"))
+    metadata = ChangeMetadata(by, message or f"Change {label}")
+    return _update(tx, memory.chain, require(tx, memory, label), settings, metadata)
 
 
 def propose_edit(
@@ -274,7 +275,7 @@ def propose_edit(
         raise NotFound(
             f'There is no memory block "{label}". Read the list of blocks, or propose it with an empty old_string.'
         )
-    if block and metadata.policy_decision(block.rule) == "refuse":
+    if block and metadata.policy_decision(block.rule, memory.chain) == "refuse":
         raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
     value = replaced_piece(label, block.value if block else "", old_string, new_string, everywhere=options.replace_all)
     (block or Block("", memory.chain.organization_id, memory.chain.id, label, "")).require_fits(value)
@@ -313,12 +314,12 @@ def _stale(block: Block, expected: str) -> Stale:
     )
 
 
-def _update(tx: Transaction, block: Block, changes: Mapping[str, Any], metadata: ChangeMetadata) -> Block:
+def _update(tx: Transaction, chain: Chain, block: Block, changes: Mapping[str, Any], metadata: ChangeMetadata) -> Block:
     changed = replace(block, **changes)
     if changed == block:
         return block
     changed.require_fits(changed.value)
-    if changed != replace(block, value=changed.value) and not metadata.is_owners:
+    if changed != replace(block, value=changed.value) and not metadata.is_owners_of(chain):
         raise Forbidden(f'Only the owner of block "{block.label}" may change its settings.')
     return blocks.update(tx, block, changed, metadata)
 

@@ -123,7 +123,7 @@ class EditContext:
         )
 
     def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
-        decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule)
+        decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule, None)
         return "propose" if decision == "apply" and edit.reason.only_proposes else decision
 
     def _said(self, quote: str | None) -> bool:

@@ -62,7 +62,7 @@ _write = _ROWS.updates(*_WRITTEN, where=_IS_AS_READ)
 # What lies outside the tree, whose changes are logged.
 SETTINGS = (
     *("title", "description", "limit", "policy", "schema_ref"),
-    *("agent_id", "course", "metadata", "hidden", "read_only"),
+    *("agent_id", "course", "metadata", "hidden", "read_only", "shared", "seen_as"),
 )
 _update = _ROWS.updates("label", *_WRITTEN, *SETTINGS, where=_IS_AS_READ)
 _RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
@@ -103,15 +103,18 @@ def insert_all(
     stored: dict[str, Block] = {}
     for chain_id in sorted({block.chain_id for block in new}):
         group = [block for block in new if block.chain_id == chain_id]
+        new_chain = begun.pop(chain_id, None)
+        chain = new_chain or _locked(tx, chain_id, [block.label for block in group])
         for block in group:
-            metadata.require(block.label, block.rule)
+            metadata.require(block.label, block.rule, chain)
         changes = [Change(block.label, block.value, before=None) for block in group]
-        if chain := begun.pop(chain_id, None):
+        if new_chain:
             ids = versions.begin(tx, chain, changes, metadata)
         else:
-            _, ids = versions.record(tx, _locked(tx, chain_id, [block.label for block in group]), changes, metadata)
+            _, ids = versions.record(tx, chain, changes, metadata)
+        is_untrusted = metadata.is_untrusted and not metadata.is_owners_of(chain)
         for block, id in zip(group, ids, strict=True):
-            stored[block.id] = replace(block, head=id, is_untrusted=metadata.is_untrusted and not metadata.is_owners)
+            stored[block.id] = replace(block, head=id, is_untrusted=is_untrusted)
     for chain in begun.values():
         versions.insert_chain(tx, chain)
     made = [stored[block.id] for block in new]
@@ -194,14 +197,14 @@ count = _ROWS.count
 
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
     """Make `value` the block's text; None where it was written since `block` was read, and then it is locked. Raises Forbidden."""
-    metadata.require(block.label, block.rule)
     value, metadata = redact(value).text, metadata_without_secrets(metadata)
     chain = versions.lock(tx, block.chain_id)
     if chain is None:
         return None
+    metadata.require(block.label, block.rule, chain)
     changes = [Change(block.label, value, before=block.value)]
     planned = versions.plan(chain, changes, metadata, tx.clock.now())
-    written = _written(tx, block, block, metadata, planned.ids[0], value=value)
+    written = _written(tx, block, block, metadata, chain, planned.ids[0], value=value)
     if not _write(tx, written, expected=block.version):
         return None
     versions.store(tx, chain, changes, metadata, planned)
@@ -213,15 +216,15 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
 
     Raises Forbidden, Overtaken.
     """
-    metadata.require(block.label, block.rule)
     changed, metadata = _without_secrets(changed, block), metadata_without_secrets(metadata)
+    old_label = block.label if changed.label != block.label else None
+    chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)
+    metadata.require(block.label, block.rule, chain)
     new_version = None
-    if (changed.value, changed.label) != (block.value, block.label):
-        old_label = block.label if changed.label != block.label else None
+    if old_label or changed.value != block.value:
         change = Change(changed.label, changed.value, before=block.value, old_label=old_label)
-        chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)
         _, (new_version,) = versions.record(tx, chain, [change], metadata)
-    changed = _written(tx, changed, block, metadata, new_version)
+    changed = _written(tx, changed, block, metadata, chain, new_version)
     if not _update(tx, changed, expected=block.version):
         raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
     if changed.label != block.label:
@@ -241,9 +244,9 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
     The chain of a user or an agent keeps its history and what it takes to restore it. Raises Forbidden, Overtaken.
     """
-    metadata.require(block.label, block.rule)
     metadata = metadata_without_secrets(metadata)
     chain = _locked(tx, block.chain_id)
+    metadata.require(block.label, block.rule, chain)
     if not tx.run(_DELETE, {"block_id": block.id, "expected": block.version}):
         if not is_there(tx, block.id):
             return  # another transaction was faster
@@ -280,12 +283,18 @@ def _locked(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: 
 
 
 def _written(
-    tx: Transaction, changed: Block, block: Block, metadata: ChangeMetadata, new_version: bytes | None, **also: Any
+    tx: Transaction,
+    changed: Block,
+    block: Block,
+    metadata: ChangeMetadata,
+    chain: Chain,
+    new_version: bytes | None,
+    **also: Any,
 ) -> Block:
     """Return the block as it is stored: an owner's edit makes it trusted again, a version that changes nothing does not."""
     is_untrusted = block.is_untrusted
     if new_version:
-        is_untrusted = not metadata.is_owners and (metadata.is_untrusted or block.is_untrusted)
+        is_untrusted = not metadata.is_owners_of(chain) and (metadata.is_untrusted or block.is_untrusted)
     return replace(
         changed,
         version=block.version + 1,

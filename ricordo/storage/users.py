@@ -14,9 +14,9 @@ from ricordo.storage.schema.core_tables import users
 _LONGEST = 255
 # A name is a part of addresses, of the author's line of commits, and of one line in every list.
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\<>]|^\.{1,2}$|^\s|\s$")
-_ROWS = Repository(User, users)
+ROWS = Repository(User, users)
 _IS_NAMED = or_(users.c.id == bindparam("name"), users.c.identifier == bindparam("name"))
-_NAMED = _ROWS.select.where(equal(users, "organization_id"), _IS_NAMED).limit(2)
+_NAMED = ROWS.select.where(equal(users, "organization_id"), _IS_NAMED).limit(2)
 _LOCK = select(users.c.id).where(equal(users, "id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
 
@@ -25,7 +25,7 @@ def find(tx: Transaction, scope: Scope, name: str) -> User | None:
     """Return the user with this id, or else this identifier, if there is one that the caller may know of."""
     if "\0" in name:
         return None  # PostgreSQL would not even look
-    found = _ROWS.all(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
+    found = ROWS.all(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
     found.sort(key=lambda user: user.id != name)
     return found[0] if found and scope.subject_id in (None, found[0].id) else None
 
@@ -56,7 +56,7 @@ def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
     # Where another transaction makes the same user, this waits for it and finds theirs then.
-    return user if tx.run(_INSERT, _ROWS.values(user)) else require(tx, scope, name)
+    return user if tx.run(_INSERT, ROWS.values(user)) else require(tx, scope, name)
 
 
 def lock(tx: Transaction, user_id: str) -> None:

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 from ricordo.api import proposals, users
 from ricordo.domain.ids import is_id, new_id
-from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
 from ricordo.storage import blocks, versions
@@ -257,7 +257,7 @@ def _known(server: ServerInThread, http: httpx2.Client, user: str, secret: str) 
         owned = user_memory.open_memory(tx, Scope(), user)
         block = user_memory.require(tx, owned, label)
         versions.lock(tx, owned.chain.id)
-        metadata = ChangeMetadata(Actor("user", owned.user.id), f"More of {secret}", run_id=run_id)
+        metadata = ChangeMetadata(owned.owner, f"More of {secret}", run_id=run_id)
         blocks.update(tx, block, replace(block, value=f"The {secret} sings.\nIt is blue."), metadata)
 
     server.write(work)

@@ -38,7 +38,7 @@ from tests.support import postgres
 
 ROOT = Path(__file__).parent.parent.parent
 USER = "ada"
-ADA = Actor("user", "user-ada", "Ada")
+ADA = Actor("administrator", "user-ada", "Ada")
 SHARED = ("human", "goals", "courses/maths")
 COUNTER = "counter"
 _EVERY = 8  # one edit of so many counts up, since those who do wait for each other

@@ -19,6 +19,7 @@ from ricordo.domain.scope import Scope
 from ricordo.memory import user_memory
 from ricordo.settings import Settings
 from ricordo.storage.engine.database import open_store
+from ricordo.storage.engine.store import Transaction
 from tests.support.canaries import canary
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
@@ -131,11 +132,12 @@ def remember(shell: Shell, *names: str) -> None:
         shell.data.mkdir(exist_ok=True)
         store = open_store(Settings(data_dir=shell.data))
         for name in names:
-            await store.write(
-                lambda tx, name=name: user_memory.put(  # type: ignore[misc]
-                    tx, user_memory.open_memory(tx, Scope(), name, makes=True), "human", canary(name), Scope().actor
-                )
-            )
+
+            def remember(tx: Transaction, name: str = name) -> None:
+                owned = user_memory.open_memory(tx, Scope(), name, makes=True)
+                user_memory.put(tx, owned, "human", canary(name), owned.owner)
+
+            await store.write(remember)
         await store.close()
 
     asyncio.run(work())

@@ -408,7 +408,7 @@ def begin(server: ServerInThread, http: httpx2.Client, storage: GitUserStorage, 
 
         def work(tx: Transaction) -> None:
             owned = user_memory.open_memory(tx, Scope(), scene.name, makes=True)
-            user_memory.put(tx, owned, "human", BEFORE, owned.actor, PutOptions(policy=policy))
+            user_memory.put(tx, owned, "human", BEFORE, owned.owner, PutOptions(policy=policy))
 
         storage.write(work) if way.is_in_process else server.write(work)
         return scene

@@ -16,7 +16,7 @@ from ricordo.storage.engine.store import Store, Transaction
 from tests.seams import make
 
 SCOPE = Scope()
-ADA = Actor("user", "user-ada", "Ada")
+ADA = Actor("administrator", "user-ada", "Ada")
 TUTOR = Actor("agent", "agent-tutor", "Tutor")
 
 

@@ -17,7 +17,7 @@ from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals
 from ricordo.storage.engine.store import Store, Transaction
 
-ADA, NINA = Actor("user", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
+ADA, NINA = Actor("administrator", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
 
 
 TUTORS = [Actor("agent", f"agent-{number}", f"Tutor {number}") for number in range(3)]

@@ -17,7 +17,7 @@ from ricordo.api.models.base import (
     VersionId,
 )
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Policy
-from ricordo.domain.scope import Actor
+from ricordo.domain.scope import Actor, ActorKind
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.memory.merge import PieceKind, by_words, unified
 
@@ -186,7 +186,7 @@ class VersionResponse(ResponseModel):
     message: Annotated[str, From("reason")]
     author: Annotated[str, From(convert=_name)]
     author_id: Annotated[str, From("author.id")]
-    author_kind: Annotated[Literal["user", "agent", "system"], From("author.kind")]
+    author_kind: Annotated[ActorKind, From("author.kind")]
     timestamp: Annotated[Timestamp, From("created_at")]
     label: str
     old_label: str | None
@@ -215,7 +215,7 @@ class ProposalResponse(ResponseModel):
     status: ProposalStatus
     agent_id: Annotated[str, From("author.id")]
     author: Annotated[str, From(convert=_name)]
-    author_kind: Annotated[Literal["user", "agent", "system"], From("author.kind")]
+    author_kind: Annotated[ActorKind, From("author.kind")]
     reasoning: str
     confidence: float | None
     description: str | None

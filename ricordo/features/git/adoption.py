@@ -61,7 +61,7 @@ def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, meta
     for text in adoption.texts:
         versions.put_text(tx, chain_id, text, None)
     versions.advance(tx, chain)
-    _store_blocks(tx, {block.id: block for block in now.values()}, after, metadata)
+    _store_blocks(tx, chain, {block.id: block for block in now.values()}, after, metadata)
     return chain
 
 
@@ -80,7 +80,7 @@ def _after(
                 block = _new(tx, chain, change.label, metadata, taken)
             if block is None:
                 continue
-            metadata.require(block.label, block.rule)
+            metadata.require(block.label, block.rule, chain)
             if change.value is None:
                 deleted[change.label] = block
                 continue
@@ -120,7 +120,7 @@ def _versions(
 
 
 def _store_blocks(
-    tx: Transaction, now: Mapping[str, Block], after: Mapping[str, Block], metadata: ChangeMetadata
+    tx: Transaction, chain: Chain, now: Mapping[str, Block], after: Mapping[str, Block], metadata: ChangeMetadata
 ) -> None:
     """Bring the rows of blocks from what they are now to what they are after, both by id."""
     for id, block in now.items():
@@ -136,7 +136,7 @@ def _store_blocks(
             changed = replace(
                 block,
                 version=before.version + 1,
-                is_untrusted=block.is_untrusted and not metadata.is_owners,
+                is_untrusted=block.is_untrusted and not metadata.is_owners_of(chain),
                 updated_by=metadata.author.id,
                 updated_at=tx.clock.now(),
             )

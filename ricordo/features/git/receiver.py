@@ -185,7 +185,7 @@ class PushReceiver:
             label = change.old_label or change.label
             block = now.get(label)
             value = _value(change, block)
-            if block is not None and metadata.policy_decision(block.rule) == "refuse":
+            if block is not None and metadata.policy_decision(block.rule, chain) == "refuse":
                 raise Forbidden(f"{path_of(label)}: this block is read-only; only its owner may change it.")
             if value is not None:
                 (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(value)

@@ -25,7 +25,7 @@ from fastapi.responses import StreamingResponse
 from ricordo.api.call import Here, RequestContext
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Chain
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import User
 from ricordo.errors import Invalid, NotFound, RicordoError, TooLong
 from ricordo.features.git import history
 from ricordo.features.git.receiver import FLUSH, PushOutcome, PushReceiver, push_advertisement, push_report, read_push
@@ -54,7 +54,7 @@ async def branches(here: Here, user_id: str, service: str = "") -> Response:
     """Which branches there are, in the form of the service that will be asked for."""
     if service not in (_READ, _WRITE):
         raise Invalid("Only git's smart protocol is spoken here. Use git 1.6.6 or newer.")
-    chain = await _memory(here, user_id, makes=False)
+    chain, _ = await _memory(here, user_id, makes=False)
     if service == _WRITE:
         return _answer(service, "advertisement", push_advertisement(chain.head if chain else None))
     told = FLUSH
@@ -67,7 +67,7 @@ async def branches(here: Here, user_id: str, service: str = "") -> Response:
 async def read(here: Here, user_id: str) -> Response:
     """Send what a clone or a fetch lacks."""
     body, _ = await _body(here, _READ)
-    chain = await _memory(here, user_id, makes=False)
+    chain, _ = await _memory(here, user_id, makes=False)
     if chain is None or chain.head is None:
         raise NotFound("There is nothing in this memory yet. Write a block first.")
     work = partial(_packed, body=body, lacking=await _lacking(here, chain.id, body))
@@ -88,8 +88,9 @@ async def write(here: Here, user_id: str) -> Response:
     try:
         if not is_whole:
             raise TooLong(_TOO_LONG.format(settings.max_body_mb))
-        if chain := await _memory(here, user_id, makes=True):
-            receiver = PushReceiver(here.store, settings, here.scope, chain)
+        chain, user = await _memory(here, user_id, makes=True)
+        if chain:
+            receiver = PushReceiver(here.store, settings, here.scope.acting_for(user), chain)
             outcomes = await receiver.receive(request.commands, request.pack)
     except RicordoError as error:
         fault = str(error)
@@ -98,12 +99,12 @@ async def write(here: Here, user_id: str) -> Response:
     return _answer(_WRITE, "result", push_report(outcomes, request.capabilities, fault))
 
 
-async def _memory(here: RequestContext, user_id: str, *, makes: bool) -> Chain | None:
-    """The chain of the user; None where they have none yet. Raises NotFound where there is no such user."""
+async def _memory(here: RequestContext, user_id: str, *, makes: bool) -> tuple[Chain | None, User]:
+    """The user with their chain, None where they have none yet. Raises NotFound where there is no such user."""
 
-    def find(tx: Transaction) -> Chain | None:
+    def find(tx: Transaction) -> tuple[Chain | None, User]:
         owned = open_memory(tx, here.scope, user_id, makes=makes)
-        return versions.of_owner(tx, Scope(owned.chain.organization_id), "user", owned.user.id)
+        return versions.of_owner(tx, here.scope, "user", owned.user.id), owned.user
 
     return await (here.store.write(find) if makes else here.store.read(find))
 

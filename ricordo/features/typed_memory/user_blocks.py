@@ -127,7 +127,7 @@ class UserBlockManager(_OneUser):
         """Write the block; returns the id of the new version. Raises Invalid, TooLong."""
         options = PutOptions(message=message, schema_ref=schema_ref)
         return _head(
-            self._change(lambda tx, owned: user_memory.put(tx, owned, label, text, owned.actor, options), makes=True)
+            self._change(lambda tx, owned: user_memory.put(tx, owned, label, text, owned.owner, options), makes=True)
         )
 
     def update_block_from_markdown(self, label: str, markdown: str, *, message: str | None = None) -> str:
@@ -140,7 +140,7 @@ class UserBlockManager(_OneUser):
 
     def delete_block(self, label: str, *, message: str | None = None) -> None:
         """Delete a block; its history stays. Raises NotFound."""
-        self._change(lambda tx, owned: user_memory.delete(tx, owned, label, owned.actor, message=message))
+        self._change(lambda tx, owned: user_memory.delete(tx, owned, label, owned.owner, message=message))
 
     def get_history(self, label: str, limit: int = 50) -> list[dict[str, Any]]:
         """Return the versions, newest first: sha, message, author, author_id, timestamp (ISO 8601)."""
@@ -172,7 +172,7 @@ class UserBlockManager(_OneUser):
 
     def restore_version(self, label: str, sha: str) -> str:
         """Restore an older text as a new version; returns its id. Raises NotFound."""
-        return _head(self._change(lambda tx, owned: user_memory.restore(tx, owned, label, sha, owned.actor)))
+        return _head(self._change(lambda tx, owned: user_memory.restore(tx, owned, label, sha, owned.owner)))
 
     def _shown(self, label: str, write: Callable[..., str]) -> str | None:
         block = self._block(label)
@@ -263,7 +263,7 @@ class PendingDiffStore(_OneUser):
 
         def approve(tx: Transaction, owned: UserMemory) -> approval.Approved | approval.Conflicted:
             proposal = self._found(tx, owned, diff_id)
-            return approval.approve(tx, self.storage.scope, proposal.id, owned.actor, body=body)
+            return approval.approve(tx, self.storage.scope, proposal.id, owned.owner, body=body)
 
         outcome = self._change(approve)
         if isinstance(outcome, approval.Conflicted):
@@ -275,7 +275,7 @@ class PendingDiffStore(_OneUser):
 
         def reject(tx: Transaction, owned: UserMemory) -> Proposal:
             proposal = self._found(tx, owned, diff_id)
-            return approval.reject(tx, self.storage.scope, proposal.id, owned.actor, reason=reason)
+            return approval.reject(tx, self.storage.scope, proposal.id, owned.owner, reason=reason)
 
         return self._diff(self._change(reject))
 

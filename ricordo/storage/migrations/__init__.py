@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, Table, inspect, text
+from sqlalchemy.schema import CreateColumn
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
-from ricordo.storage.schema import memory_tables as _memory_tables  # noqa: F401 - it declares tables
 from ricordo.storage.schema.columns import metadata
-from ricordo.storage.schema.core_tables import organizations, users
+from ricordo.storage.schema.core_tables import agents_users, api_keys, organizations, users
+from ricordo.storage.schema.memory_tables import blocks
 
 Migration = Callable[[Connection], None]
 # The version of a database that is being copied into: every Ricordo refuses it, older ones too.
@@ -36,8 +37,22 @@ def create_schema(connection: Connection) -> None:
         run_file(connection, "pgvector")
 
 
+def add_keys_and_sharing(connection: Connection) -> None:
+    """API keys, who may use an agent, more of what is known of users, and shared blocks."""
+    add_columns(connection, users, "email", "disabled_at", "identity_type", "properties")
+    add_columns(connection, blocks, "shared", "seen_as")
+    metadata.create_all(connection, tables=[api_keys, agents_users], checkfirst=False)
+
+
+def add_columns(connection: Connection, table: Table, *names: str) -> None:
+    """Add columns as the table describes them today."""
+    for name in names:
+        column = CreateColumn(table.c[name]).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column}")
+
+
 # The first makes today's schema, so it runs on empty databases alone, and is all that these need.
-MIGRATIONS: Sequence[Migration] = (create_schema,)
+MIGRATIONS: Sequence[Migration] = (create_schema, add_keys_and_sharing)
 
 
 def migrate(

@@ -34,7 +34,31 @@ users = table(
     *strings("name", null=False),
     *strings("identifier"),
     *timestamps("created_at"),
+    *strings("email"),
+    *timestamps("disabled_at", null=True),
+    # What clients of the retired Letta V1 server know users by: identities.
+    *strings("identity_type", erasure="keep"),
+    json_value("properties", "'[]'"),
     UniqueConstraint("organization_id", "identifier"),
+    erasure="delete",
+)
+# A key is stored as a keyed hash. `kind` is "key", or "session" for a login of a browser.
+api_keys = table(
+    "api_keys",
+    *root(),
+    *strings("kind", null=False, erasure="keep"),
+    *strings("name", null=False),
+    *strings("hash", null=False),
+    *strings("hint", null=False),
+    *strings("user_id"),
+    *strings("role", null=False, erasure="keep"),
+    json_value("scopes", "'[]'", erasure="keep"),
+    *strings("created_by", erasure="blank"),
+    *timestamps("created_at"),
+    *timestamps("expires_at", "last_used_at", "revoked_at", null=True),
+    UniqueConstraint("hash"),
+    Index("api_keys_by_time", "organization_id", "created_at", "seq"),
+    Index("api_keys_by_user", "user_id"),
     erasure="delete",
 )
 
@@ -61,6 +85,16 @@ agents = table(
     erasure="delete",
 )
 agents_tags = tags_table("agents_tags", "agents")
+# Who may use an agent; where there is no row, everybody in its organization.
+agents_users = table(
+    "agents_users",
+    seq(),
+    reference("agent_id", "agents"),
+    reference("user_id", "users"),
+    UniqueConstraint("agent_id", "user_id"),
+    Index("agents_users_by_user", "user_id"),
+    erasure="delete",
+)
 
 conversations = table(
     "conversations",

@@ -77,6 +77,9 @@ blocks = table(
     *strings("agent_id", "course"),
     # Whether its text came from a step that had read untrusted content.
     flag("is_untrusted"),
+    flag("shared"),
+    # The label by which agents know a user's copy of a block, where its own differs.
+    *strings("seen_as"),
     UniqueConstraint("chain_id", "label"),
     Index("blocks_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",

@@ -52,7 +52,7 @@ async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
     def write(tx: Transaction) -> str:
         owned = user_memory.open_memory(tx, SCOPE, "ada", makes=True)
         for number in range(size):
-            user_memory.put(tx, owned, "human", f"{canary('block')} {number}", SCOPE.actor)
+            user_memory.put(tx, owned, "human", f"{canary('block')} {number}", owned.owner)
         own = make.conversation(state.agent, id="conv-ada", user_id=owned.user.id, message_count=size)
         conversations.insert_one(tx, own)
         insert_messages(
@@ -430,6 +430,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
     known = {*columns_to_blank(), *columns_that_remain()}
     every = [column for table in metadata.sorted_tables for column in table.columns if column.name in people]
     left = {str(column) for column in every if column not in known}
-    assert left == {"messages.user_id", "messages.sender_id", "passages.user_id", "runs.user_id", "jobs.user_id"}
-    assert {table.name for table in tables_of_rows()} == {"messages", "passages", "runs"}
+    rows = {"api_keys.user_id", "messages.user_id", "messages.sender_id", "passages.user_id", "runs.user_id"}
+    assert left == {*rows, "agents_users.user_id", "jobs.user_id"}
+    assert {table.name for table in tables_of_rows()} == {"api_keys", "messages", "passages", "runs"}
     assert [str(column) for column in columns_that_remain()] == ["commits.author_id"]

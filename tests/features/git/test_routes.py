@@ -19,7 +19,7 @@ from ricordo.storage import blocks, history, proposals, users
 from tests.seams.server import ServerInThread, serving
 from tests.support.git import fsck, git, ids, run_git
 
-ADA = Actor("user", "user-1", "Ada")
+ADA = Actor("administrator", "user-1", "Ada")
 _numbers = count(1)
 
 

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from sqlalchemy import LargeBinary, delete, insert, select, update
 
 from ricordo.domain.job import Job
-from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.move import service
 from ricordo.features.move.service import MoveOptions, MoveReport, TableHash, portions
@@ -23,12 +23,12 @@ from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.search.index import insert_messages
 from ricordo.settings import Settings
 from ricordo.storage import blocks as stored_blocks
-from ricordo.storage import jobs, messages, runs
+from ricordo.storage import jobs, keys, messages, runs
 from ricordo.storage.engine import database
 from ricordo.storage.engine.database import check, exclusive_access, open_store, read_transaction
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.columns import metadata
-from ricordo.storage.schema.core_tables import agents, expenses, providers, run_events, traces
+from ricordo.storage.schema.core_tables import agents, agents_users, expenses, providers, run_events, traces
 from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.storage.schema.memory_tables import blocks, git_objects, memory_remotes, number_of_chain
 from tests.seams import make
@@ -145,6 +145,8 @@ async def fill(settings: Settings) -> str:
         tx.run(
             insert(providers), {"id": "provider-1", "name": "mine", "provider_type": "openai", "updated_at": 1, **here}
         )
+        tx.run(insert(agents_users), {"agent_id": agent.id, "user_id": LOCAL_USER})
+        keys.create(tx, Scope(), b"secret", keys.KeyDraft("Ada's laptop", user="ada"))
         told = stored_blocks.get(tx, Scope(), state.blocks[0].id)
         stored_blocks.update(tx, told, replace(told, description="Who she is."), make.change_metadata())
         draft = ProposalDraft(told.chain_id, told.label, "Her name is Ada Lovelace.", told, confidence=0.7)
@@ -366,7 +368,7 @@ async def test_what_is_not_there_the_same_or_older_is_refused(
     with pytest.raises(Invalid, match="already"):
         await move(first, first)
     monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, lambda _: None))
-    with pytest.raises(Conflict, match=r"has schema 1.* Start this Ricordo on it once"):
+    with pytest.raises(Conflict, match=r"has schema 2.* Start this Ricordo on it once"):
         await move(first, last)
 
 

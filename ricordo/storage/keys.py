@@ -1,0 +1,176 @@
+"""API keys: who asks, and what they may do. A key is kept as a keyed hash, so that a copy of the database opens nothing."""
+
+import hmac
+import secrets
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sqlalchemy import and_, select
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import NOBODY, ROLE_SCOPES, Role, Scope, User
+from ricordo.errors import Invalid
+from ricordo.storage import users
+from ricordo.storage.engine.repository import Page, Repository, equal
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import api_keys
+from ricordo.storage.schema.core_tables import users as users_table
+
+PREFIX = "ricordo_"
+# How much of a key its hint shows, so that a list tells them apart.
+_HINT = len(PREFIX) + 4
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A stored key of a user or a service. `scopes` are those it was given, empty for those of its role; times are microseconds.
+
+    `hint` is how the key begins. A `session` is the key of a browser, which a login made.
+    """
+
+    id: str
+    organization_id: str
+    kind: Literal["key", "session"]
+    name: str
+    hash: str
+    hint: str
+    user_id: str | None
+    role: Role
+    created_by: str | None
+    created_at: int
+    expires_at: int | None = None
+    scopes: tuple[str, ...] = ()
+    last_used_at: int | None = None
+    revoked_at: int | None = None
+
+
+_ROWS = Repository(ApiKey, api_keys)
+_BY_HASH = (
+    select(*_ROWS.columns, *users.ROWS.columns)
+    .outerjoin(
+        users_table,
+        and_(users_table.c.id == api_keys.c.user_id, users_table.c.organization_id == api_keys.c.organization_id),
+    )
+    .where(equal(api_keys, "hash"))
+)
+_ANY = select(api_keys.c.seq).where(api_keys.c.kind == "key").limit(1)
+_revoke, _use = _ROWS.updates("revoked_at"), _ROWS.updates("last_used_at")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDraft:
+    """A key to be made: of a user, or of a service, whose name it has."""
+
+    name: str
+    role: Role = "user"
+    user: str | None = None
+    scopes: tuple[str, ...] = ()
+    expires_at: int | None = None
+    kind: Literal["key", "session"] = "key"
+
+
+def hash_of(secret: bytes, key: str) -> str:
+    """Return the hash that a key is stored as. A random key needs no slow one."""
+    return hmac.digest(secret, key.encode("utf-8", "surrogatepass"), "sha256").hex()
+
+
+def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tuple[ApiKey, str]:
+    """Store a new key; returns it with the key itself, which nobody can read again. The user is made where they are new.
+
+    Raises Invalid, NotFound.
+    """
+    now = tx.clock.now()
+    if draft.role not in ROLE_SCOPES:
+        raise Invalid(f'There is no role "{draft.role}". Use: {", ".join(ROLE_SCOPES)}.')
+    if draft.role == "service" and draft.user:
+        raise Invalid(
+            "A service's key belongs to no user: leave user out. It names the user it acts for in each request."
+        )
+    if draft.role != "service" and not draft.user:
+        raise Invalid(f"A key with the role {draft.role} belongs to a user: name the user.")
+    if draft.expires_at is not None and draft.expires_at <= now:
+        raise Invalid("The key would have expired already. Choose a time in the future.")
+    user = users.find_or_make(tx, scope, draft.user) if draft.user else None
+    if user and user.disabled_at is not None:
+        raise Invalid(f'The user "{user.name}" is disabled. Enable the user first.')
+    key = PREFIX + secrets.token_urlsafe(32)
+    stored = ApiKey(
+        new_id("key"),
+        scope.organization_id,
+        draft.kind,
+        draft.name,
+        hash_of(secret, key),
+        key[:_HINT],
+        user.id if user else None,
+        draft.role,
+        scope.user_id,
+        now,
+        draft.expires_at,
+        tuple(sorted(set(draft.scopes))),
+    )
+    _ROWS.insert(tx, stored)
+    return stored, key
+
+
+def get(tx: Transaction, scope: Scope, id: str) -> ApiKey:
+    return _ROWS.get(tx, scope, id)
+
+
+def page(tx: Transaction, scope: Scope, wanted: Page, user_id: str | None = None) -> list[ApiKey]:
+    """Return one page of the keys of an organization, or of one of its users, without sessions."""
+    return _ROWS.page(tx, scope, wanted, kind="key", user_id=user_id)
+
+
+def are_any(tx: Transaction) -> bool:
+    """Return whether there is any key, also one that was revoked: then nobody gets in without one."""
+    return tx.first(_ANY, {}) is not None
+
+
+def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
+    """Revoke the key for good; one that is revoked stays as it is. Raises NotFound."""
+    key = get(tx, scope, id)
+    if key.revoked_at is None:
+        key = replace(key, revoked_at=tx.clock.now())
+        _revoke(tx, key)
+    return key
+
+
+def note_use(tx: Transaction, key: ApiKey) -> None:
+    _use(tx, replace(key, last_used_at=tx.clock.now()))
+
+
+def authenticate(tx: Transaction, secret: bytes, key: str) -> tuple[ApiKey, Scope] | None:
+    """Return the stored key with what it may do; None where it is unknown, revoked or expired, or its user disabled or gone."""
+    row = tx.first(_BY_HASH, {"hash": hash_of(secret, key)})
+    if row is None:
+        return None
+    stored, now = _ROWS.of(row[: len(_ROWS.columns)]), tx.clock.now()
+    if stored.revoked_at is not None or (stored.expires_at is not None and stored.expires_at <= now):
+        return None
+    if stored.user_id is None:
+        return stored, scope_of(stored, None)
+    if row[len(_ROWS.columns)] is None:
+        return None  # the user is being erased
+    user = users.ROWS.of(row[len(_ROWS.columns) :])
+    return None if user.disabled_at is not None else (stored, scope_of(stored, user))
+
+
+def scope_of(key: ApiKey, user: User | None) -> Scope:
+    """Return what the key may see and do.
+
+    A user sees what is theirs and what is shared; a service that, until it names the user it acts for; a developer that, unless the
+    key has `memory:read`. An administrator sees the whole organization.
+    """
+    scopes = frozenset(key.scopes) or ROLE_SCOPES[key.role]
+    sees_all = key.role == "admin" or (key.role == "developer" and "memory:read" in scopes)
+    subject = user.id if user and key.role == "user" else None if sees_all else NOBODY
+    return Scope(
+        key.organization_id,
+        user.id if user else key.id,
+        subject,
+        user.name if user else key.name,
+        key.role,
+        scopes,
+        key.name if key.role == "service" else "",
+        key.id,
+    )
