@@ -15,12 +15,13 @@ from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, Conflict, Invalid, NotFound
+from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.prompt.truncation import exchanges
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, messages, runs, users
+from ricordo.storage.engine.repository import found
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT = "default"
@@ -50,14 +51,51 @@ def resolve_conversation(tx: Transaction, scope: Scope, name: str, agent_id: str
     """The conversation a caller means: its id, `default` with the agent's id, or an agent's id alone. Raises NotFound, Invalid."""
     if name == DEFAULT and not agent_id:
         raise Invalid('Every agent has a conversation "default". Say in agent_id which one you mean.')
-    own = agent_id if name == DEFAULT else name if name.startswith("agent-") else None
-    if own:
+    if own := _agent_of(name, agent_id):
         agents.require(tx, scope, own)
-        return conversations.require(tx, scope, conversations.default_id(own))
+        return found(conversations.default_of(tx, scope, own), "Conversation", name)
     conversation = conversations.require(tx, scope, name)
     if agent_id and conversation.agent_id != agent_id:
         raise NotFound(f"Conversation with ID {name} not found")
     return conversation
+
+
+async def open_conversation(runtime: Runtime, scope: Scope, name: str, agent_id: str | None = None) -> Conversation:
+    """`resolve_conversation`, which begins a user's default conversation where it is missing. Raises NotFound, Invalid."""
+
+    def make(tx: Transaction) -> Conversation:
+        state = agents.load(tx, scope, _agent_of(name, agent_id) or "")
+        if state.conversation.window:
+            return state.conversation  # somebody was faster
+        now = tx.clock.now()
+        system, key = system_message(tx, runtime, state)
+        begun = replace(state.conversation, window=(system.id,), prompt_key=key, message_count=1, hidden=True)
+        return _insert(tx, replace(begun, created_by=scope.user_id, created_at=now, updated_at=now), system)
+
+    try:
+        return await runtime.store.read(lambda tx: resolve_conversation(tx, scope, name, agent_id))
+    except NotFound:
+        if not (scope.subject and _agent_of(name, agent_id)):
+            raise
+    try:
+        await runtime.organization_providers.of(scope.organization_id)
+        return await runtime.store.write(make)
+    except Collision:
+        return await runtime.store.read(lambda tx: resolve_conversation(tx, scope, name, agent_id))
+
+
+def require_own(scope: Scope, conversation: Conversation) -> Conversation:
+    """Return the conversation; raises Forbidden where the caller may read it, but not write in it."""
+    if not scope.owns(conversation.user_id):
+        raise Forbidden(
+            "This conversation is shared, and what you say in it would be too. Make one of your own: POST /v1/conversations/."
+        )
+    return conversation
+
+
+def _agent_of(name: str, agent_id: str | None) -> str | None:
+    """The agent whose default conversation is named; None for another one."""
+    return agent_id if name == DEFAULT else name if name.startswith("agent-") else None
 
 
 async def create_conversation(
@@ -87,7 +125,7 @@ async def create_conversation(
             updated_at=now,
             message_count=1,
         )
-        seen = blocks.of_agent(tx, agent_id, conversation.user_id, state.agent.course)
+        seen = blocks.of_agent(tx, agent_id, scope.subject_id or conversation.user_id, state.agent.course)
         system, key = system_message(tx, runtime, replace(state, conversation=conversation, blocks=seen))
         return _insert(tx, replace(conversation, window=(system.id,), prompt_key=key), system)
 
@@ -98,7 +136,7 @@ async def change_conversation(
     runtime: Runtime, scope: Scope, conversation_id: str, changes: Mapping[str, Any]
 ) -> Conversation:
     """Change these columns of the conversation; a running turn goes on with what it began with. Raises NotFound."""
-    conversation = await runtime.store.read(lambda tx: conversations.require(tx, scope, conversation_id))
+    conversation = await runtime.store.read(lambda tx: _own(tx, scope, conversation_id))
     if "model" in changes or ("context_window" in changes and not changes["context_window"]):
         handle = changes.get("model", conversation.model)
         models = await runtime.organization_providers.of(scope.organization_id)
@@ -140,6 +178,7 @@ async def fork_conversation(
             source,
             id=new_id("conv"),
             is_default=False,
+            user_id=source.user_id or scope.subject,
             hidden=is_hidden,
             archived_at=None,
             forked_from=source.id,
@@ -174,6 +213,7 @@ async def recompile_system(runtime: Runtime, scope: Scope, conversation_id: str,
     def work(tx: Transaction) -> str:
         conversations.lock(tx, conversation_id)
         conversation, prompt = compiled(tx)
+        require_own(scope, conversation)
         # A turn keeps its system message in memory and saves it with its steps.
         if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
             raise Busy(open_runs[0].id)
@@ -191,8 +231,8 @@ async def recompile_system(runtime: Runtime, scope: Scope, conversation_id: str,
 
 async def stop_and_delete(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
     """Stop the conversation's turn and delete it. Raises NotFound, Conflict for an agent's default one."""
-    conversation = await runtime.store.read(lambda tx: conversations.require(tx, scope, conversation_id))
-    if not conversation.is_default:
+    conversation = await runtime.store.read(lambda tx: _own(tx, scope, conversation_id))
+    if not conversations.is_any_default(conversation):
         await _cancel_open(runtime, scope, conversation_id)
     await delete_conversation(runtime, scope, conversation_id)
 
@@ -234,8 +274,16 @@ def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
 
 
 def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | None:
-    """The id of the user whose memory a conversation shall see, made where they are new. Raises NotFound for one out of scope."""
-    return scope.subject_id if name is None else users.find_or_make(tx, scope, name).id
+    """The id of the user whose memory a conversation shall see, made where they are new. Raises Forbidden for another's."""
+    if name is None:
+        return scope.subject
+    if scope.subject_id is not None and users.find(tx, scope, name) is None:
+        raise Forbidden("Only a conversation about yourself can be made with your key. Leave user_id out.")
+    return users.find_or_make(tx, scope, name).id
+
+
+def _own(tx: Transaction, scope: Scope, conversation_id: str) -> Conversation:
+    return require_own(scope, conversations.require(tx, scope, conversation_id))
 
 
 def system_message(
@@ -255,7 +303,7 @@ def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: 
 
 async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> dict[str, bool]:
     def find(tx: Transaction) -> list[str]:
-        conversations.require(tx, scope, conversation_id)
+        _own(tx, scope, conversation_id)
         return [run.id for run in runs.open_runs(tx, conversation_id=conversation_id)]
 
     return {run_id: await cancel_run(runtime, scope, run_id) for run_id in await runtime.store.read(find)}

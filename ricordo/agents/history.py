@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
 
+from ricordo.agents.conversations import require_own
 from ricordo.domain.clock import parse_timestamp, zone
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.scope import Scope
@@ -48,6 +49,7 @@ async def import_messages(
 
     def check(tx: Transaction) -> str:
         state = agents.load(tx, scope, agent_id, id)
+        require_own(scope, state.conversation)
         if len(past) > PORTION:  # a single one is checked where it is stored
             _stored(tx, id, past)
         return state.agent.timezone
@@ -58,13 +60,12 @@ async def import_messages(
         conversation = conversations.require(tx, scope, id)
         portion = past[start : start + PORTION]
         known = _stored(tx, id, portion)
-        user_id = scope.subject_id or conversation.user_id
         new: list[Message] = []
         ids: list[str] = []
         for item, created_at in zip(portion, times[start:], strict=False):
             if not (message_id := known.get(item.otid or "")):
                 message = conversation.new_message(item.role, map(TextPart, item.texts), created_at)
-                new.append(replace(message, user_id=user_id, otid=item.otid, name=item.name))
+                new.append(replace(message, otid=item.otid, name=item.name))
                 message_id = message.id
             ids.append(message_id)
         if new:

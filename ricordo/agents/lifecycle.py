@@ -7,7 +7,15 @@ from typing import Any
 
 from ricordo.agents import deletion
 from ricordo.agents.agent_types import base_rules, chosen_system, given_messages, initial_messages, traits_of
-from ricordo.agents.conversations import cancel_run, deny_waiting, require_subject, system_message
+from ricordo.agents.conversations import (
+    DEFAULT,
+    cancel_run,
+    deny_waiting,
+    open_conversation,
+    require_own,
+    require_subject,
+    system_message,
+)
 from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, new_in, require_label
@@ -92,6 +100,8 @@ async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
 
 async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
     """Delete every message of the agent's own conversation and start it over. Raises NotFound, Busy."""
+    if scope.subject:
+        await open_conversation(runtime, scope, DEFAULT, agent_id)
     state, newest = await runtime.store.write(lambda tx: _reset(tx, runtime, scope, agent_id))
     await deletion.purge(runtime, "messages", state.conversation.id, newest)
     return state
@@ -110,13 +120,13 @@ async def cancel_runs(
 
     def find(tx: Transaction) -> list[str]:
         agents.require(tx, scope, agent_id)
-        return [run.id for run in runs.open_runs(tx, agent_id=agent_id)]
+        return [run.id for run in runs.open_runs(tx, agent_id=agent_id) if scope.owns(run.user_id)]
 
     is_open = await runtime.store.read(find)
     outcome: dict[str, bool] = {}
     for run_id in is_open if run_ids is None else run_ids:
         outcome[run_id] = run_id in is_open and await cancel_run(runtime, scope, run_id)
-    for id in await runtime.store.read(lambda tx: conversations.waiting_of_agent(tx, agent_id)):
+    for id in await runtime.store.read(lambda tx: conversations.waiting_of_agent(tx, scope, agent_id)):
         denied = await runtime.store.write(lambda tx, id=id: deny_waiting(tx, id))  # type: ignore[misc]
         if denied and denied.run_id and (run_ids is None or denied.run_id in run_ids):
             outcome[denied.run_id] = True
@@ -141,7 +151,7 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
     attached = blocks.of_agent(tx, agent_id)
     if any(other.id == block_id for other in attached):
         return
-    if any(other.label == block.label for other in attached):
+    if any(other.shown_label == block.label for other in attached):
         raise Conflict(
             f'The agent has another block labelled "{block.label}". Detach that one first, or rename one of them.'
         )
@@ -193,7 +203,7 @@ def _with_users(
     own = blocks.of_user(tx, scope, user_id) if user_id else ()
     of_user = [block for block in own if block.agent_id is None and block.course in (None, agent.course)]
     of_user.sort(key=lambda block: block.created_at)
-    return tuple({block.label: block for block in (*attached, *of_user)}.values())
+    return tuple({block.shown_label: block for block in (*attached, *of_user)}.values())
 
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:
@@ -235,7 +245,7 @@ def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
 def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tuple[AgentState, int]:
     """Start the conversation over; of its old messages, those up to the seq that is returned may remain to be purged."""
     state = agents.load_whole(tx, scope, agent_id)
-    conversation = state.conversation
+    conversation = require_own(scope, state.conversation)
     conversations.lock(tx, conversation.id)
     if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
         raise Busy(open_runs[0].id)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ricordo.agents.budgets import has_budget, require_budget
-from ricordo.agents.conversations import effective, system_message, with_model
+from ricordo.agents.conversations import DEFAULT, effective, open_conversation, require_own, system_message, with_model
 from ricordo.agents.request import Answered, Approval, NewMessage, TurnContext, TurnRequest, WindowLimit
 from ricordo.agents.run_end import given_up, heal
 from ricordo.agents.step_decisions import finished_calls, rulebook
@@ -43,6 +43,9 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
     if twice := next((otid for otid in otids if otids.count(otid) > 1), None):
         raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
     await runtime.organization_providers.of(request.scope.organization_id)
+    if request.conversation_id is None and request.scope.subject:
+        own = await open_conversation(runtime, request.scope, DEFAULT, request.agent_id)
+        request = replace(request, conversation_id=own.id)
     for _ in range(_ATTEMPTS):
         try:
             # A retry may overtake its original, so it is looked for in the transaction that would start it again.
@@ -61,6 +64,7 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContex
     if _same_body(tx, request, other_than=run.id):
         raise Collision("The same request was accepted a moment ago.")
     own = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
+    require_own(request.scope, own.conversation)
     models, state = runtime.organization_providers.known(request.scope.organization_id), own
     if request.model is not None and request.model != own.agent.model:
         info = models.get(request.model).info
@@ -151,7 +155,8 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
     """Find out why the database refused the turn: raises what the caller has to know, or closes a dead run."""
     conversation = conversations.get(tx, _conversation_id(request))
     agents.require(tx, request.scope, request.agent_id)
-    if conversation is None or conversation.agent_id != request.agent_id:
+    is_there = conversation is not None and request.scope.sees(conversation.user_id)
+    if conversation is None or not is_there or conversation.agent_id != request.agent_id:
         raise NotFound(f"Conversation with ID {request.conversation_id} not found")
     if repeated := _same_otids(tx, request) or _same_body(tx, request):
         return repeated
@@ -198,7 +203,8 @@ def _same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> s
         return None
     since = tx.clock.now() - REPEAT_WINDOW
     run = runs.with_same_body(tx, _conversation_id(request), request.body_hash, since, other_than=other_than)
-    return run.id if run and run.organization_id == request.scope.organization_id else None
+    scope = request.scope
+    return run.id if run and run.organization_id == scope.organization_id and scope.sees(run.user_id) else None
 
 
 def _conversation_id(request: TurnRequest) -> str:
@@ -213,7 +219,7 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
         agent_id=request.agent_id,
         conversation_id=_conversation_id(request),
         status="running",
-        user_id=request.scope.subject_id,
+        user_id=request.scope.subject,
         background=request.is_background,
         purpose=request.purpose,
         callback=request.callback,
@@ -234,7 +240,7 @@ def is_others(said: NewMessage, request: TurnRequest, user_id: str | None) -> bo
     if said.role != "user":
         return False
     scope = request.scope
-    users = {scope.subject_id, user_id} - {None} or {scope.user_id}
+    users = {scope.subject, user_id} - {None} or {scope.user_id}
     if said.sender_id:
         return said.sender_id not in users
     return bool(said.name) and said.name not in users | {scope.user_name}

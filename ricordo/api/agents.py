@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Query
 
 from ricordo.agents.agent_types import chosen_system
-from ricordo.agents.conversations import DEFAULT, effective, resolve_conversation
+from ricordo.agents.conversations import DEFAULT, effective, open_conversation
 from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
 from ricordo.agents.step_decisions import rulebook
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
@@ -107,17 +107,20 @@ async def delete(here: Here, agent_id: str) -> Json:
 
 
 @router.get("/{agent_id}/context", response_model=ContextResponse)
-def context(
-    tx: Transaction,
+async def context(
     here: Here,
     agent_id: str,
     conversation_id: Annotated[str, Query(description="Which of its conversations.")] = DEFAULT,
 ) -> Json:
     """What fills the agent's context window, in tokens by our own estimate."""
-    conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
-    state = effective(agents.load(tx, here.scope, agent_id, conversation.id))
-    tools = [schema_of(tool) for tool in state.tools]
-    return ContextResponse.from_window(state, messages.by_ids(tx, state.conversation.window), tools)
+    conversation = await open_conversation(here.runtime, here.scope, conversation_id, agent_id)
+
+    def read(tx: Transaction) -> Json:
+        state = effective(agents.load(tx, here.scope, agent_id, conversation.id))
+        tools = [schema_of(tool) for tool in state.tools]
+        return ContextResponse.from_window(state, messages.by_ids(tx, state.conversation.window), tools)
+
+    return await here.store.read(read)
 
 
 def _spec(body: AgentRequest) -> AgentSpec:

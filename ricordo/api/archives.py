@@ -172,7 +172,9 @@ def list_passages(
 ) -> Sequence[Passage]:
     """The passages of the agent's archives, by default oldest first; `search` is a piece of the text."""
     ids = [archive.id for archive in agents.load(tx, here.scope, agent_id).archives]
-    return archives.page_of_passages(tx, ids, paging.page(default=100, order="asc"), search_text=search)
+    return archives.page_of_passages(
+        tx, ids, paging.page(default=100, order="asc"), search_text=search, scope=here.scope
+    )
 
 
 @_memory.get("/search", response_model=PassageSearchResponse)
@@ -241,7 +243,7 @@ def new_passage(
         text=redact(item.text).text,
         tags=tuple(unique(item.tags or ())),
         metadata=item.metadata or {},
-        user_id=here.scope.subject_id,
+        user_id=here.scope.subject,
         created_by=here.scope.user_id,
         created_at=now if timestamp is None else timestamp,
         updated_at=now,

@@ -16,8 +16,8 @@ from ricordo.agents.conversations import (
     change_conversation,
     create_conversation,
     fork_conversation,
+    open_conversation,
     recompile_system,
-    resolve_conversation,
     stop_and_delete,
 )
 from ricordo.agents.request import TurnRequest
@@ -49,7 +49,7 @@ from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_resp
 from ricordo.api.models.models import ModelSettingsRequest, settings_response
 from ricordo.api.models.turns import SendRequest, TurnResponse
 from ricordo.api.routing import Routes
-from ricordo.domain.agent import CompactionSettings, Conversation
+from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.message import CompactionPart
 from ricordo.domain.model import ModelSettings
@@ -202,9 +202,9 @@ def list_conversations(tx: Transaction, here: Here, which: Annotated[Conversatio
 
 
 @router.get(_ONE, response_model=ConversationResponse)
-def retrieve(tx: Transaction, here: Here, conversation_id: str, agent_id: AgentId = None) -> Json:
+async def retrieve(here: Here, conversation_id: str, agent_id: AgentId = None) -> Json:
     """One conversation."""
-    return _json(tx, here, resolve_conversation(tx, here.scope, conversation_id, agent_id))
+    return await _shown(here, await _named(here, conversation_id, agent_id))
 
 
 @router.patch(_ONE, response_model=ConversationResponse)
@@ -274,8 +274,7 @@ async def send(here: Here, conversation_id: str, body: ConversationSendRequest) 
 
 
 @router.get(_ONE + "/messages", response_model=list[AnyMessage])
-def list_messages(
-    tx: Transaction,
+async def list_messages(
     here: Here,
     conversation_id: str,
     paging: Paged,
@@ -285,8 +284,10 @@ def list_messages(
     """The messages of the conversation, with those that it shares with the ones it was forked from; by default newest first."""
     view = MessageFormat(types=types_of(include_return_message_types))
     page = paging.page(default=100)
-    conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
-    found = conversations.page_of_history(tx, here.scope, conversation, page, keeps_some(view))
+    conversation = await _named(here, conversation_id, agent_id)
+    found = await here.store.read(
+        lambda tx: conversations.page_of_history(tx, here.scope, conversation, page, keeps_some(view))
+    )
     return messages_response(found, view, newest_first=page.order == "desc")
 
 
@@ -309,7 +310,7 @@ router.routes += _compaction.routes
 
 
 async def _named(here: RequestContext, name: str, agent_id: str | None) -> Conversation:
-    return await here.store.read(lambda tx: resolve_conversation(tx, here.scope, name, agent_id))
+    return await open_conversation(here.runtime, here.scope, name, agent_id)
 
 
 async def _shown(here: RequestContext, conversation: Conversation) -> Json:
@@ -332,11 +333,8 @@ def _json(tx: Transaction, here: RequestContext, conversation: Conversation) -> 
 async def _compact(
     here: RequestContext, conversation_id: str, agent_id: str | None, body: CompactRequest
 ) -> Response | Json:
-    def read(tx: Transaction) -> tuple[Conversation, CompactionSettings]:
-        conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id)
-        return conversation, agents.load(tx, here.scope, conversation.agent_id).agent.compaction
-
-    conversation, usual = await here.store.read(read)
+    conversation = await _named(here, conversation_id, agent_id)
+    usual = (await here.store.read(lambda tx: agents.load(tx, here.scope, conversation.agent_id))).agent.compaction
     settings = body.compaction_settings.settings(usual) if body.compaction_settings else usual
     request = TurnRequest(
         here.scope, conversation.agent_id, conversation_id=conversation.id, compaction=settings, purpose="compaction"

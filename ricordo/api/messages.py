@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import Body, Query, Response
 from fastapi.responses import StreamingResponse
 
+from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
@@ -36,9 +37,9 @@ from ricordo.api.stored_streams import Resumption, begin_recorded, stream_of
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
-from ricordo.errors import Conflict, Invalid, NotFound, Unsupported
+from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.llm.addresses import require_callable
-from ricordo.storage import agents, conversations, messages
+from ricordo.storage import messages
 from ricordo.storage.engine.store import Transaction
 
 Types = Annotated[list[str] | None, Query()]
@@ -87,12 +88,9 @@ async def list_messages(
     view = MessageFormat(use_assistant_message, assistant_message_tool_name, assistant_message_tool_kwarg, types)
     page = paging.page(default=100)
 
+    wanted = (await open_conversation(here.runtime, here.scope, conversation_id or DEFAULT, agent_id)).id
+
     def read(tx: Transaction) -> list[Message]:
-        agents.require(tx, here.scope, agent_id)
-        wanted = conversations.default_id(agent_id) if conversation_id in (None, "default") else str(conversation_id)
-        conversation = conversations.get(tx, wanted)
-        if conversation is None or conversation.agent_id != agent_id:
-            raise NotFound(f"Conversation with ID {conversation_id} not found")
         return messages.page_of_kept(
             lambda reading: messages.page(tx, here.scope, reading, conversation_id=wanted), page, keeps_some(view)
         )

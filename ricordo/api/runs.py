@@ -175,7 +175,11 @@ def lineage(tx: Transaction, here: Here, message_id: str) -> Json:
     held: dict[str, str] = memory.get("blocks", {})
     known = history.of_blocks(tx, scope, held)
     named: list[str] = memory.get("passages", [])
-    passages = [one for one in archives.passages_by_ids(tx, named) if one.organization_id == scope.organization_id]
+    passages = [
+        one
+        for one in archives.passages_by_ids(tx, named)
+        if one.organization_id == scope.organization_id and scope.sees(one.user_id)
+    ]
     return LineageResponse.of(
         message,
         message_id=message.id,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
+from ricordo.agents.conversations import open_conversation
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.archives import FoundPassageResponse, RelevanceResponse, few
@@ -209,8 +210,8 @@ async def import_past(here: Here, agent_id: str, body: ImportRequest) -> Json:
     Send an `otid` with each message, and the request can be repeated: what is stored already is not stored again.
     """
     past = [PastMessage(item.role, tuple(item.texts), item.name, item.created_at, item.otid) for item in body.messages]
-    conversation_id = None if body.conversation_id == "default" else body.conversation_id
-    return {"message_ids": await import_messages(here.store, here.scope, agent_id, past, conversation_id)}
+    conversation = await open_conversation(here.runtime, here.scope, body.conversation_id or "default", agent_id)
+    return {"message_ids": await import_messages(here.store, here.scope, agent_id, past, conversation.id)}
 
 
 def _zone(tx: Transaction, here: RequestContext, body: _SearchRequest) -> tzinfo:
@@ -223,13 +224,14 @@ async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequenc
     if conversation_id == "default":
         if not body.agent_id:
             raise Unsupported('Each agent has a conversation "default" of its own. Name the agent with agent_id.')
-        conversation_id = conversations.default_id(body.agent_id)
+        own = await open_conversation(here.runtime, here.scope, "default", body.agent_id)
+        conversation_id = own.id
 
     def wanted(tx: Transaction) -> MessageFilter:
         where = _zone(tx, here, body)
         ids = [body.agent_id] if body.agent_id else agents.ids(tx, here.scope)
         named = conversations.get(tx, conversation_id) if conversation_id else None
-        if conversation_id and named is None:
+        if conversation_id and (named is None or not here.scope.sees(named.user_id)):
             ids = []  # it was deleted, though forks of it may still share what was said there
         shared = conversations.shared_by(tx, named) if named else ()
         start, end = body.span(where)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ricordo.domain.block import Block
+from ricordo.domain.block import Block, Policy
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, Role
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
@@ -75,6 +75,12 @@ class Agent:
         return course if isinstance(course, str) else None
 
     @property
+    def user_block_policy(self) -> Policy:
+        """The policy of blocks that the agent makes for the user it talks with."""
+        policy: Policy = self.settings.get("user_block_policy", "propose")
+        return policy
+
+    @property
     def compaction(self) -> CompactionSettings:
         return CompactionSettings(**self.settings.get("compaction", {}))
 
@@ -124,6 +130,7 @@ class Conversation:
             parts=tuple(parts),
             created_at=created_at,
             organization_id=self.organization_id,
+            user_id=self.user_id,
         )
 
 

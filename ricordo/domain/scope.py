@@ -115,3 +115,11 @@ class Scope:
             return Actor("administrator", self.user_id, self.user_name)
         name = f"{self.caller} for {self.user_name}" if self.caller and self.subject else self.user_name
         return Actor("user", self.user_id, name)
+
+    def owns(self, user_id: str | None) -> bool:
+        """Return whether the caller may change what is about this user (None: shared)."""
+        return self.subject_id is None or user_id == self.subject
+
+    def sees(self, user_id: str | None) -> bool:
+        """Return whether the caller may see what is about this user (None: shared)."""
+        return self.subject_id is None or user_id in (None, self.subject_id)

@@ -82,6 +82,8 @@ def approve(
     label = proposal.new_label or proposal.label
     if block is None and value is not None and proposal.base is None:
         settings = {} if proposal.description is None else {"description": proposal.description}
+        if proposal.run_id and proposal.author.kind == "agent" and chain.owner_kind == "user":
+            settings["agent_id"] = proposal.author.id  # an agent makes blocks for its own conversations with the user
         written: Block | None = make(tx, chain, label, value, metadata, settings)
     else:
         written = _give(tx, chain, block, value, label, metadata)

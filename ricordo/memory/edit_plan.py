@@ -15,6 +15,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.merge import merge_lines
+from ricordo.memory.proposals import TAKEN
 from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block, require_free, require_writable
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
@@ -26,7 +27,6 @@ CLOSE = (
 )
 CHANGED = 'Memory block "{}" was changed by someone else in the meantime. Read it again in your instructions first.'
 APPLIED = 'Applied to memory block "{}" as version {}.'
-TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
 
 # Blocks by id, in the order of their attachment.
 _Blocks = Mapping[str, Block]
@@ -46,7 +46,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What is stored now: the agent's blocks, and the agent's own chain, if it has one."""
+    """What is stored now: the agent's blocks, and the chain in which it makes new ones, its own or the user's, if there is one."""
 
     tx: Transaction
     scope: Scope
@@ -70,7 +70,7 @@ def store_plan(
 ) -> Committed:
     """Store the edits, except those that a change by someone else makes impossible.
 
-    The agent and all chains are locked; `own` is the agent's, if it has one.
+    The agent and all chains are locked; `own` is that in which the agent makes blocks, if there is one.
     """
     agent_id = state.agent.id
     user_id = scope.subject_id or state.conversation.user_id
@@ -99,7 +99,7 @@ def version_notes(edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: 
     """Return by call id the version that an edit became, for the calls that show it."""
     heads = {block.id: block.head for block in stored}
     return {
-        edit.call_id: APPLIED.format(edit.base.label, (heads.get(edit.base.id) or b"").hex()[:12])
+        edit.call_id: APPLIED.format(edit.base.shown_label, (heads.get(edit.base.id) or b"").hex()[:12])
         for edit in edits
         if edit.shown == "version" and edit.call_id not in failed
     }
@@ -117,7 +117,7 @@ def _connected(edits: Sequence[MemoryEdit]) -> list[list[MemoryEdit]]:
 
 def _ties(edit: MemoryEdit) -> set[tuple[str, str]]:
     ties = {("call", edit.call_id), ("block", edit.base.id)}
-    labels = {edit.base.label} | ({edit.after.label} if edit.after else set())
+    labels = {edit.base.shown_label} | ({edit.after.shown_label} if edit.after else set())
     is_reshaped = edit.is_new or edit.after is None or len(labels) > 1
     return ties | {("label", label) for label in labels} if is_reshaped else ties
 
@@ -136,11 +136,11 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
         if id not in after:
             if wanted is None:
                 continue  # someone else was faster
-            raise NotFound(GONE.format(base.label))
+            raise NotFound(GONE.format(base.shown_label))
         now = after[id]
         require_writable(now)
         # The policy may have been tightened since the step began.
-        ground.context.metadata([edit.reason for edit in own], "").require(now.label, now.rule, None)
+        ground.context.metadata([edit.reason for edit in own], "").require(now.shown_label, now.rule, None)
         if wanted is None:
             _require_same(base.value, now.value, base)
             del after[id]
@@ -158,12 +158,12 @@ def _changed(context: EditContext, base: Block, wanted: Block, now: Block) -> Bl
     for name in ("label", "description"):
         if getattr(wanted, name) != getattr(base, name):
             _require_same(getattr(base, name), getattr(now, name), base)
-            now = replace(now, **{name: getattr(wanted, name)})
+            now = replace(now, **{name: getattr(wanted, name)}, seen_as=wanted.seen_as)
     if wanted.value == base.value:
         return now
     merged = merge_lines(base.value, wanted.value, now.value)
     if merged is None:
-        raise Invalid(CLOSE.format(base.label))
+        raise Invalid(CLOSE.format(base.shown_label))
     now.require_fits(merged)
     context.require_follows(now, merged)
     return replace(now, value=merged)
@@ -171,14 +171,14 @@ def _changed(context: EditContext, base: Block, wanted: Block, now: Block) -> Bl
 
 def _require_same(seen: str | None, stored: str | None, base: Block) -> None:
     if seen != stored:
-        raise Invalid(CHANGED.format(base.label))
+        raise Invalid(CHANGED.format(base.shown_label))
 
 
 def _require_free(ground: _Ground, after: _Blocks, block: Block) -> None:
     """Raise Conflict where another block of the agent, of the chain or of another agent that sees this one has its new label."""
     tx, label = ground.tx, block.label
     beside = [one for id, one in after.items() if id != block.id]
-    require_free(label, {one.label for one in beside})
+    require_free(label, {one.shown_label for one in beside})
     if chain_id := block.chain_id or ground.chain_id:
         for other in blocks.page(tx, ground.scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=chain_id)):
             # One of the agent's that has it still, but will be deleted or renamed first, is not in the way.
@@ -192,7 +192,7 @@ def _require_free(ground: _Ground, after: _Blocks, block: Block) -> None:
         renamed = {one.label: (b"", 0) for one in beside if one.chain_id == chain.id}
         replace(chain, files={**chain.files, **renamed}).require_told_apart(label, ground.there[block.id].label)
     others = set(blocks.agent_ids(tx, block.id)) - {ground.agent_id}
-    if any(other.label == label for agent_id in others for other in blocks.of_agent(tx, agent_id)):
+    if any(other.shown_label == label for agent_id in others for other in blocks.of_agent(tx, agent_id)):
         raise Conflict(TAKEN.format(label))
 
 
@@ -205,7 +205,7 @@ def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tupl
 
     def metadata(block: Block, done: str) -> ChangeMetadata:
         reasons = [edit.reason for edit in edits if edit.base.id == block.id]
-        return ground.context.metadata(reasons, f"{done} {block.label}")
+        return ground.context.metadata(reasons, f"{done} {block.shown_label}")
 
     for id in there.keys() - after.keys():
         # A block that nobody attached is the user's, whose policy lets the agent delete it.
@@ -239,5 +239,6 @@ def _make(ground: _Ground, made: Sequence[Block], metadata: Callable[[Block, str
         new = replace(block, chain_id=chain.id, created_at=now, updated_at=now)
         stored += blocks.insert_all(tx, [new], new_chains, metadata(block, "Make"))
         new_chains = []
-    blocks.attach(tx, ground.agent_id, stored)
+    if chain.owner_kind == "agent":  # a user's block is seen where its agent talks with the user
+        blocks.attach(tx, ground.agent_id, stored)
     return stored

@@ -30,6 +30,7 @@ WAITS = (
 )
 REPEATED = 'This change of memory block "{}" waits for the owner already, as {}: nothing new was proposed.'
 STANDS = 'Memory block "{}" says this already, so there is nothing to propose.'
+TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
 NOT_A_TEXT = (
     'Memory block "{}" belongs to an owner who decides about changes, and only the owner can change its description. '
     "Propose changes of its text instead."
@@ -54,29 +55,26 @@ class ProposalDraft:
 
 
 def propose_edits(
-    tx: Transaction, edits: Sequence[MemoryEdit], context: EditContext
+    tx: Transaction, edits: Sequence[MemoryEdit], context: EditContext, home: Chain | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Make a proposal of each block's edits in one step; returns the results of their calls, and of those that failed, by id."""
+    """Make a proposal of each block's edits in one step; returns the results of their calls, and of those that failed, by id.
+
+    New blocks are proposed in the chain `home`.
+    """
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
     # In the order of their chains, as everyone locks them, so that no two wait for each other.
     for group in sorted(by_block(edits).values(), key=lambda group: group[0].base.chain_id):
         block, after = group[0].base, group[-1].after
-        if after and after.description != block.description:
-            failed |= {edit.call_id: NOT_A_TEXT.format(block.label) for edit in group}
+        if group[0].is_new and after is None:
+            continue  # made and deleted in one step
+        if not group[0].is_new and after and after.description != block.description:
+            failed |= {edit.call_id: NOT_A_TEXT.format(block.shown_label) for edit in group}
             continue
-        metadata = context.metadata((edit.reason for edit in group), f"Edit {block.label}")
-        draft = ProposalDraft(
-            block.chain_id,
-            block.label,
-            after.value if after else None,
-            block,
-            after.label if after and after.label != block.label else None,
-            confidence=min((sure for edit in group if (sure := edit.reason.confidence) is not None), default=None),
-        )
+        metadata = context.metadata((edit.reason for edit in group), f"Edit {block.shown_label}")
         try:
-            proposal = propose(tx, draft, metadata, context.expires_after)
-            sentence = (REPEATED if proposal.is_repeated else WAITS).format(block.label, proposal.id)
+            proposal = propose(tx, _draft(tx, group, home), metadata, context.expires_after)
+            sentence = (REPEATED if proposal.is_repeated else WAITS).format(block.shown_label, proposal.id)
         except Unchanged as answer:
             sentence = str(answer)
         except (NotFound, Conflict) as error:
@@ -85,6 +83,20 @@ def propose_edits(
         for edit in group:
             results[edit.call_id] = f"{results[edit.call_id]} {sentence}" if edit.call_id in results else sentence
     return results, failed
+
+
+def _draft(tx: Transaction, group: Sequence[MemoryEdit], home: Chain | None) -> ProposalDraft:
+    """What these edits of one block propose. Raises Conflict where a new block's label is taken in the chain `home`."""
+    block, after = group[0].base, group[-1].after
+    confidence = min((sure for edit in group if (sure := edit.reason.confidence) is not None), default=None)
+    value = after.value if after else None
+    if not group[0].is_new or home is None or after is None:
+        new_label = after.label if after and after.label != block.label else None
+        return ProposalDraft(block.chain_id, block.label, value, block, new_label, confidence=confidence)
+    chain = versions.lock(tx, home.id)
+    if chain and after.label in chain.files:
+        raise Conflict(TAKEN.format(after.label))
+    return ProposalDraft(home.id, after.label, value, description=after.description, confidence=confidence)
 
 
 def propose(

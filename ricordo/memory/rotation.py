@@ -115,7 +115,7 @@ def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContex
         log.warning("a block is not rotated", extra={"block": block.id, "reason": str(error).partition("\n")[0]})
         return None
     text = archived_text(ARCHIVED, _leaving(block.value, kept), to_datetime(tx.clock.now()))
-    filed = new_passage(tx, state, context, text, (TAG, block.label))
+    filed = new_passage(tx, state, context, text, (TAG, block.shown_label))
     filed = replace(filed, is_untrusted=block.is_untrusted)
     share = round(100 * len(block.value) / block.limit)
     metadata = ChangeMetadata(

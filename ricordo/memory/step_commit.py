@@ -16,6 +16,7 @@ from ricordo.errors import Forbidden, NotFound
 from ricordo.memory.edit_plan import Committed, store_plan, version_notes
 from ricordo.memory.proposals import propose_edits
 from ricordo.memory.rotation import may_rotate, new_passage, rotate
+from ricordo.memory.user_copies import needs_copy, users_chain, with_copies
 from ricordo.memory.working_memory import EditContext, MemoryEdit, WorkingMemory, by_block
 from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions
@@ -26,10 +27,16 @@ _BESIDE = "The rest was applied."
 
 def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, context: EditContext) -> Committed:
     """Store the step's edits and passages; what policies do not let an agent do becomes a proposal to the block's owner."""
-    direct, waiting = _split_by_policy(memory.edits, context)
-    texts = _texts_by_block(direct)
+    edits = memory.edits
+    direct, waiting = _split_by_policy(edits, context)
     files = bool(memory.passages) or any(may_rotate(edit.base) for edit in direct)
-    own = _lock(tx, state, memory.edits, files=files, reshapes=texts is None, is_mixed=bool(direct and waiting))
+    reshapes = _texts_by_block(direct) is None
+    makes = any(edit.is_new or needs_copy(edit.base, state.conversation.user_id) for edit in edits)
+    own = _lock(tx, state, edits, files=files, reshapes=reshapes, makes=makes, is_mixed=bool(direct and waiting))
+    if own and makes and state.conversation.user_id:
+        state, edits = with_copies(tx, state, edits, own.id, context.author)
+        direct, waiting = _split_by_policy(edits, context)
+    texts = None if reshapes else _texts_by_block(direct)
     done = (
         store_plan(tx, state, direct, scope, context, own)
         if texts is None
@@ -37,7 +44,7 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
     )
     dropped = _failed_with(done.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in dropped]
-    proposed, refused = propose_edits(tx, waiting, context)
+    proposed, refused = propose_edits(tx, waiting, context, own)
     beside = {call_id: f"{text} {_BESIDE}" if call_id in done.results else text for call_id, text in proposed.items()}
     filled = {edit.base.id for edit in direct if edit.call_id not in done.failed}
     kept, rotated = _rotate_filled(tx, state, done.blocks, filled, context)
@@ -48,17 +55,28 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
 
 
 def _lock(
-    tx: Transaction, state: AgentState, edits: Sequence[MemoryEdit], *, files: bool, reshapes: bool, is_mixed: bool
+    tx: Transaction,
+    state: AgentState,
+    edits: Sequence[MemoryEdit],
+    *,
+    files: bool,
+    reshapes: bool,
+    makes: bool,
+    is_mixed: bool,
 ) -> Chain | None:
-    """Lock what the step changes, and return the agent's own chain, if it has one, where blocks may be made in it.
+    """Lock what the step changes, and return the chain in which blocks may be made, if there is one: the user's or the agent's.
 
     First the agent, where an archive may be made for it (`files`), then chains, in the order in which everyone locks them.
     """
-    scope = Scope(state.agent.organization_id)
+    scope, user_id = Scope(state.agent.organization_id), state.conversation.user_id
+    own = None
     if reshapes or (files and edits):
         agents.lock(tx, scope, state.agent.id)
-    own = versions.of_owner(tx, scope, "agent", state.agent.id) if reshapes else None
-    if reshapes or is_mixed:
+    if user_id and (reshapes or makes):
+        own = users_chain(tx, state.agent, user_id)
+    elif reshapes:
+        own = versions.of_owner(tx, scope, "agent", state.agent.id)
+    if reshapes or makes or is_mixed:
         chain_ids = {edit.base.chain_id for edit in edits if edit.base.chain_id}
         versions.lock_all(tx, chain_ids | {own.id} if own else chain_ids)
     return own
@@ -108,7 +126,7 @@ def _write_texts(
     # In the order of their chains, as everyone locks them, so that no two wait for each other.
     for block_id, edits in sorted(texts.items(), key=lambda item: item[1][0].base.chain_id):
         base = edits[0].base
-        metadata = context.metadata((edit.reason for edit in edits), f"Edit {base.label}")
+        metadata = context.metadata((edit.reason for edit in edits), f"Edit {base.shown_label}")
         try:
             block = blocks.write(tx, base, edits[-1].value, metadata)
         except Forbidden:

@@ -51,6 +51,10 @@ NO_REASON = EditReason()
 _SHORTEST_QUOTE = 8
 # Of lines that stand twice, so many are named to the agent.
 _MOST_NOTED = 3
+OTHERS_TOO = (
+    'Error: Memory block "{}" is also used in conversations with others, so it cannot be deleted or renamed in this one. '
+    "Edit its text instead, which changes it for this user alone."
+)
 REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
 
 
@@ -107,7 +111,7 @@ class EditContext:
     def require_follows(self, block: Block, value: str) -> None:
         """Raise Invalid where the block's text would follow its schema less than it does."""
         if block.schema_ref:
-            require_follows(block.label, block.value, value, self.schemas(block.schema_ref))
+            require_follows(block.shown_label, block.value, value, self.schemas(block.schema_ref))
 
     def metadata(self, reasons: Iterable[EditReason], otherwise: str) -> ChangeMetadata:
         """Return the metadata of one change by these calls; `otherwise` is the reason where they gave none."""
@@ -155,7 +159,8 @@ class WorkingMemory:
         self._agent = state.agent
         self._blocks = state.blocks
         self._bases = {block.id: block for block in state.blocks}
-        self._current = {block.label: block for block in state.blocks}
+        self._current = {block.shown_label: block for block in state.blocks}
+        self._user_id = state.conversation.user_id
         self._guard = guard
         self._schemas = schemas
         self.edits: list[MemoryEdit] = []
@@ -192,13 +197,16 @@ class WorkingMemory:
         block.require_fits(value)
         if value != block.value:
             if block.schema_ref:
-                require_follows(block.label, block.value, value, self._schemas(block.schema_ref))
+                require_follows(block.shown_label, block.value, value, self._schemas(block.schema_ref))
             self._require_new(block, value, call_id)
             self._edit(block, replace(block, value=value), call_id, shown, reason)
         return value
 
     def create(self, label: str, value: str, description: str | None, call_id: str) -> None:
-        """Add a block of the agent's own. Raises Conflict where the label is taken, Invalid."""
+        """Add a block: the user's, for this agent, where the conversation is about one, else the agent's own.
+
+        Raises Conflict where the label is taken, Invalid.
+        """
         require_storable(value, description, label)
         require_free(require_label(label), self._current)
         value = self._redacted(value, call_id)
@@ -214,22 +222,24 @@ class WorkingMemory:
             created_by=self._agent.id,
             updated_by=self._agent.id,
         )
+        if self._user_id:
+            new = replace(new, policy=self._agent.user_block_policy, agent_id=self._agent.id, is_users=True)
         new.require_fits(value)
         self._bases[new.id] = self._current[label] = new
         self._edit(new, new, call_id)
 
     def remove(self, label: str, call_id: str) -> None:
         """Take the block out of the agent's memory. Raises NotFound, Forbidden."""
-        self._edit(self._writable(label), None, call_id)
+        self._edit(self._reshapable(label), None, call_id)
 
     def rename(self, label: str, new_label: str, call_id: str) -> None:
         """Give the block another label. Raises NotFound, Forbidden, Conflict where the new one is taken, Invalid."""
-        block = self._writable(label)
+        block = self._reshapable(label)
         if new_label == label:
             return
         require_storable(new_label)
         require_free(require_label(new_label), self._current)
-        self._edit(block, replace(block, label=new_label), call_id)
+        self._edit(block, replace(block, label=new_label, seen_as=None), call_id)
 
     def describe(self, label: str, description: str, call_id: str) -> None:
         """Give the block another description. Raises NotFound, Forbidden, Invalid."""
@@ -261,11 +271,17 @@ class WorkingMemory:
         require_writable(block)
         return block
 
+    def _reshapable(self, label: str) -> Block:
+        block = self._writable(label)
+        if self._user_id and not block.is_users:
+            raise Forbidden(OTHERS_TOO.format(label))
+        return block
+
     def _edit(
         self, block: Block, after: Block | None, call_id: str, shown: Shown = "nothing", reason: EditReason = NO_REASON
     ) -> None:
         kept = [after if one is block else one for one in self._current.values()]
-        self._current = {one.label: one for one in kept if one}
+        self._current = {one.shown_label: one for one in kept if one}
         if reason.quote is None and call_id in self.quotes:
             reason = replace(reason, quote=self.quotes[call_id])
         self.edits.append(MemoryEdit(call_id, self._bases[block.id], after, shown, reason))
@@ -282,8 +298,8 @@ class WorkingMemory:
         if len(piece.strip()) < LEAST_LINE:
             return
         self._guard.require_new("\n".join(added_lines(block.value, piece)), own=block.value)
-        found = self._repeated(block.label, block.value, value)
-        if only_repeats(block.label, block.value, value, found):
+        found = self._repeated(block.shown_label, block.value, value)
+        if only_repeats(block.shown_label, block.value, value, found):
             raise Invalid(f"Nothing was saved: this {found[0].told()}. Change that line, or leave it.")
         self._note_repeated(found, call_id)
 

@@ -30,6 +30,7 @@ _RULE_LINES: dict[Policy, str] = {
     "guarded": "- policy=guarded (your edits wait for the owner while you have read untrusted content)\n",
     "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that ask for them)\n",
 }
+_SHARED = "- shared=true\n"
 _OPENS, _SLASHES = "<\uff1c\ufe64", "/\uff0f\u2044\u2215"
 _UNSEEN = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f"
 _SECTIONS = ("memory_blocks", "memory_metadata", "tool_usage_rules", "directories", "base_instructions")
@@ -86,7 +87,7 @@ def _blocks(section: MemorySection) -> str:
     if not section.blocks and not numbered:
         return ""
     # Of every block, not of its own alone: else one could forge the end of another.
-    tags = (*_IN_BLOCK, *(block.label for block in section.blocks))
+    tags = (*_IN_BLOCK, *(block.shown_label for block in section.blocks))
     warning = f"<warning>\n{LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
     parts: list[str] = []
     for block in section.blocks:
@@ -95,11 +96,12 @@ def _blocks(section: MemorySection) -> str:
             lines = enumerate(block.value.split("\n"), 1)
             value = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
         parts.append(
-            f"<{block.label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
-            f"<metadata>\n{_RULE_LINES.get(block.rule, '')}- chars_current={len(block.value)}\n"
+            f"<{block.shown_label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
+            f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}"
+            f"- chars_current={len(block.value)}\n"
             # The value is disarmed last of all, since a line's number can complete a tag: a block labelled "5" with `</` at
             # the end of its fourth line.
-            f"- chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(value, *tags)}</value>\n</{block.label}>\n"
+            f"- chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(value, *tags)}</value>\n</{block.shown_label}>\n"
         )
     rendered = "\n".join(parts)
     return f"<memory_blocks>\n{_INTRODUCTION}\n\n{rendered}\n</memory_blocks>"

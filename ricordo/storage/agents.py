@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, insert, select
 
-from ricordo.domain.agent import Agent, AgentState
+from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
@@ -60,14 +60,23 @@ def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
 
 
 def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None) -> AgentState:
-    """Return the agent with a conversation (its default by default), blocks, tools and archives; no tags. Raises NotFound."""
-    ids = {"agent_id": agent_id, "conversation_id": conversation_id or conversations.default_id(agent_id)}
-    rows = tx.all(_WITH_CONVERSATION, ids | {"organization_id": scope.organization_id})
-    if not rows:
+    """Return the agent with a conversation, blocks, tools and archives; no tags. Raises NotFound.
+
+    The conversation is by default the agent's default one or, where the caller acts for a user, this user's, which is empty where
+    it was not begun yet.
+    """
+    ids = [conversation_id or conversations.default_id(agent_id)]
+    if conversation_id is None and scope.subject:
+        ids.insert(0, conversations.users_default_id(agent_id, scope.subject))
+    values = {"agent_id": agent_id, "organization_id": scope.organization_id}
+    rows = next((rows for id in ids if (rows := tx.all(_WITH_CONVERSATION, values | {"conversation_id": id}))), ())
+    conversation = conversations.ROWS.of(rows[0][_CONVERSATION]) if rows else None
+    if conversation is None or (conversation_id and not scope.sees(conversation.user_id)):
         what = f"Agent with ID {agent_id}" if conversation_id is None else f"Conversation with ID {conversation_id}"
         raise NotFound(f"{what} not found")
     agent = _ROWS.of(rows[0][_AGENT])
-    conversation = conversations.ROWS.of(rows[0][_CONVERSATION])
+    if conversation_id is None and scope.subject_id is not None and conversation.user_id != scope.subject:
+        conversation = Conversation(ids[0], agent.organization_id, agent_id, user_id=scope.subject)
     return AgentState(
         agent,
         conversation,

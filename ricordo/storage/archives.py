@@ -117,11 +117,16 @@ def vector_dbs(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str | N
 
 
 def page_of_passages(
-    tx: Transaction, archive_ids: Sequence[str], wanted: Page, *, search_text: str | None = None
+    tx: Transaction,
+    archive_ids: Sequence[str],
+    wanted: Page,
+    *,
+    search_text: str | None = None,
+    scope: Scope | None = None,
 ) -> list[Passage]:
     """Return one page of the passages in these archives; `search_text` looks for a piece of the text."""
     is_found = passages.c.text.icontains(search_text, autoescape=True) if search_text else None
-    return _PASSAGES.page(tx, None, wanted, passages.c.archive_id.in_(archive_ids), is_found)
+    return _PASSAGES.page(tx, scope, wanted, passages.c.archive_id.in_(archive_ids), is_found)
 
 
 def lock_passage(
@@ -129,7 +134,9 @@ def lock_passage(
 ) -> tuple[Archive, Passage]:
     """Lock the one of these archives that has the passage, and return both; raises NotFound."""
     own = {archive.id: archive for archive in attached if archive.organization_id == scope.organization_id}
-    passage = next((p for p in passages_by_ids(tx, [passage_id]) if p.archive_id in own), None)
+    passage = next(
+        (p for p in passages_by_ids(tx, [passage_id]) if p.archive_id in own and scope.sees(p.user_id)), None
+    )
     passage = found(passage, "Passage", passage_id)
     return _lock(tx, own[passage.archive_id]), passage
 

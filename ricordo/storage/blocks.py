@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, delete, insert, literal_column, or_, select
+from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, or_, select
 
 from ricordo.domain.block import Block, Chain, OwnerKind
 from ricordo.domain.redaction import redact
@@ -16,7 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
-from ricordo.storage.engine.repository import Page, Repository, equal, one_of, setter, tagged_with
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of, seen_by, setter, tagged_with
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
@@ -32,19 +32,23 @@ _TAGGED = (
     .order_by(blocks_tags.c.tag)
 )
 _BY_IDS = _TAGGED.where(one_of(blocks.c.id, "ids"), equal(blocks, "organization_id"))
+_BY_IDS_FOR_ONE = _BY_IDS.where(*seen_by(blocks, bindparam("subject_id")))
 _LABELLED = _TAGGED.where(equal(blocks, "chain_id", "label"))
+_COPY = _ROWS.select.where(
+    equal(blocks, "chain_id", "agent_id"), func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label")
+)
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
-# A user's own block that was attached to an agent with which another user talks, or no named user.
-_IS_ANOTHERS = case(((chains.c.owner_kind == "user") & (chains.c.owner_id != bindparam("user_id")), 1), else_=0).label(
-    "is_others"
+# Whose a block is: 0 no user's, 1 the user's, 2 another user's, or any user's where the agent talks with no named user.
+_WHOSE = case((chains.c.owner_kind != "user", 0), (chains.c.owner_id == bindparam("user_id"), 1), else_=2).label(
+    "whose"
 )
 _OF_AGENT = (
-    select(*_COLUMNS, _IS_ANOTHERS, literal_column("0").label("rank"), agents_blocks.c.seq.label("place"))
+    select(*_COLUMNS, _WHOSE, literal_column("0").label("rank"), agents_blocks.c.seq.label("place"))
     .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
     .join(chains, chains.c.id == blocks.c.chain_id)
     .where(equal(agents_blocks, "agent_id"))
     .union_all(
-        select(*_COLUMNS, literal_column("0"), literal_column("1"), blocks.c.seq)
+        select(*_COLUMNS, literal_column("1"), literal_column("1"), blocks.c.seq)
         .join(chains, chains.c.id == blocks.c.chain_id)
         .where(
             chains.c.owner_kind == "user",
@@ -59,6 +63,7 @@ _INSERT_TAG, _INSERT_LOG, _ATTACH = insert(blocks_tags), insert(blocks_log), ins
 _IS_AS_READ = blocks.c.version == bindparam("expected")
 _WRITTEN = ("value", "version", "head", "is_untrusted", "updated_by", "updated_at")
 _write = _ROWS.updates(*_WRITTEN, where=_IS_AS_READ)
+_ANOTHERS = 2
 # What lies outside the tree, whose changes are logged.
 SETTINGS = (
     *("title", "description", "limit", "policy", "schema_ref"),
@@ -95,9 +100,17 @@ ONE = Page(limit=1)
 
 
 def insert_all(
-    tx: Transaction, new: Sequence[Block], chains_of: Sequence[Chain], metadata: ChangeMetadata
+    tx: Transaction,
+    new: Sequence[Block],
+    chains_of: Sequence[Chain],
+    metadata: ChangeMetadata,
+    *,
+    is_copy: bool = False,
 ) -> list[Block]:
-    """Store new blocks, each with its first version, and the chains that are new with them. Raises Forbidden, Conflict."""
+    """Store new blocks, each with its first version, and the chains that are new with them. Raises Forbidden, Conflict.
+
+    Where it `is_copy` of another block, no policy is asked: there is nothing new in it.
+    """
     begun = {chain.id: chain for chain in chains_of}
     new, metadata = [_without_secrets(block) for block in new], metadata_without_secrets(metadata)
     stored: dict[str, Block] = {}
@@ -105,7 +118,7 @@ def insert_all(
         group = [block for block in new if block.chain_id == chain_id]
         new_chain = begun.pop(chain_id, None)
         chain = new_chain or _locked(tx, chain_id, [block.label for block in group])
-        for block in group:
+        for block in group if not is_copy else ():
             metadata.require(block.label, block.rule, chain)
         changes = [Change(block.label, block.value, before=None) for block in group]
         if new_chain:
@@ -141,6 +154,11 @@ def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
     return next(iter(found.values()), None)
 
 
+def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> Block | None:
+    """Return the block of a user's chain that this agent alone sees, and knows by this label."""
+    return _ROWS.first(tx, _COPY, {"chain_id": chain_id, "agent_id": agent_id, "shown_label": shown_label})
+
+
 def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
     statement = select(chains.c.id, chains.c.owner_kind, chains.c.owner_id)
     rows = tx.all(statement.where(chains.c.organization_id == scope.organization_id))
@@ -166,12 +184,17 @@ def of_agent(
 ) -> tuple[Block, ...]:
     """Return the agent's blocks in the order of attachment, and those of the user it talks with; without their tags.
 
-    The user's own replaces one of the agent's with the same label. Another user's is untrusted.
+    The user's own replaces one of the agent's with the same label. A user's block that is attached to the agent is left out
+    where it talks with another user, and untrusted where it talks with no named one.
     """
     found = {}
     for row in tx.all(_OF_AGENT, {"agent_id": agent_id, "user_id": user_id or "", "course": course}):
         block = _ROWS.of(row[: len(_COLUMNS)])
-        found[block.label] = replace(block, is_untrusted=True) if row.is_others else block
+        if row.whose == _ANOTHERS and user_id:
+            continue
+        if row.whose:
+            block = replace(block, is_users=True, is_untrusted=block.is_untrusted or row.whose == _ANOTHERS)
+        found[block.shown_label] = block
     return tuple(found.values())
 
 
@@ -332,7 +355,10 @@ def agent_ids(tx: Transaction, block_id: str) -> list[str]:
 
 
 def _found(tx: Transaction, scope: Scope, ids: Sequence[str]) -> dict[str, Block]:
-    return _tagged(tx.all(_BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id}))
+    values = {"ids": list(ids), "organization_id": scope.organization_id}
+    if scope.subject_id is None:
+        return _tagged(tx.all(_BY_IDS, values))
+    return _tagged(tx.all(_BY_IDS_FOR_ONE, values | {"subject_id": scope.subject_id}))
 
 
 def _tagged(rows: Sequence[Row[Any]]) -> dict[str, Block]:

@@ -8,6 +8,7 @@ messages.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+from uuid import NAMESPACE_URL, uuid5
 
 from sqlalchemy import ColumnElement, bindparam, case, func, literal, select, update
 
@@ -16,7 +17,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.storage import messages
-from ricordo.storage.engine.repository import Page, Repository, equal, found, read_page, setter
+from ricordo.storage.engine.repository import Page, Repository, equal, found, read_page, seen_by, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations
 from ricordo.storage.schema.core_tables import messages as messages_table
@@ -26,7 +27,7 @@ _IS_THERE = conversations.c.deleted_at.is_(None)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(equal(agents, "organization_id"))
 _LOCK = select(conversations.c.id).where(equal(conversations, "id")).with_for_update()
-_WAITING = select(conversations.c.id).where(
+_WAITING = select(conversations.c.id, conversations.c.user_id).where(
     equal(conversations, "agent_id"), conversations.c.last_stop_reason == "requires_approval"
 )
 _THIS = conversations.c.id == bindparam("conversation_id")
@@ -87,6 +88,36 @@ def default_id(agent_id: str) -> str:
     return "conv-" + agent_id.removeprefix("agent-")
 
 
+def users_default_id(agent_id: str, user_id: str) -> str:
+    """Return the id of a user's own default conversation with the agent, where the agent's is not the user's already."""
+    return f"conv-{uuid5(NAMESPACE_URL, f'{agent_id}/{user_id}')}"
+
+
+def is_any_default(conversation: Conversation) -> bool:
+    """Whether it is the agent's default conversation, or a user's."""
+    own, user_id = conversation.id, conversation.user_id
+    return conversation.is_default or (user_id is not None and own == users_default_id(conversation.agent_id, user_id))
+
+
+def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | None:
+    """Return the caller's default conversation with the agent: the agent's, or where the caller acts for a user, this user's.
+
+    None where the user's was not made yet, or there is no such agent.
+    """
+    ids = [default_id(agent_id)]
+    if scope.subject:
+        ids.append(users_default_id(agent_id, scope.subject))
+    found = {
+        one.id: one
+        for id in ids
+        if (one := ROWS.first(tx, _REQUIRED, {"id": id, "organization_id": scope.organization_id}))
+    }
+    agents_own = found.get(ids[0])
+    if agents_own and (scope.subject_id is None or agents_own.user_id == scope.subject):
+        return agents_own
+    return found.get(ids[-1]) if scope.subject else None
+
+
 def lock(tx: Transaction, id: str) -> None:
     # A run refers to its conversation, and PostgreSQL lets no row refer to one that is locked in this way.
     tx.lock(_LOCK, {"id": id})
@@ -104,7 +135,7 @@ def get(tx: Transaction, id: str) -> Conversation | None:
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     """Return one conversation; raises NotFound, also where it was deleted, or its agent was."""
     conversation = ROWS.first(tx, _REQUIRED, {"id": id, "organization_id": scope.organization_id})
-    if conversation and scope.subject_id and conversation.user_id not in (None, scope.subject_id):
+    if conversation and not scope.sees(conversation.user_id):
         conversation = None
     return found(conversation, "Conversation", id)
 
@@ -119,6 +150,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter)
     )
     statement = statement.where(
         agents.c.organization_id == scope.organization_id,
+        *([] if scope.subject_id is None else seen_by(conversations, scope.subject_id)),
         _IS_THERE,
         conversations.c.is_default.is_(False),
         conversations.c.hidden.is_(False),
@@ -130,8 +162,6 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter)
         statement = statement.where(archived_at.is_not(None) if which.is_archived else archived_at.is_(None))
     if which.summary:
         statement = statement.where(conversations.c.summary.icontains(which.summary, autoescape=True))
-    if scope.subject_id:
-        statement = statement.where(func.coalesce(conversations.c.user_id, scope.subject_id) == scope.subject_id)
     return [ROWS.of(row) for row in read_page(tx, statement, placed, wanted)]
 
 
@@ -191,8 +221,9 @@ def page_of_history(
     return messages.page_of_kept(read_messages, wanted, keeps)
 
 
-def waiting_of_agent(tx: Transaction, agent_id: str) -> list[str]:
-    return [row.id for row in tx.all(_WAITING, {"agent_id": agent_id})]
+def waiting_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[str]:
+    """Return the ids of the agent's conversations that wait for approval, of those that the caller may change."""
+    return [row.id for row in tx.all(_WAITING, {"agent_id": agent_id}) if scope.owns(row.user_id)]
 
 
 def save_window(

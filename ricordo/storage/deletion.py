@@ -55,7 +55,7 @@ def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
 def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> None:
     """Take the conversation out of every list and let no turn of it begin; raises NotFound, Conflict for an agent's default one."""
     conversations.lock(tx, conversation_id)
-    if conversations.require(tx, scope, conversation_id).is_default:
+    if conversations.is_any_default(conversations.require(tx, scope, conversation_id)):
         raise Conflict(
             "An agent's own thread cannot be deleted. Reset the agent's messages instead, or delete the agent."
         )

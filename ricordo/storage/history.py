@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, select
+from sqlalchemy import ColumnElement, Row, bindparam, func, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
@@ -55,8 +55,10 @@ _OF_RUN = (
     .where(_OF_ORGANIZATION, equal(commits, "run_id"))
     .order_by(chains.c.id, commits.c.number)
 )
-_CHAINS_OF = select(blocks.c.id, blocks.c.chain_id, blocks.c.label).where(
-    one_of(blocks.c.id, "ids"), equal(blocks, "organization_id")
+_CHAINS_OF = (
+    select(blocks.c.id, blocks.c.chain_id, blocks.c.label)
+    .join(chains, chains.c.id == blocks.c.chain_id)
+    .where(one_of(blocks.c.id, "ids"), _OF_ORGANIZATION)
 )
 _CHAINS_OF_DELETED = (
     select(
@@ -145,7 +147,7 @@ def label_now(tx: Transaction, version: BlockVersion) -> str:
 
 def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
     """Return what a run changed, in whichever chains, the oldest of each chain first; also what was approved of its proposals."""
-    rows = tx.all(_OF_RUN, {"organization_id": scope.organization_id, "run_id": run_id})
+    rows = tx.all(_OF_RUN.where(*_seen(scope)), {"organization_id": scope.organization_id, "run_id": run_id})
     return [_version(row, row.chain_id) for row in rows]
 
 
@@ -159,8 +161,11 @@ def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str
     Of several that came in one commit it is the block's own.
     """
     values = {"ids": list(ids), "organization_id": scope.organization_id}
-    places = {row.block_id: (row.chain_id, row.label, row.created_at) for row in tx.all(_CHAINS_OF_DELETED, values)}
-    places |= {row.id: (row.chain_id, row.label, None) for row in tx.all(_CHAINS_OF, values)}
+    places = {
+        row.block_id: (row.chain_id, row.label, row.created_at)
+        for row in tx.all(_CHAINS_OF_DELETED.where(*_seen(scope)), values)
+    }
+    places |= {row.id: (row.chain_id, row.label, None) for row in tx.all(_CHAINS_OF.where(*_seen(scope)), values)}
     found = {}
     for block_id, (chain_id, label, deleted_at) in places.items():
         rows = tx.all(_OF_COMMIT, {"chain_id": chain_id, "id": bytes.fromhex(ids[block_id])})
@@ -174,6 +179,13 @@ def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str
             if own := _newest(tx, chain_id, label, upper, rows[0].number):
                 found[block_id] = own
     return found
+
+
+def _seen(scope: Scope) -> list[ColumnElement[bool]]:
+    """The condition that a chain is no other user's than the scope's subject."""
+    if scope.subject_id is None:
+        return []
+    return [or_(chains.c.owner_kind != "user", chains.c.owner_id == scope.subject_id)]
 
 
 def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | None:

@@ -10,7 +10,7 @@ from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.storage import versions
-from ricordo.storage.engine.repository import Page, Repository, equal, found, read_page
+from ricordo.storage.engine.repository import Page, Repository, equal, found, in_scope, read_page, seen_by
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.memory_tables import proposals
 
@@ -18,6 +18,7 @@ _ROWS = Repository(Proposal, proposals)
 _SELECT = select(*_ROWS.columns, proposals.c.base_blob, proposals.c.blob)
 _BY_ID = _SELECT.where(equal(proposals, "id", "organization_id"))
 _LOCK = select(proposals.c.id).where(equal(proposals, "id")).with_for_update()
+_BY_ID_FOR_ONE = _BY_ID.where(*seen_by(proposals, bindparam("subject_id")))
 _OF_STEP = _SELECT.where(equal(proposals, "step_id", "organization_id")).order_by(proposals.c.seq)
 _WAITS = proposals.c.status.in_(["open", "conflicted"])
 _IN_CHAIN = equal(proposals, "chain_id") & _WAITS
@@ -67,7 +68,11 @@ def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | No
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
-    row = tx.first(_BY_ID, {"id": id, "organization_id": scope.organization_id})
+    values = {"id": id, "organization_id": scope.organization_id}
+    if scope.subject_id is None:
+        row = tx.first(_BY_ID, values)
+    else:
+        row = tx.first(_BY_ID_FOR_ONE, values | {"subject_id": scope.subject_id})
     return _proposal(tx, found(row, "Proposal", id))
 
 
@@ -78,7 +83,8 @@ def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
 
 
 def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
-    rows = tx.all(_OF_STEP, {"step_id": step_id, "organization_id": scope.organization_id})
+    seen = [] if scope.subject_id is None else seen_by(proposals, scope.subject_id)
+    rows = tx.all(_OF_STEP.where(*seen), {"step_id": step_id, "organization_id": scope.organization_id})
     return [_proposal(tx, row) for row in rows]
 
 
@@ -108,8 +114,9 @@ def waiting_counts(tx: Transaction, chain_id: str) -> dict[str, int]:
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> list[Proposal]:
     """Return one page of the proposals that pass the filter."""
     names = ("chain_id", "label", "status", "author_id", "run_id")
-    given = {"organization_id": scope.organization_id} | {name: getattr(which, name) for name in names}
-    statement = _SELECT.where(*(proposals.c[name] == value for name, value in given.items() if value is not None))
+    given = {name: getattr(which, name) for name in names}
+    equal = (proposals.c[name] == value for name, value in given.items() if value is not None)
+    statement = _SELECT.where(*in_scope(proposals, scope), *equal)
     if which.waits:
         statement = statement.where(_WAITS)
     return [_proposal(tx, row) for row in read_page(tx, statement, proposals, wanted)]

@@ -14,7 +14,7 @@ from ricordo.domain.run import Run, Step, Trace
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Expense
 from ricordo.errors import Conflict, LeaseLost
-from ricordo.storage.engine.repository import Page, Repository, equal, setter
+from ricordo.storage.engine.repository import Page, Repository, equal, in_scope, setter
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import expenses, run_events, runs, steps, traces
 
@@ -237,13 +237,14 @@ def prune_events(tx: Transaction, before: int) -> int:
 
 def trace_of_step(tx: Transaction, scope: Scope, step_id: str) -> Trace | None:
     """The trace of a step, where one was kept."""
-    return _TRACES.first(tx, _TRACE_OF_STEP, {"step_id": step_id, "organization_id": scope.organization_id})
+    values = {"step_id": step_id, "organization_id": scope.organization_id}
+    return _TRACES.first(tx, _TRACE_OF_STEP.where(*in_scope(traces, scope)), values)
 
 
 def traces_of_run(tx: Transaction, scope: Scope, run_id: str, most: int) -> list[Trace]:
     """The traces of a run's steps, oldest first."""
     values = {"run_id": run_id, "organization_id": scope.organization_id, "most": most}
-    return _TRACES.all(tx, _TRACES_OF_RUN, values)
+    return _TRACES.all(tx, _TRACES_OF_RUN.where(*in_scope(traces, scope)), values)
 
 
 def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:

@@ -298,12 +298,14 @@ async def run_of(
     *edits: Callable[[WorkingMemory], object],
     run: Any = None,
     opens: bool = True,
+    is_users: bool = True,
 ) -> str:
     """A run of the agent, ended, with one step that makes these edits; returns its id."""
     owned = await owned_of(store)
     run = run or make.run(state.agent, id=new_id("run"), status="completed", ended_at=1)
-    seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id, owned.user.id))
-    state = replace(state, blocks=seen, conversation=replace(state.conversation, user_id=owned.user.id))
+    user_id = owned.user.id if is_users else None
+    seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id, user_id))
+    state = replace(state, blocks=seen, conversation=replace(state.conversation, user_id=user_id))
     memory = WorkingMemory(state)
     for edit in edits:
         edit(memory)
@@ -332,7 +334,8 @@ async def undo(store: SqliteStore, run_id: str) -> approval.Undone:
 async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(store: SqliteStore) -> None:
     for label in ("human", "goals", "old"):
         await put(store, label, TEXT, policy="direct")
-    state = await make.stored_agent(store, with_blocks=[make.block("persona", "I am Nina.")])
+    nina = make.agent(settings={"user_block_policy": "direct"})
+    state = await make.stored_agent(store, nina, with_blocks=[make.block("persona", "I am Nina.")])
     run_id = await run_of(
         store,
         state,
@@ -360,7 +363,7 @@ async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(sto
 async def test_a_block_that_an_agent_deleted_of_its_own_stands_in_its_prompt_again(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
     state = await make.stored_agent(store, with_blocks=[make.block("persona", "I am Nina.", description="Who I am")])
-    run_id = await run_of(store, state, lambda memory: memory.remove("persona", "call-d"))
+    run_id = await run_of(store, state, lambda memory: memory.remove("persona", "call-d"), is_users=False)
     assert await store.read(lambda tx: blocks.of_agent(tx, state.agent.id)) == ()
     assert [one.outcome for one in (await undo(store, run_id)).blocks] == ["undone"]
     (back,) = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id))

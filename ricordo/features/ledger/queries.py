@@ -10,6 +10,7 @@ from sqlalchemy import Row, Select, Table, func, select, union_all
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
+from ricordo.storage.engine.repository import in_scope
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.runs import PURPOSE, TOKENS
 from ricordo.storage.schema.core_tables import expenses, runs, steps
@@ -64,7 +65,7 @@ def entries(tx: Transaction, scope: Scope, wanted: LedgerQuery) -> list[LedgerEn
 
 def _spent(source: Any, columns: Mapping[str, Any], counted: Table, scope: Scope, wanted: LedgerQuery) -> Select[Any]:
     made = columns["created_at"]
-    filters = [columns["organization_id"] == scope.organization_id, made >= wanted.since, made < wanted.until]
+    filters = [*in_scope(runs if counted is steps else expenses, scope), made >= wanted.since, made < wanted.until]
     filters += [columns[name] == value for name in _GROUPS if (value := getattr(wanted, name)) is not None]
     groups = (columns[name].label(name) for name in _GROUPS)
     tokens = (counted.c[name] for name in TOKENS)

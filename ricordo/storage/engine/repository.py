@@ -17,8 +17,10 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    exists,
     func,
     insert,
+    or_,
     select,
     tuple_,
 )
@@ -93,6 +95,7 @@ class Repository(Generic[V]):
             self._by_ids = self.select.where(one_of(table.c.id, "ids"))
         if "organization_id" in table.c and "id" in table.c:
             self._by_id = self.select.where(equal(table, "id", "organization_id"))
+            self._by_id_for_one = self._by_id.where(*seen_by(table, bindparam("subject_id")))
 
     def values(self, item: V) -> dict[str, Any]:
         """Return the columns of a new row, without `seq`."""
@@ -122,7 +125,10 @@ class Repository(Generic[V]):
         return None if row is None else self.of(row)
 
     def find(self, tx: Transaction, scope: Scope, id: str) -> V | None:
-        return self.first(tx, self._by_id, {"id": id, "organization_id": scope.organization_id})
+        values = {"id": id, "organization_id": scope.organization_id}
+        if scope.subject_id is None:
+            return self.first(tx, self._by_id, values)
+        return self.first(tx, self._by_id_for_one, values | {"subject_id": scope.subject_id})
 
     def get(self, tx: Transaction, scope: Scope, id: str) -> V:
         """Return the one with this id. Raises NotFound."""
@@ -153,16 +159,16 @@ class Repository(Generic[V]):
         chosen = [condition for condition in conditions if condition is not None]
         chosen += [columns[name] == value for name, value in equal.items() if value is not None]
         if scope:
-            chosen.append(columns.organization_id == scope.organization_id)
+            chosen += in_scope(self.table, scope)
         return [self.of(row) for row in read_page(tx, self.select.where(*chosen), self.table, wanted, by=by)]
 
     def count(self, tx: Transaction, scope: Scope) -> int:
-        statement = select(func.count()).select_from(self.table)
-        return int(tx.all(statement.where(self.table.c.organization_id == scope.organization_id))[0][0])
+        statement = select(func.count()).select_from(self.table).where(*in_scope(self.table, scope))
+        return int(tx.all(statement)[0][0])
 
     def ids(self, tx: Transaction, scope: Scope) -> list[str]:
-        """Return the ids of those that the scope's organization has, the oldest first."""
-        statement = select(self.table.c.id).where(self.table.c.organization_id == scope.organization_id)
+        """Return the ids of those in the scope, the oldest first."""
+        statement = select(self.table.c.id).where(*in_scope(self.table, scope))
         return [row.id for row in tx.all(statement.order_by(self.table.c.seq))]
 
     def changeable(self) -> list[str]:
@@ -204,6 +210,31 @@ def read_page(
     statement = statement.order_by(*(column.asc() if ascending != backwards else column.desc() for column in columns))
     rows = tx.all(statement.limit(wanted.limit))
     return rows[::-1] if backwards else rows
+
+
+def in_scope(table: Table, scope: Scope) -> list[ColumnElement[bool]]:
+    """Return the conditions that a row is of the scope's organization and, where the scope has a subject, visible to it."""
+    seen = [] if scope.subject_id is None else seen_by(table, scope.subject_id)
+    return [table.c.organization_id == scope.organization_id, *seen]
+
+
+def seen_by(table: Table, subject_id: Any) -> list[ColumnElement[bool]]:
+    """Return the condition that a row is about this user, or shared: by its own column, its chain's owner, or its run's.
+
+    No condition where the table holds nothing that is about users.
+    """
+    others = table.metadata.tables
+    if "user_id" in table.c:
+        return [or_(table.c.user_id.is_(None), table.c.user_id == subject_id)]
+    if "chain_id" in table.c:
+        chains = others["chains"].c
+        is_others = (chains.owner_kind == "user") & (chains.owner_id != subject_id)
+        return [~exists().where(chains.id == table.c.chain_id, is_others)]
+    if "run_id" in table.c:
+        runs = others["runs"].c
+        is_others = runs.user_id.is_not(None) & (runs.user_id != subject_id)
+        return [~exists().where(runs.id == table.c.run_id, is_others)]
+    return []
 
 
 def equal(table: Table, *names: str) -> ColumnElement[bool]:

@@ -112,12 +112,13 @@ def list_memory_blocks(context: ToolContext) -> list[dict[str, Any]]:
     """
     return [
         {
-            "label": block.label,
+            "label": block.shown_label,
             **({"title": block.title} if block.title else {}),
             "description": block.description or "",
             "characters": len(block.value),
             "limit": block.limit,
             "policy": block.rule,
+            **({"shared": True} if block.shared else {}),
         }
         for block in context.memory.blocks()
     ]
@@ -204,7 +205,7 @@ def refuse_line_numbers(name: str, text: str) -> None:
 
 
 def _read(context: ToolContext, label: str) -> str:
-    values = {block.label: block.value for block in context.memory.blocks()}
+    values = {block.shown_label: block.value for block in context.memory.blocks()}
     if label not in values:
         raise NotFound(f'There is no memory block "{label}" here. Blocks you have: {", ".join(values) or "none"}.')
     return values[label]

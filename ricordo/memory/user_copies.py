@@ -1,0 +1,75 @@
+"""Copies for a user: what an agent learns in a conversation about a user stays with that user.
+
+The first edit of a block of the agent's own, in such a conversation, makes the user's copy of it, which stands in its place for
+this user from then on. Blocks that are `shared` are edited in place.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ricordo.domain.agent import Agent, AgentState
+from ricordo.domain.block import Block, Chain, new_in
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import ChangeMetadata
+from ricordo.memory.user_memory import open_memory
+from ricordo.memory.working_memory import MemoryEdit
+from ricordo.storage import blocks, versions
+from ricordo.storage.engine.store import Transaction
+
+REASON = "Copy of the agent's block"
+_UNFIT = re.compile(r"[^a-z0-9]+")
+
+
+def needs_copy(block: Block, user_id: str | None) -> bool:
+    """Whether an edit of this block of an agent's, in a conversation about this user, is made in a copy."""
+    return bool(user_id and block.chain_id and not block.is_users and not block.shared)
+
+
+def users_chain(tx: Transaction, agent: Agent, user_id: str) -> Chain:
+    """The user's chain, made where it is missing. Raises NotFound where the user was erased."""
+    return open_memory(tx, Scope(agent.organization_id), user_id, makes=True).chain
+
+
+def with_copies(
+    tx: Transaction, state: AgentState, edits: Sequence[MemoryEdit], chain_id: str, author: Actor
+) -> tuple[AgentState, list[MemoryEdit]]:
+    """The state and the edits with copies in this chain, which is locked, in place of the agent's own blocks."""
+    user_id = state.conversation.user_id
+    wanted = {edit.base.id: edit.base for edit in edits if needs_copy(edit.base, user_id)}
+    copies = {id: copy_of(tx, state.agent, base, chain_id, author) for id, base in wanted.items()}
+
+    def moved(edit: MemoryEdit) -> MemoryEdit:
+        copy, after = copies.get(edit.base.id), edit.after
+        if copy is None:
+            return edit
+        changed = after and replace(copy, value=after.value, description=after.description)
+        return replace(edit, base=copy, after=changed)
+
+    seen = tuple(copies.get(block.id, block) for block in state.blocks)
+    return replace(state, blocks=seen), [moved(edit) for edit in edits]
+
+
+def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: Actor) -> Block:
+    """The user's copy of the agent's block, as the edit that needs it saw the text; the user's chain is locked.
+
+    Another conversation of the user may have made it meanwhile: then it has the text that was seen, and a version that it never
+    had, so that what was written since is merged.
+    """
+    chain = versions.lock(tx, chain_id)
+    assert chain is not None  # noqa: S101 - the caller has locked it
+    known = blocks.copy_in(tx, chain_id, agent.id, block.shown_label)
+    if known is not None:
+        return replace(known, value=block.value, description=block.description, version=0, is_users=True)
+    label = block.label
+    if label in chain.files:
+        # Two agents may have one name; the id is of one alone.
+        folder = _UNFIT.sub("-", agent.name.lower()).strip("-") or agent.id
+        label = f"agents/{folder}/{block.label}"
+        label = f"agents/{agent.id}/{block.label}" if label in chain.files else label
+    kept = ("value", "description", "limit", "read_only", "policy", "hidden", "metadata", "title", "schema_ref")
+    given = {name: getattr(block, name) for name in kept} | {"agent_id": agent.id}
+    seen_as = block.label if label != block.label else None
+    made = new_in(chain, label, author.id, tx.clock.now(), **given, seen_as=seen_as)
+    metadata = ChangeMetadata(author, REASON, is_untrusted=block.is_untrusted)
+    return replace(blocks.insert_all(tx, [made], [], metadata, is_copy=True)[0], is_users=True)
