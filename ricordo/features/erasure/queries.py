@@ -286,6 +286,9 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
     cover_messages(tx, erasure, items, 0 if is_theirs else None, values["window"][:1])
     if is_theirs and row.user_id == erasure.user_id:
         values |= {"user_id": None, "summary": None, "description": None}
+        # What is left of the user's are its prompts.
+        left = (messages.c.conversation_id == id) & (messages.c.user_id == erasure.user_id)
+        tx.run(update(messages).where(left).values(user_id=None))
         erasure.changed["conversations of agents"] += 1
     tx.run(update(conversations).where(conversations.c.id == id).values(values))
 
