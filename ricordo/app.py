@@ -9,14 +9,16 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from ricordo import __version__
 from ricordo.agents import deletion, run_end, tracing
 from ricordo.agents.run_end import close_all, close_expired
+from ricordo.api.authentication import Authentication
+from ricordo.api.call import require_administrator
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.guard import Guard
-from ricordo.api.routing import Application, LazyRouter, LazyRoutesMiddleware
+from ricordo.api.routing import Application, LazyRoute, LazyRouter, LazyRoutesMiddleware
 from ricordo.background import callbacks, upkeep
 from ricordo.background.postgres_worker import background_work
 from ricordo.domain.scope import Scope
@@ -139,7 +141,9 @@ def create_app(
             app.state.runtime = runtime
             for router in routers:
                 if not isinstance(router, LazyRouter):
-                    app.include_router(router)
+                    # Other routers know no scopes, so what they bring is an administrator's.
+                    plain = not all(isinstance(route, LazyRoute) for route in router.routes)
+                    app.include_router(router, dependencies=[Depends(require_administrator)] if plain else [])
             # Looking for model servers waits until the server answers, so that a start is never held up by it.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_local())
             preparing = asyncio.create_task(app.lazy_routes.prepare())
@@ -162,7 +166,10 @@ def create_app(
         max_body_size=settings.max_body_mb * 1024 * 1024,
     )
     app.add_middleware(LazyRoutesMiddleware, lazy_routes=app.lazy_routes)
-    app.add_middleware(Guard, settings=settings)  # outermost: who may not come in has nothing loaded either
+    app.state.authentication = authentication = Authentication(settings)
+    app.add_middleware(
+        Guard, settings=settings, authentication=authentication
+    )  # outermost: who may not come in has nothing loaded either
     install_error_handlers(app)
     return app
 

@@ -22,7 +22,7 @@ from ricordo.storage import agents, blocks, messages, tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import schema_of
 
-router = Routes(prefix="/v1/agents", tags=["agents"])
+router = Routes(prefix="/v1/agents", tags=["agents"], scope="agents")
 _OLDER_SETTINGS = (
     ("max_output_tokens", "max_tokens"),
     ("max_reasoning_tokens", "max_reasoning_tokens"),

@@ -23,7 +23,7 @@ from ricordo.api.models.archives import (
     PassageSearchResponse,
 )
 from ricordo.api.models.base import Json, NoteResponse, TextPiece
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
@@ -36,8 +36,8 @@ from ricordo.search.vector_index import portions
 from ricordo.storage import agents, archives
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/v1", tags=["archives"])
-_memory = Routes(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"])
+router = Routes(prefix="/v1", tags=["archives"], scope="archives")
+_memory = Routes(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"], scope="archives")
 # Rows of one transaction, so that a batch never holds up a turn for long.
 _PORTION = 500
 
@@ -118,12 +118,14 @@ def list_agents(tx: Transaction, here: Here, archive_id: str, paging: Paged) -> 
 
 
 @router.post("/archives/{archive_id}/passages", response_model=PassageResponse)
+@needs("archives:write", "memory:write")
 async def create_passage(here: Here, archive_id: str, body: PassageRequest) -> Passage:
     """Put a passage into the archive."""
     return (await _file(here, archive_id, [body]))[0]
 
 
 @router.post("/archives/{archive_id}/passages/batch", response_model=list[PassageResponse])
+@needs("archives:write", "memory:write")
 async def create_passages(here: Here, archive_id: str, body: PassageBatchRequest) -> list[Passage]:
     """Put passages into the archive, in their order. All are checked before the first is stored.
 
@@ -134,6 +136,7 @@ async def create_passages(here: Here, archive_id: str, body: PassageBatchRequest
 
 
 @router.delete("/archives/{archive_id}/passages/{passage_id}", status_code=204, response_class=Response)
+@needs("archives:write", "memory:write")
 def delete_passage(tx: Transaction, here: Here, archive_id: str, passage_id: str) -> Response:
     """Delete a passage of the archive."""
     index.delete_passage(tx, here.scope, [archives.get(tx, here.scope, archive_id)], passage_id)
@@ -159,6 +162,7 @@ def detach(tx: Transaction, here: Here, agent_id: str, archive_id: str) -> Json:
 
 
 @_memory.post("", response_model=list[PassageResponse])
+@needs("archives:write", "memory:write")
 def archive_passage(tx: Transaction, here: Here, agent_id: str, body: PassageRequest) -> list[Passage]:
     """Archive a passage; the answer is a list of it. A date without a zone is read in the agent's own."""
     state = agents.load(tx, here.scope, agent_id)
@@ -206,6 +210,7 @@ async def search_passages(
 
 
 @_memory.delete("/{memory_id}", response_model=NoteResponse)
+@needs("archives:write", "memory:write")
 def delete_archived(tx: Transaction, here: Here, agent_id: str, memory_id: str) -> Json:
     """Delete a passage."""
     index.delete_passage(tx, here.scope, agents.load(tx, here.scope, agent_id).archives, memory_id)

@@ -23,7 +23,7 @@ from ricordo.api.models.memory import (
     VersionResponse,
     VersionTextResponse,
 )
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.ids import new_id
@@ -35,7 +35,7 @@ from ricordo.memory.rotation import read_rotation
 from ricordo.storage import agents, blocks, history, versions
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/v1", tags=["blocks"])
+router = Routes(prefix="/v1", tags=["blocks"], scope="agents")
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many versions at most.")]
 Before = Annotated[str | None, Query(max_length=40, description="Only versions older than this one.")]
 At = Annotated[str | None, Query(max_length=40, description="As of this version; by default the current one.")]
@@ -85,12 +85,14 @@ def retrieve(tx: Transaction, here: Here, block_id: str) -> Block:
 
 
 @router.patch("/blocks/{block_id}", response_model=BlockResponse)
+@needs("agents:write", "memory:write")
 def modify(tx: Transaction, here: Here, block_id: str, body: BlockUpdate) -> Block:
     """Change a block; fields that are left out stay. Agents see it at their next turn."""
     return _change(tx, here.scope, blocks.get(tx, here.scope, block_id), body)
 
 
 @router.delete("/blocks/{block_id}", response_model=NoteResponse)
+@needs("agents:write", "memory:write")
 def delete(tx: Transaction, here: Here, block_id: str) -> Json:
     """Delete a block; it leaves the prompts of all agents it is attached to."""
     blocks.remove(tx, blocks.get(tx, here.scope, block_id), ChangeMetadata(here.scope.actor, "Delete"))
@@ -140,6 +142,7 @@ def detach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
 
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
+@needs("agents:write", "memory:write")
 def modify_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str, body: BlockUpdate) -> Block:
     """Change the agent's block with this label; fields that are left out stay."""
     return _change(tx, here.scope, _labelled(tx, here.scope, agent_id, block_label), body)
@@ -162,6 +165,7 @@ def retrieve_version(tx: Transaction, here: Here, block_id: str, sha: str) -> Js
 
 
 @router.post("/blocks/{block_id}/restore", response_model=BlockResponse)
+@needs("agents:write", "memory:write")
 def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) -> Block:
     """Make the text that the block had at a version its next version."""
     versions.lock(tx, blocks.get(tx, here.scope, block_id).chain_id)

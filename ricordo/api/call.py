@@ -6,14 +6,15 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Depends, Query, Request, Response
 
+from ricordo.api.guard import USER_HEADER
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
-from ricordo.domain.scope import Actor, Scope, User
-from ricordo.errors import NotFound, Unsupported
+from ricordo.domain.scope import ADMIN, IMPERSONATE, NOBODY, REQUEST_SCOPE, Actor, Scope, User
+from ricordo.errors import Forbidden, NotFound, Unsupported
 from ricordo.runtime import Runtime
-from ricordo.storage import agents
+from ricordo.storage import agents, users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -50,8 +51,37 @@ async def _call(request: Request) -> RequestContext:
         there = (request.url.path, name)
         if (name in _MISSING_FILTERS and there not in _SERVED_THERE) or there in _MISSING_THERE:
             raise Unsupported(f"Filtering by {name} is not supported by this version of Ricordo. Leave it out.")
-    # No key is configured, or the guard has checked it: the caller is the local administrator.
-    return RequestContext(request, request.app.state.runtime, Scope())
+    runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
+    if scope.may(IMPERSONATE):
+        scope = await _acting(runtime.store, scope, request)
+    return RequestContext(request, runtime, scope)
+
+
+async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
+    """The scope of a caller who acts for the user in the header, or in the path where it sees nobody by itself.
+
+    A user who is new is made, unless the request only reads. Raises NotFound, Invalid, Forbidden.
+    """
+    named = request.headers.get(USER_HEADER.decode())
+    name = named if named is not None else request.path_params.get("user_id") if scope.subject_id == NOBODY else None
+    if name is None:
+        return scope
+    user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))
+    if user is None and request.method not in ("GET", "HEAD"):
+        user = await store.write(lambda tx: users.find_or_make(tx, Scope(scope.organization_id), name))
+    if user is None:
+        if named is None or scope.subject_id == NOBODY:
+            raise NotFound(f'There is no user "{name[:80]}". Check the name.')
+        return scope
+    if user.disabled_at is not None:
+        raise Forbidden(f'The user "{user.name[:80]}" is disabled.')
+    return scope.acting_for(user)
+
+
+def require_administrator(request: Request) -> None:
+    """Raise Forbidden for all but administrators."""
+    if not request.scope[REQUEST_SCOPE].may(ADMIN):
+        raise Forbidden(f"This key lacks the scope {ADMIN}. Ask an administrator for a key that has it.")
 
 
 Here = Annotated[RequestContext, Depends(_call)]

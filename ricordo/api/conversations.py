@@ -59,8 +59,8 @@ from ricordo.storage.conversations import ConversationFilter, OrderBy
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/v1", tags=["conversations"])
-_compaction = Routes(prefix="/v1", tags=["messages"])
+router = Routes(prefix="/v1", tags=["conversations"], scope="messages")
+_compaction = Routes(prefix="/v1", tags=["messages"], scope="messages")
 _ONE = "/conversations/{conversation_id}"
 _IS_ARCHIVED = {"unarchived": False, "archived": True, "all": None}
 AgentId = Annotated[str | None, Query(description='Whose conversation, where it is named "default".')]

@@ -1,55 +1,76 @@
-"""Who may come in: whoever has the key where one is set; else only this machine, and no web page of another origin."""
+"""Who may come in: whoever has a key; where there are no keys only this machine, and no web page of another origin."""
 
-import hmac
 import re
 from base64 import b64decode
 from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import orjson
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ricordo.api.authentication import Authentication
+from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.settings import LOOPBACK, Settings
+from ricordo.storage.keys import PREFIX
 
 # What anybody may see: that a server is here and how to talk to it.
-_OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
+OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
 # git sends a key as the password of any user, and only after it was asked for one.
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
+# A login's key, which a browser sends by itself.
+COOKIE = "ricordo_session"
+# Names the user that a service or the administrator acts for.
+USER_HEADER = b"x-ricordo-user"
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_Refusal = tuple[int, str]
 
 
 class Guard:
-    """Checks every request before any route sees it.
+    """Finds out who a request is from before any route sees it, and refuses whoever has no key where one is needed.
 
-    Without a key a browser is the only way in from outside: a page of another origin, or a name that was made to point here
-    (DNS rebinding). Both are refused by their Origin and Host.
+    Without keys a browser is the only way in from outside: a page of another origin, or a name that was made to point here
+    (DNS rebinding). Both are refused by their Origin and Host. With the cookie of a login only pages of this server may write.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, authentication: Authentication) -> None:
         self._app = app
-        self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
+        self._authentication = authentication
         self._hosts = {*LOOPBACK, settings.host}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-        elif refusal := self._refusal(scope):
+        if scope["type"] == "http" and (refusal := await self._refusal(scope)):
             status, detail = refusal
             asks = status == 401 and _GIT_PATH.match(scope["path"])
             headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
-            refused = Response(orjson.dumps({"detail": detail}), status, headers, "application/json")
-            await refused(scope, receive, send)
+            await refuse(status, detail, headers)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+    async def _refusal(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
-        if self._key is not None:
-            given = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(scope["path"])))
-            if scope["path"] in _OPEN_PATHS or hmac.compare_digest(given, self._key):
-                return None
-            return 401, "Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
+        runtime: Any = getattr(scope["app"].state, "runtime", None)
+        local = await self._authentication.local(runtime)
+        if local:
+            scope[REQUEST_SCOPE] = local
+            return self._foreign(headers)
+        if scope["path"] in OPEN_PATHS:
+            return None
+        key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(scope["path"])))
+        cookie = "" if key else _cookie(_header(headers, b"cookie"))
+        if cookie and scope["method"] not in _SAFE and not _is_own_page(headers):
+            return 403, "With a login only pages of this server may write. Programs send a key instead."
+        if key or cookie:
+            scope[REQUEST_SCOPE] = await self._authentication.scope_of(runtime, key or cookie)
+        if scope.get(REQUEST_SCOPE) is None:
+            why = "This key is unknown, expired or revoked. " if (key or cookie).startswith(PREFIX) else ""
+            return 401, f"{why}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
+        return None
+
+    def _foreign(self, headers: Iterable[tuple[bytes, bytes]]) -> _Refusal | None:
         host = _header(headers, b"host").decode("latin-1")
         if _hostname(host) not in self._hosts:
             sentence = f'This server is not known as "{_hostname(host)}".'
@@ -60,18 +81,38 @@ class Guard:
         return None
 
 
-def _key(credential: bytes, *, is_git: bool) -> bytes:
+def refuse(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps({"detail": detail}), status, headers, "application/json")
+
+
+def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a browser says that a page of this very server sends this (Fetch Metadata, or else Origin)."""
+    if site := _header(headers, b"sec-fetch-site"):
+        return site == b"same-origin"
+    origin = _header(headers, b"origin").decode("latin-1")
+    return bool(origin) and _split(origin).netloc == _header(headers, b"host").decode("latin-1")
+
+
+def _key(credential: bytes, *, is_git: bool) -> str:
     """The key in an Authorization header; empty where there is none."""
     scheme, _, given = credential.partition(b" ")
     match scheme.lower():
         case b"bearer":
-            return given
+            return given.decode("utf-8", "replace")
         case b"basic" if is_git:
             try:
-                return b64decode(given, validate=True).partition(b":")[2]
+                return b64decode(given, validate=True).partition(b":")[2].decode("utf-8", "replace")
             except ValueError:
-                return b""
-    return b""
+                return ""
+    return ""
+
+
+def _cookie(header: bytes) -> str:
+    try:
+        found: Any = SimpleCookie(header.decode("latin-1")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""
 
 
 def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:

@@ -15,7 +15,7 @@ from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import Queue, read_queue
 
-router = Routes(prefix="/v1/jobs", tags=["jobs"])
+router = Routes(prefix="/v1/jobs", tags=["jobs"], scope="messages")
 _OPEN: tuple[WireStatus, ...] = ("created", "running")
 
 

@@ -43,7 +43,7 @@ from ricordo.storage import messages
 from ricordo.storage.engine.store import Transaction
 
 Types = Annotated[list[str] | None, Query()]
-router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"])
+router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"], scope="messages")
 
 
 @router.post("/messages", response_model=TurnResponse)

@@ -20,7 +20,7 @@ from ricordo.api.models.memory import (
     RejectRequest,
     UndoneResponse,
 )
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.api.users import waiting_for
 from ricordo.domain.block import Block
 from ricordo.domain.ids import is_id, unique
@@ -37,7 +37,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
 
-router = Routes(prefix="/users/{user_id}", tags=["users' memory"])
+router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory")
 _BLOCK = "/blocks/{label:path}"
 # Of all that wait, so many are decided on by one request.
 DECIDED_AT_ONCE = 100
@@ -62,6 +62,7 @@ def list_all(
 
 
 @router.post("/diffs/approve", response_model=list[OutcomeResponse])
+@needs("memory:approve", "memory:override")
 async def approve_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Response:
     """Approve the named proposals, or the first hundred of all that wait, each by itself, and return what became of each.
 
@@ -71,6 +72,7 @@ async def approve_many(here: Here, user_id: str, body: BulkDecisionRequest) -> R
 
 
 @router.post("/diffs/reject", response_model=list[OutcomeResponse])
+@needs("memory:approve", "memory:override")
 async def reject_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Response:
     """Reject the named proposals, or the first hundred of all that wait, each by itself, and return what became of each.
 
@@ -80,6 +82,7 @@ async def reject_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Re
 
 
 @router.post("/runs/{run_id}/undo", response_model=UndoneResponse)
+@needs("memory:approve", "memory:override")
 def undo(tx: Transaction, here: Here, user_id: str, run_id: str) -> Undone:
     """Take back what a run changed in the user's memory, as new versions; what was written since stays, and its proposals go."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
@@ -123,6 +126,7 @@ async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -
 
 
 @router.post(_BLOCK + "/diffs/{diff_id}/approve", response_model=DecidedResponse)
+@needs("memory:approve", "memory:override")
 async def approve(
     here: Here, user_id: str, label: str, diff_id: str, body: ApproveRequest | None = None
 ) -> Response | Json:
@@ -146,6 +150,7 @@ async def approve(
 
 
 @router.post(_BLOCK + "/diffs/{diff_id}/reject", response_model=DecidedResponse)
+@needs("memory:approve", "memory:override")
 async def reject(here: Here, user_id: str, label: str, diff_id: str, body: RejectRequest | None = None) -> Json:
     """Leave the block as it is; the proposal is kept with the reason."""
 

@@ -17,7 +17,7 @@ from ricordo.storage import providers
 from ricordo.storage.engine.store import Transaction
 
 T = TypeVar("T")
-router = Routes(prefix="/v1/providers", tags=["providers"])
+router = Routes(prefix="/v1/providers", tags=["providers"], scope="providers")
 
 
 def _require_name(name: str) -> str:

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import wraps
 from importlib import import_module
 from inspect import iscoroutinefunction, signature
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from fastapi import APIRouter, FastAPI, Response
 from fastapi.routing import APIRoute
@@ -26,9 +26,13 @@ from starlette.routing import compile_path, get_name
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ricordo.api.call import answer
+from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
+from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
+from ricordo.domain.scope import Scope as Caller
 
 log = logging.getLogger(__name__)
+E = TypeVar("E", bound=Callable[..., Any])
 # Every route may refuse; a class of codes, because which ones it gives depends on what is wrong.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalResponse, "description": "Refused: `detail` says why and what to do"}
@@ -97,6 +101,8 @@ class LazyRoute(APIRoute):
         self.methods = {method.upper() for method in given.get("methods") or ["GET"]}
         self.path, self.endpoint = path, _answering(endpoint, given.get("response_model"), self.methods)
         self.name = given.get("name") or get_name(endpoint)
+        # One of these the caller must have; None until the router says so, empty where anybody may call it.
+        self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
 
     def build(self) -> None:
@@ -111,6 +117,9 @@ class LazyRoute(APIRoute):
                     raise
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if refusal := _refusal(scope, self.scopes):
+            await refuse(*refusal)(scope, receive, send)
+            return
         self.build()
         await super().handle(scope, receive, send)
 
@@ -149,10 +158,50 @@ def _answering(endpoint: Callable[..., Any], model: Any, methods: set[str]) -> C
     return respond
 
 
-class Routes(APIRouter):
-    """The routes of one module, in the order they are asked in."""
+def needs(*scopes: str) -> Callable[[E], E]:
+    """Return a decorator that says which scopes a route needs, one of them; none: anybody may call it, without a key too."""
 
-    def __init__(self, prefix: str = "", tags: list[str] | None = None, *, include_in_schema: bool = True) -> None:
+    def mark(endpoint: E) -> E:
+        endpoint.scopes = scopes  # type: ignore[attr-defined]
+        return endpoint
+
+    return mark
+
+
+def _refusal(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] | None:
+    """Why this caller may not call the route; before its body is read, and anything is looked up."""
+    if not needed and needed is not None:
+        return None
+    caller: Caller | None = scope.get(REQUEST_SCOPE)
+    if caller is None:
+        return 401, "This server needs a key. Send it as `Authorization: Bearer …`."
+    if not caller.may(*(needed or (ADMIN,))):
+        wanted = " or ".join(needed or (ADMIN,))
+        return 403, f"This key lacks the scope {wanted}. Ask an administrator for a key that has it."
+    if any(name.lower() == USER_HEADER for name, _ in scope["headers"]) and not caller.may(IMPERSONATE):
+        return 403, "This key may not act for other users. Leave out the header x-ricordo-user."
+    user = scope.get("path_params", {}).get("user_id")
+    if user is not None and caller.role == "user" and user not in (caller.user_id, caller.identifier):
+        return 404, f'There is no user "{user[:80]}". Check the name.'
+    return None
+
+
+class Routes(APIRouter):
+    """The routes of one module, in the order they are asked in.
+
+    `scope` is the family of scopes that they need: `<scope>:read` with GET, `<scope>:write` with any other method. A route that
+    needs others says so with `needs`, and each must say it where there is no family.
+    """
+
+    def __init__(
+        self,
+        prefix: str = "",
+        tags: list[str] | None = None,
+        *,
+        scope: str | None = None,
+        include_in_schema: bool = True,
+    ) -> None:
+        self._family = scope
         super().__init__(
             prefix=prefix,
             tags=cast(list[str | Enum] | None, tags),
@@ -160,6 +209,17 @@ class Routes(APIRouter):
             responses=dict(REFUSALS),
             route_class=LazyRoute,
         )
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
+        super().add_api_route(path, endpoint, **given)
+        route = self.routes[-1]
+        if isinstance(route, LazyRoute) and route.scopes is None:
+            if self._family is None:
+                raise TypeError(
+                    f"The route {path} needs a scope: `Routes(…, scope=…)`, or `@needs(…)` at its function."
+                )
+            route.scopes = (f"{self._family}:{'read' if route.methods == {'GET'} else 'write'}",)
+            needs(*route.scopes)(route.endpoint)  # where another router includes this one
 
 
 class LazyRoutes:

@@ -28,9 +28,9 @@ from ricordo.storage import archives, history, messages, proposals, runs, tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.runs import StepFilter
 
-router = Routes(prefix="/v1/runs", tags=["runs"])
-_steps = Routes(prefix="/v1/steps", tags=["steps"])
-_messages = Routes(prefix="/v1/messages/{message_id}", tags=["messages"])
+router = Routes(prefix="/v1/runs", tags=["runs"], scope="messages")
+_steps = Routes(prefix="/v1/steps", tags=["steps"], scope="messages")
+_messages = Routes(prefix="/v1/messages/{message_id}", tags=["messages"], scope="messages")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ricordo.api.models.archives import FoundPassageResponse, RelevanceResponse,
 from ricordo.api.models.base import From, Json, RequestModel, RequestPart, ResponseModel, Timestamp
 from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
 from ricordo.api.models.turns import TextContent
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.message import ToolReturnPart
 from ricordo.errors import Unsupported
@@ -23,7 +23,7 @@ from ricordo.storage import agents, archives, conversations
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.messages import searchable_text
 
-router = Routes(prefix="/v1")
+router = Routes(prefix="/v1", scope="messages")
 _SPOKEN: tuple[str, ...] = ("user", "assistant")
 
 
@@ -168,6 +168,7 @@ class ImportResponse(ResponseModel):
 
 
 @router.post("/messages/search", response_model=list[FoundMessageResponse], tags=["search"])
+@needs("messages:read")
 async def search_messages(here: Here, body: MessageSearchRequest) -> Sequence[FoundMessage]:
     """The best matching of what users and agents said, with one agent or with all, best first.
 
@@ -177,12 +178,14 @@ async def search_messages(here: Here, body: MessageSearchRequest) -> Sequence[Fo
 
 
 @router.post("/agents/messages/search", response_model=list[StoredMessageHitResponse], tags=["search"])
+@needs("messages:read")
 async def search_stored_messages(here: Here, body: StoredMessageSearchRequest) -> Sequence[FoundMessage]:
     """The same search; messages come whole, with their ranks, and results of tools are among them where `roles` names "tool"."""
     return await _messages(here, body)
 
 
 @router.post("/passages/search", response_model=list[FoundPassageResponse], tags=["search"])
+@needs("archives:read", "messages:read")
 async def search_passages(here: Here, body: PassageSearchRequest) -> Sequence[FoundPassage]:
     """The best matching passages of an archive, of an agent's archives, or of all, best first. Without a query: the newest."""
     body.refuse_unsupported()

@@ -9,14 +9,15 @@ from ricordo import __version__
 from ricordo.api.call import Here
 from ricordo.api.models.base import HealthResponse, Json
 from ricordo.api.models.models import EmbeddingModelResponse, ModelResponse
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.domain.model import EmbeddingInfo
 
-router = Routes(prefix="/v1")
+router = Routes(prefix="/v1", scope="agents")
 
 
 @router.get("/health", response_model=HealthResponse, include_in_schema=False, tags=["health"])
 @router.get("/health/", response_model=HealthResponse, tags=["health"])
+@needs()
 async def health() -> Json:
     """The version, once the server is ready for turns."""
     return HealthResponse.of(None, version=__version__)

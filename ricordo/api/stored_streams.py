@@ -24,7 +24,7 @@ from ricordo.agents.turn import PastTurn, run_turn
 from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.models.base import RequestPart
 from ricordo.api.models.messages import MessageFormat
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.api.sse import DONE, STREAM, SseEncoder, encoded, ping, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Event, RunStarted
@@ -38,7 +38,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.runs import RunEvent
 
 log = logging.getLogger(__name__)
-router = Routes(prefix="/v1", tags=["runs"])
+router = Routes(prefix="/v1", tags=["runs"], scope="messages")
 BATCH_SECONDS = 0.05
 # A process that ended its turn may still have to store the end of its stream; after this it counts as gone.
 GRACE = 1 * SECOND
@@ -283,6 +283,7 @@ Resume = Annotated[ResumeRequest | None, Body()]
 
 
 @router.post("/runs/{run_id}/stream", response_class=StreamingResponse, responses=STREAM)
+@needs("messages:read")
 async def resume(here: Here, run_id: str, body: Resume = None) -> Response:
     """The stream of a run that was begun with `background`, from any event on: the same bytes, on every server."""
     run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
@@ -290,6 +291,7 @@ async def resume(here: Here, run_id: str, body: Resume = None) -> Response:
 
 
 @router.post("/conversations/{conversation_id}/stream", response_class=StreamingResponse, responses=STREAM)
+@needs("messages:read")
 async def resume_conversation(here: Here, conversation_id: str, body: Resume = None) -> Response:
     """The stream of the conversation's running turn, else of its newest; or of the run that is named."""
     wanted = body or ResumeRequest()

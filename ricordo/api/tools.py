@@ -17,7 +17,7 @@ from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, tools
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/v1", tags=["tools"])
+router = Routes(prefix="/v1", tags=["tools"], scope="tools")
 Names = Annotated[list[str] | None, Query()]
 
 

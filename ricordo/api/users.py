@@ -46,7 +46,7 @@ from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/users/{user_id}/blocks", tags=["users' memory"])
+router = Routes(prefix="/users/{user_id}/blocks", tags=["users' memory"], scope="memory")
 _ONE = "/{label:path}"
 _HOW = 'Write a text that keeps what both sides want, and send it with the "version" that the block has now.'
 _TEXT = {"schema": {"type": "string"}}

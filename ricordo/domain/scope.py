@@ -11,6 +11,8 @@ NOBODY = "nobody"
 
 Role = Literal["admin", "developer", "user", "service"]
 ActorKind = Literal["user", "agent", "system", "service", "administrator", "remote"]
+# Where the server keeps the scope of a request, among what ASGI knows of it.
+REQUEST_SCOPE = "ricordo.scope"
 OVERRIDE, IMPERSONATE, APPROVE = "memory:override", "users:impersonate", "memory:approve"
 _FAMILIES = ("agents", "messages", "memory", "archives", "tools", "providers", "users")
 SCOPES = (*(f"{family}:{kind}" for family in _FAMILIES for kind in ("read", "write")), APPROVE, OVERRIDE, IMPERSONATE)
@@ -76,9 +78,9 @@ class Actor:
 class Scope:
     """What the caller may see and do in one organization.
 
-    `subject_id` narrows it to what is about one user or shared (NOBODY: to what is shared; None: no narrowing). `user_id` and
-    `user_name` are the user who asks, or for whom the caller acts. `caller` names a caller who acts for another: the service or
-    the administrator; `key_id` is the API key.
+    `subject_id` narrows it to what is about one user or shared (NOBODY: to what is shared; None: no narrowing). `user_id`,
+    `user_name` and `identifier` are of the user who asks, or for whom the caller acts; `caller` names the service or the
+    administrator who acts for another.
     """
 
     organization_id: str = LOCAL_ORGANIZATION
@@ -89,6 +91,7 @@ class Scope:
     scopes: frozenset[str] = field(default=OPERATOR_SCOPES, repr=False)
     caller: str = ""
     key_id: str | None = None
+    identifier: str | None = None
 
     def may(self, *scopes: str) -> bool:
         """Return whether the caller has one of these scopes."""
@@ -103,7 +106,7 @@ class Scope:
         """Return the scope in which the caller acts for this user, narrowed to them, where it may act for others."""
         if not self.may(IMPERSONATE) or self.subject == user.id:
             return self
-        return replace(self, user_id=user.id, user_name=user.name, subject_id=user.id)
+        return replace(self, user_id=user.id, user_name=user.name, subject_id=user.id, identifier=user.identifier)
 
     @property
     def actor(self) -> Actor:

@@ -139,9 +139,12 @@ def note_use(tx: Transaction, key: ApiKey) -> None:
     _use(tx, replace(key, last_used_at=tx.clock.now()))
 
 
-def authenticate(tx: Transaction, secret: bytes, key: str) -> tuple[ApiKey, Scope] | None:
-    """Return the stored key with what it may do; None where it is unknown, revoked or expired, or its user disabled or gone."""
-    row = tx.first(_BY_HASH, {"hash": hash_of(secret, key)})
+def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
+    """Return the stored key with this hash and what it may do.
+
+    None where it is unknown, revoked or expired, or its user is disabled or gone.
+    """
+    row = tx.first(_BY_HASH, {"hash": hash})
     if row is None:
         return None
     stored, now = _ROWS.of(row[: len(_ROWS.columns)]), tx.clock.now()
@@ -173,4 +176,5 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
         scopes,
         key.name if key.role == "service" else "",
         key.id,
+        user.identifier if user else None,
     )

@@ -23,11 +23,17 @@ _INSERT = Missing(users)
 
 def find(tx: Transaction, scope: Scope, name: str) -> User | None:
     """Return the user with this id, or else this identifier, if there is one that the caller may know of."""
+    found = named(tx, scope.organization_id, name)
+    return found if found and scope.subject_id in (None, found.id) else None
+
+
+def named(tx: Transaction, organization_id: str, name: str) -> User | None:
+    """Return the user with this id, or else this identifier, whoever asks."""
     if "\0" in name:
         return None  # PostgreSQL would not even look
-    found = ROWS.all(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
+    found = ROWS.all(tx, _NAMED, {"organization_id": organization_id, "name": name})
     found.sort(key=lambda user: user.id != name)
-    return found[0] if found and scope.subject_id in (None, found[0].id) else None
+    return found[0] if found else None
 
 
 def require(tx: Transaction, scope: Scope, name: str) -> User:

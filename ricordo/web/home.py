@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from ricordo import __version__
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
@@ -34,7 +34,7 @@ async def show_home(request: Request) -> HTMLResponse:
     """What runs here and how to talk to it."""
     runtime: Runtime = request.app.state.runtime
     # With a key this page is all that strangers may see, so it shows no counts.
-    has_key = runtime.settings.api_key is not None
+    has_key = request.scope.get(REQUEST_SCOPE) is None
     model = runtime.models.default_handle()
     has_model = model != LIBRARIAN or runtime.models.has_default()
     page = _template().render(

@@ -251,9 +251,9 @@ def test_a_policy_is_set_with_a_block_and_changed_with_it(client: StrictLetta, h
 
 
 def test_a_users_block_is_never_left_open_to_agents_by_the_older_flag(http: httpx2.Client) -> None:
-    made = put(http, new_id("ada"), "student", "One", policy="read_only")
+    made = put(http, ada := new_id("ada"), "student", "One", policy="read_only")
 
-    changed = ok(http.patch(f"/v1/blocks/{made['id']}", json={"read_only": False}))
+    changed = ok(http.patch(f"/v1/blocks/{made['id']}", json={"read_only": False}, headers={"x-ricordo-user": ada}))
 
     assert changed["policy"] == "propose"
 

@@ -19,6 +19,7 @@ from ricordo.app import create_app
 from ricordo.features import FEATURES
 from ricordo.plugins import load_plugins
 from ricordo.settings import ProviderSettings, Settings
+from tests.seams.http import AsCaller
 
 FEATURE_ROUTES = tuple(router for router in load_plugins(FEATURES).routes() if isinstance(router, LazyRouter))
 TABLE = (*CORE_ROUTES, *FEATURE_ROUTES, *LABEL_ROUTES)
@@ -165,7 +166,8 @@ def test_an_app_that_was_made_has_imported_no_route_that_a_turn_does_not_need() 
 
 
 async def test_only_the_route_that_is_asked_for_is_built() -> None:
-    routes, app = Routes(prefix="/things"), FastAPI()
+    routes, app = Routes(prefix="/things", scope="agents"), FastAPI()
+    app.add_middleware(AsCaller)
 
     @routes.get("/{thing_id}", response_model=int)
     async def show(thing_id: int) -> int:

@@ -9,13 +9,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 
 from ricordo.api import providers
-from ricordo.api.call import RequestContext, _call
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.providers import ProviderResponse
-from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.llm.registry.models import Models
 from ricordo.llm.registry.organization_providers import OrganizationProviders
 from ricordo.secret import Secret
@@ -23,6 +22,7 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import providers as stored
 from ricordo.storage.engine.sqlite import SqliteStore
 from tests.llm.talk import Waits
+from tests.seams.http import AsCaller
 from tests.support.model_server import Answer, ModelServer
 
 KEY = "sk-very-secret-key"
@@ -51,11 +51,7 @@ async def face(store: SqliteStore, models: Models, cipher: Secret) -> AsyncItera
     app.include_router(providers.router)
     app.state.runtime = SimpleNamespace(store=store, models=models, organization_providers=owned)
 
-    async def caller(request: Request) -> RequestContext:
-        scope = Scope(organization_id=request.headers.get("x-org", LOCAL_ORGANIZATION))
-        return RequestContext(request, request.app.state.runtime, scope)
-
-    app.dependency_overrides[_call] = caller
+    app.add_middleware(AsCaller)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
         yield client
     await owned.close()

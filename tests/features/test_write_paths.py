@@ -279,7 +279,7 @@ def _restore_by_id(on: Scene) -> None:
     first = on.send("GET", "blocks/human/history")[0]["sha"]
     on.send("PUT", "blocks/human", {"body": PLAIN})
     block = on.server.read(lambda tx: user_memory.require(tx, user_memory.open_memory(tx, Scope(), on.name), "human"))
-    answer = on.http.post(f"/v1/blocks/{block.id}/restore", json={"sha": first})
+    answer = on.http.post(f"/v1/blocks/{block.id}/restore", json={"sha": first}, headers={"x-ricordo-user": on.name})
     assert answer.status_code == 200, answer.text
 
 

@@ -1,10 +1,14 @@
 """Short words for tests over HTTP: a user's memory, and whether an answer is what the OpenAPI document promises."""
 
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 import orjson
 from pydantic import TypeAdapter
+from starlette.types import ASGIApp
+
+from ricordo.domain.scope import REQUEST_SCOPE, Scope
 
 Wire = dict[str, Any]
 
@@ -39,3 +43,15 @@ def refused(answer: httpx2.Response, status: int) -> str:
 def require_fits(model: Any, answer: Any) -> None:
     """Raise where a field is missing, unnamed or of another type, once the answer has been through JSON."""
     TypeAdapter(model).validate_json(orjson.dumps(answer), strict=True)
+
+
+class AsCaller:
+    """ASGI middleware of a test's own app, which has no guard: every request is of this caller, in the organization it names."""
+
+    def __init__(self, app: ASGIApp, caller: Scope = Scope()) -> None:
+        self._app, self._caller = app, caller
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        named = dict(scope.get("headers", ())).get(b"x-org")
+        scope[REQUEST_SCOPE] = replace(self._caller, organization_id=named.decode()) if named else self._caller
+        await self._app(scope, receive, send)

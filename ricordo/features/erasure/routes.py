@@ -6,11 +6,11 @@ from fastapi import Query, Response
 
 from ricordo.api.call import Here, answer
 from ricordo.api.models.base import ResponseModel
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.features.erasure.receipts import ErasureFacts, Receipt
 from ricordo.features.erasure.service import find_receipt, forget
 
-router = Routes(tags=["users' memory"])
+router = Routes(tags=["users' memory"], scope="memory")
 WithAgents = Annotated[
     bool,
     Query(
@@ -72,6 +72,7 @@ _BOTH: dict[int | str, dict[str, Any]] = {
 
 
 @router.delete("/users/{user_id}", response_model=ReceiptResponse, responses=_BOTH)
+@needs("memory:approve", "users:write")
 async def delete_user(here: Here, user_id: str, with_agents: WithAgents = False) -> Response:
     """Forget a user: their memory, conversations, and what was kept about them. They are hidden at once; the receipt comes later.
 

@@ -27,7 +27,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
 
-router = Routes(prefix="/users/{user_id}", tags=["users' memory"])
+router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory")
 _ZIP = "application/zip"
 # Signs with which a path would lead elsewhere where the archive is opened on Windows.
 _ODD = str.maketrans({"\\": "%5C", ":": "%3A"})

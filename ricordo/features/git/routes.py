@@ -23,7 +23,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.api.call import Here, RequestContext
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.domain.block import Chain
 from ricordo.domain.scope import User
 from ricordo.errors import Invalid, NotFound, RicordoError, TooLong
@@ -34,7 +34,7 @@ from ricordo.memory.user_memory import open_memory
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/users/{user_id}/memory.git", tags=["git"], include_in_schema=False)
+router = Routes(prefix="/users/{user_id}/memory.git", tags=["git"], scope="memory", include_in_schema=False)
 
 _READ, _WRITE = "git-upload-pack", "git-receive-pack"
 _ON_DISK_FROM = 1024 * 1024
@@ -64,6 +64,7 @@ async def branches(here: Here, user_id: str, service: str = "") -> Response:
 
 
 @router.post(f"/{_READ}")
+@needs("memory:read")
 async def read(here: Here, user_id: str) -> Response:
     """Send what a clone or a fetch lacks."""
     body, _ = await _body(here, _READ)

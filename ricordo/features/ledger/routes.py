@@ -20,7 +20,7 @@ from ricordo.features.ledger.service import LedgerLine, read_prices, settle, tot
 from ricordo.storage import agents
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/v1", tags=["ledger"])
+router = Routes(prefix="/v1", tags=["ledger"], scope="providers")
 _DEFAULT_DAYS = 30
 _MOST_TOKENS = 10**15
 _Money = Annotated[float, From(convert=lambda amount: round(float(amount), 6))]

@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr
 
 from ricordo.api.call import Here, RequestContext, note
 from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel, Timestamp
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.domain.remote import Access, Remote
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.remotes import queries, service
@@ -14,7 +14,7 @@ from ricordo.memory import user_memory
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/users/{user_id}/remotes", tags=["users' memory"])
+router = Routes(prefix="/users/{user_id}/remotes", tags=["users' memory"], scope="memory")
 _ADDRESS = 2_000
 
 
@@ -48,6 +48,7 @@ class RemoteResponse(ResponseModel):
 
 
 @router.put("", response_model=RemoteResponse)
+@needs("memory:approve", "admin")
 async def add(here: Here, user_id: str, body: RemoteRequest) -> Remote:
     """Add a remote and keep it in sync from now on; the user is made where they are new. What is there is pulled first."""
     kinds = here.runtime.remotes
@@ -66,6 +67,7 @@ def list_remotes(tx: Transaction, here: Here, user_id: str) -> Sequence[Remote]:
 
 
 @router.post("/{remote_id}/follow", response_model=NoteResponse)
+@needs("memory:approve", "admin")
 def sync(tx: Transaction, here: Here, user_id: str, remote_id: str) -> Json:
     """Sync the remote and the memory now, also where nothing changed in the memory."""
     job = _find(tx, here, user_id, remote_id).job()
@@ -75,6 +77,7 @@ def sync(tx: Transaction, here: Here, user_id: str, remote_id: str) -> Json:
 
 
 @router.delete("/{remote_id}", response_model=NoteResponse)
+@needs("memory:approve", "admin")
 def remove(tx: Transaction, here: Here, user_id: str, remote_id: str) -> Json:
     """Remove a remote. What is there stays there."""
     queries.remove(tx, _find(tx, here, user_id, remote_id))

@@ -13,7 +13,7 @@ from ricordo.errors import NotFound
 from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/v1", tags=["telemetry"])
+router = Routes(prefix="/v1", tags=["telemetry"], scope="messages")
 
 
 class TraceResponse(ResponseModel):

@@ -1,0 +1,90 @@
+"""Who a request is from: a key, the cookie of a login, or nobody where this server has no keys."""
+
+import asyncio
+import hmac
+import time
+from collections import OrderedDict
+from functools import cached_property
+from typing import NamedTuple
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.scope import OPERATOR_SCOPES, Scope
+from ricordo.runtime import Runtime
+from ricordo.secret import Secret
+from ricordo.settings import Settings
+from ricordo.storage import keys
+from ricordo.storage.keys import ApiKey
+
+# Seconds for which an answer of the database counts, so that every process sees a revocation within a second.
+_FRESH = 0.9
+_MOST_CACHED = 10_000
+# How often the time of a key's last use is written.
+_USE_NOTED = 60 * SECOND
+_LOCAL = Scope()
+_ADMINISTRATOR = Scope(user_name="administrator", scopes=OPERATOR_SCOPES, caller="administrator")
+
+
+class _Known(NamedTuple):
+    key: ApiKey
+    scope: Scope
+    until: float
+
+
+class Authentication:
+    """Knows by a key who asks. What the database says of keys is cached for less than a second."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
+        self._secret = Secret(settings.data_dir)
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._are_keys = False
+        self._asked_until = 0.0
+        self._writing: set[asyncio.Task[None]] = set()
+
+    @cached_property
+    def secret(self) -> bytes:
+        """The key that API keys are hashed with."""
+        return self._secret.derive("api keys")
+
+    async def scope_of(self, runtime: Runtime, key: str) -> Scope | None:
+        """Return what this key may see and do; None where it is unknown, expired or revoked, or its user disabled."""
+        if self._key is not None and hmac.compare_digest(key.encode("utf-8", "surrogatepass"), self._key):
+            return _ADMINISTRATOR
+        if not key.startswith(keys.PREFIX):
+            return None
+        now, digest = time.monotonic(), keys.hash_of(self.secret, key)
+        known = self._known.get(digest)
+        if known is None or known.until < now:
+            found = await runtime.store.read(lambda tx: keys.authenticate(tx, digest))
+            if found is None:
+                self._known.pop(digest, None)
+                return None
+            known = self._known[digest] = _Known(*found, now + _FRESH)
+            self._known.move_to_end(digest)
+            if len(self._known) > _MOST_CACHED:
+                self._known.popitem(last=False)
+            self._note_use(runtime, known.key)
+        expires_at = known.key.expires_at
+        return known.scope if expires_at is None or runtime.store.clock.now() < expires_at else None
+
+    async def local(self, runtime: Runtime | None) -> Scope | None:
+        """Return the local administrator, as long as there is no key of any kind."""
+        if self._key is not None or runtime is None:
+            return None if self._key else _LOCAL
+        now = time.monotonic()
+        if not self._are_keys and self._asked_until < now:
+            self._are_keys = await runtime.store.read(keys.are_any)
+            self._asked_until = now + _FRESH
+        return None if self._are_keys else _LOCAL
+
+    def forget(self) -> None:
+        """Ask the database again, after keys or users were changed here."""
+        self._known.clear()
+        self._asked_until = 0.0
+
+    def _note_use(self, runtime: Runtime, key: ApiKey) -> None:
+        if key.last_used_at is not None and runtime.store.clock.now() - key.last_used_at < _USE_NOTED:
+            return
+        task = asyncio.ensure_future(runtime.store.write(lambda tx: keys.note_use(tx, key)))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
