@@ -200,7 +200,7 @@ async def search_passages(
             archive_ids=tuple(archive.id for archive in archives.of_agent(tx, agent_id)),
             tags=tuple(tags or ()),
             all_tags=tag_match_mode == "all",
-            user_id=here.scope.subject_id,
+            subject_id=here.scope.subject_id,
             start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
             end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
         )

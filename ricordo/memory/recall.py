@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from ricordo.domain.message import Message
 from ricordo.domain.passage import Archive, Passage, Relevance
+from ricordo.domain.scope import NOBODY
 from ricordo.errors import RicordoError
 from ricordo.llm.chat import KnowsWords
 from ricordo.llm.registry.models import Embedders
@@ -81,7 +82,9 @@ class Recall:
             wanted = await self._filter_of(wanted)
             # Such an index knows one conversation or all; what does not belong to the fork is left out below.
             conversation = None if wanted.shared else wanted.conversation_id
-            outside = VectorFilter(wanted.roles, conversation, wanted.user_id, (), False, wanted.start, wanted.end)
+            outside = VectorFilter(
+                wanted.roles, conversation, _users(wanted.subject_id), (), False, wanted.start, wanted.end
+            )
             asked = await self._ask_outside(
                 asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside, limit
             )
@@ -111,7 +114,9 @@ class Recall:
             wanted = await self._filter_of(wanted)
             owners = wanted.archive_ids
             kept_in = await self._store.read(lambda tx: archives.vector_dbs(tx, owners))
-            outside = VectorFilter((), None, wanted.user_id, wanted.tags, wanted.all_tags, wanted.start, wanted.end)
+            outside = VectorFilter(
+                (), None, _users(wanted.subject_id), wanted.tags, wanted.all_tags, wanted.start, wanted.end
+            )
             asked = await self._ask_outside(asked, kept_in, outside, limit)
 
         def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundPassage]]:
@@ -183,6 +188,13 @@ def _filter_of(tx: Transaction, wanted: F | Callable[[Transaction], F]) -> F:
     return wanted(tx) if callable(wanted) else wanted
 
 
+def _users(subject_id: str | None) -> tuple[str, ...]:
+    """Whom a document may be about that this subject sees, as outside indexes keep it; empty for anybody."""
+    if subject_id is None:
+        return ()
+    return ("",) if subject_id == NOBODY else ("", subject_id)
+
+
 # Of all words of two texts, as many are in both.
 NEARLY_THE_SAME = 0.8
 _LOOKED_AT = 10
@@ -201,13 +213,10 @@ class Likeness:
 
 
 async def passages_like(
-    recall: Recall, archives: Sequence[Archive], text: str, user_id: str | None = None
+    recall: Recall, archives: Sequence[Archive], text: str, subject_id: str | None = None
 ) -> list[Passage]:
-    """The passages of these archives that may be like the text: those its own words find first.
-
-    With `user_id` only those about this user and those about nobody in particular.
-    """
-    wanted = PassageFilter(tuple(archive.id for archive in archives), user_id=user_id)
+    """The passages of these archives that the subject sees and that may be like the text: those its own words find first."""
+    wanted = PassageFilter(tuple(archive.id for archive in archives), subject_id=subject_id)
     found = await recall.passages(text, wanted, _LOOKED_AT, "fts") if archives else []
     return [hit.passage for hit in found]
 

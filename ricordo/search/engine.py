@@ -22,6 +22,7 @@ from sqlalchemy import or_ as any_of
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.passage import Relevance
+from ricordo.domain.scope import NOBODY
 from ricordo.search import fusion, scoring
 from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similarities
@@ -245,7 +246,7 @@ class _Search:
         """Which positions meet the conditions; None for all, where nothing is deleted."""
         # Most filters by role leave nothing out.
         roles = wanted.roles if any(role not in wanted.roles for role in self.view.roles) else ()
-        values = (wanted.conversation_id, wanted.user_id, wanted.start, wanted.end)
+        values = (wanted.conversation_id, wanted.subject_id, wanted.start, wanted.end)
         if self.view.documents.is_whole and not (roles or wanted.tags) and values == (None,) * 4:
             return None
         records = self.view.records
@@ -255,8 +256,13 @@ class _Search:
             for conversation, newest in wanted.shared:
                 held |= (records["conversation"] == fingerprint(conversation)) & (records["number"] <= newest)
             may &= held
-        if wanted.user_id is not None:
-            may &= (records["user"] == fingerprint(wanted.user_id)) | (records["user"] == 0)
+        if wanted.subject_id is not None:
+            seen = records["user"] == 0
+            if wanted.subject_id != NOBODY:
+                seen |= records["user"] == fingerprint(wanted.subject_id)
+            if wanted.own_conversation is not None:
+                seen |= records["conversation"] == fingerprint(wanted.own_conversation)
+            may &= seen
         if roles:
             own = records["role"]
             may &= reduce(or_, [own == ROLES.index(role) for role in self.view.roles & set(roles)], np.False_)

@@ -53,34 +53,37 @@ class Query:
 class MessageFilter:
     """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
 
-    With `user_id` those about this user and those about no user in particular. `shared` is what a conversation that was forked
+    `subject_id` as in a Scope: None for all, NOBODY for those about no user, a user's id for these and those about this user;
+    those of `own_conversation` may be found besides, whoever they are about. `shared` is what a conversation that was forked
     shares with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
     """
 
     agent_ids: tuple[str, ...]
     conversation_id: str | None = None
     roles: tuple[str, ...] = ()
-    user_id: str | None = None
+    subject_id: str | None = None
     start: int | None = None
     end: int | None = None
     shared: tuple[tuple[str, int], ...] = ()
+    own_conversation: str | None = None
     tags: ClassVar[tuple[str, ...]] = ()
     all_tags: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class PassageFilter:
-    """Which passages of these archives may be found; times and `user_id` as for messages."""
+    """Which passages of these archives may be found; times and `subject_id` as for messages."""
 
     archive_ids: tuple[str, ...]
     tags: tuple[str, ...] = ()
     all_tags: bool = False
-    user_id: str | None = None
+    subject_id: str | None = None
     start: int | None = None
     end: int | None = None
     conversation_id: ClassVar[None] = None
     roles: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[tuple[tuple[str, int], ...]] = ()
+    own_conversation: ClassVar[None] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,14 +106,14 @@ _GET_READY = text(
 _WANTED = """partition = :partition AND model = :model AND dimension = :dimension
     AND (CAST(:roles AS text[]) IS NULL OR role = ANY(CAST(:roles AS text[])))
     AND (CAST(:conversation AS text) IS NULL OR conversation = CAST(:conversation AS text))
-    AND (CAST(:user_id AS text) IS NULL OR user_id = CAST(:user_id AS text))
+    AND (CAST(:users AS text[]) IS NULL OR user_id = ANY(CAST(:users AS text[])))
     AND (CAST(:any_tags AS text[]) IS NULL OR tags && CAST(:any_tags AS text[]))
     AND (CAST(:all_tags AS text[]) IS NULL OR tags @> CAST(:all_tags AS text[]))
     AND (CAST(:start AS bigint) IS NULL OR created_at >= CAST(:start AS bigint))
     AND (CAST(:end AS bigint) IS NULL OR created_at <= CAST(:end AS bigint))"""
 _EXPECTED = text(f"EXPLAIN (FORMAT JSON) SELECT FROM search_pgvector WHERE {_WANTED}").columns(column("plans"))
 _FOUND: tuple[Any, ...] = (column("document"), column("similarity"))
-_FILTERS = ("roles", "conversation", "user_id", "any_tags", "all_tags", "start", "end")
+_FILTERS = ("roles", "conversation", "users", "any_tags", "all_tags", "start", "end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,11 +377,11 @@ def _row(partition: str, model: str, record: VectorRecord) -> dict[str, Any]:
 
 
 def _values(group: VectorGroup, vector: Sequence[float], limit: int, wanted: VectorFilter) -> dict[str, Any]:
-    # A condition whose value is None is left out of the plan.
-    conditions = {name: getattr(wanted, name) for name in ("conversation", "user_id", "start", "end")}
     tags, no_tags = ("all_tags", "any_tags") if wanted.all_tags else ("any_tags", "all_tags")
-    lists = {"roles": list(wanted.roles) or None, tags: list(wanted.tags) or None, no_tags: None}
-    return {**asdict(group), "vector": _literal(vector), "limit": limit, **conditions, **lists}
+    lists = {"roles": wanted.roles, "users": wanted.users, tags: wanted.tags, no_tags: ()}
+    some = {name: list(values) or None for name, values in lists.items()}
+    single = {"conversation": wanted.conversation, "start": wanted.start, "end": wanted.end}
+    return {**asdict(group), "vector": _literal(vector), "limit": limit, **single, **some}
 
 
 def _literal(vector: Sequence[float]) -> str:

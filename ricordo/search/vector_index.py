@@ -36,12 +36,13 @@ class VectorRecord:
 class VectorFilter:
     """What a search may find; empty or None means any. `start` and `end` are in microseconds UTC, both included.
 
-    One of `tags` is enough, or with `all_tags` every one of them must be there.
+    `users` are those whom a document is about, "" for no user. One of `tags` is enough, or with `all_tags` every one of them must
+    be there.
     """
 
     roles: tuple[str, ...] = ()
     conversation: str | None = None
-    user_id: str | None = None
+    users: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     all_tags: bool = False
     start: int | None = None

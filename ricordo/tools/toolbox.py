@@ -18,7 +18,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, RicordoError
 from ricordo.memory.recall import Recall
@@ -62,6 +62,11 @@ class ToolContext:
     scope: Scope
     recall: Recall
     quoted: Quoted = field(default_factory=Quoted)
+
+    @property
+    def subject_id(self) -> str:
+        """Whom what is found may be about: the conversation's user, or NOBODY, so that what others said stays with them."""
+        return self.scope.subject_id or self.state.conversation.user_id or NOBODY
 
 
 ToolFunction = Callable[..., Awaitable[Any] | Any]

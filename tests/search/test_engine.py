@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.agent import Agent
 from ricordo.domain.message import Message
+from ricordo.domain.scope import NOBODY
 from ricordo.search import engine, fusion, index, scoring
 from ricordo.search.engine import _from_outside
 from ricordo.search.index import MessageFilter, Query, SearchResult, insert_messages
@@ -50,7 +51,8 @@ filters = st.builds(
     dict,
     conversation_id=st.sampled_from((None, None, "conv-other")),
     roles=st.sampled_from(((), ("user",), ("user", "assistant"))),
-    user_id=st.sampled_from((None, None, "user-1")),
+    subject_id=st.sampled_from((None, None, NOBODY, "user-1")),
+    own_conversation=st.sampled_from((None, "conv-other")),
     start=st.none() | moments,
     end=st.none() | moments,
 )
@@ -85,7 +87,11 @@ def by_hand(kept: list[Message], query: str, wanted: MessageFilter, limit: int) 
 def allows(message: Message, wanted: MessageFilter) -> bool:
     return (
         wanted.conversation_id in (None, message.conversation_id)
-        and (wanted.user_id is None or message.user_id in (None, wanted.user_id))
+        and (
+            wanted.subject_id is None
+            or message.user_id in (None, wanted.subject_id)
+            or message.conversation_id == wanted.own_conversation
+        )
         and (not wanted.roles or message.role in wanted.roles)
         and (wanted.start is None or message.created_at >= wanted.start)
         and (wanted.end is None or message.created_at <= wanted.end)
@@ -109,6 +115,8 @@ async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypa
         kept: list[Message] = []
         if conditions["conversation_id"]:
             conditions = {**conditions, "conversation_id": other.id}
+        if conditions["own_conversation"]:
+            conditions = {**conditions, "own_conversation": other.id}
         wanted = MessageFilter((agent.id,), **conditions)  # type: ignore[arg-type]
 
         def look(tx: Transaction) -> SearchResult:

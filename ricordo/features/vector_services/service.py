@@ -52,7 +52,7 @@ def conditions(wanted: VectorFilter) -> list[Condition]:
     asked: list[Condition] = [
         ("role", "in", list(wanted.roles) or None),
         ("conversation", "eq", wanted.conversation),
-        ("user_id", "eq", wanted.user_id),
+        ("user_id", "in", list(wanted.users) or None),
         *(("tags", "any", some or None) for some in tags),
         ("created_at", "gte", wanted.start),
         ("created_at", "lte", wanted.end),

@@ -50,10 +50,10 @@ async def conversation_search(
     wanted = MessageFilter(
         agent_ids=(context.state.agent.id,),
         roles=tuple(roles) if roles else ("user", "assistant"),
-        # In a conversation of one user's, what others said stays with them.
-        user_id=context.scope.subject_id or context.state.conversation.user_id,
+        subject_id=context.subject_id,
         start=parse_date(start_date, where, name="start_date") if start_date else None,
         end=parse_date(end_date, where, name="end_date", end=True) if end_date else None,
+        own_conversation=context.state.conversation.id,
     )
     _require_limit(limit)
     found = await context.recall.messages(query, wanted, limit)
@@ -87,7 +87,7 @@ async def archival_memory_insert(context: ToolContext, content: str, tags: list[
     if not content.strip():
         raise Invalid("There is nothing to archive: content is empty. Call the tool again with the text to keep.")
     draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
-    archived = await passages_like(context.recall, context.state.archives, content, context.scope.subject_id)
+    archived = await passages_like(context.recall, context.state.archives, content, context.subject_id)
     alike = most_alike(content, draft.tags, [*context.memory.passages, *archived])
     where = zone(context.state.agent.timezone)
     if alike and alike.is_kept:
@@ -123,8 +123,7 @@ async def archival_memory_search(
         archive_ids=tuple(archive.id for archive in context.state.archives),
         tags=_cleaned(tags),
         all_tags=tag_match_mode == "all",
-        # In a conversation of one user's, what others said stays with them.
-        user_id=context.scope.subject_id or context.state.conversation.user_id,
+        subject_id=context.subject_id,
         start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
         end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
     )

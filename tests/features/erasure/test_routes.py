@@ -22,6 +22,7 @@ from ricordo.llm.scripted import call
 from ricordo.search.write_buffer import FLUSH
 from ricordo.secret import Secret
 from ricordo.storage import users
+from ricordo.tools.toolbox import ToolContext
 from tests.conftest import BOTH
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, serving
@@ -161,10 +162,12 @@ def ada(world: World) -> None:
 
 
 def ask_about_ada(world: World) -> None:
-    """The agent, asked by nobody in particular, finds what Ada said."""
+    """The agent, asked by nobody in particular, finds what Ada said, as it did before searches kept users apart."""
     look = call("conversation_search", query="Who said I am?")
     archive = call("archival_memory_search", query="Ada filed")
-    answer = world.say(world.ids["shared"], "What do you know?", [look, archive], "I will not tell.")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ToolContext, "subject_id", None)
+        answer = world.say(world.ids["shared"], "What do you know?", [look, archive], "I will not tell.")
     assert canary("said") in answer
     assert canary("passage") in answer
 

@@ -38,7 +38,7 @@ def admits(wanted: VectorFilter, one: VectorRecord) -> bool:
     return (
         (not wanted.roles or one.role in wanted.roles)
         and wanted.conversation in (None, one.conversation)
-        and wanted.user_id in (None, one.user_id)
+        and (not wanted.users or one.user_id in wanted.users)
         and (not has or (all(has) if wanted.all_tags else any(has)))
         and (wanted.start is None or one.created_at >= wanted.start)
         and (wanted.end is None or one.created_at <= wanted.end)
@@ -155,7 +155,7 @@ records_strategy = st.lists(
         created_at=st.integers(NOON, NOON + 10),
         role=st.sampled_from(["user", "assistant", ""]),
         conversation=st.sampled_from(["", "conversation-1"]),
-        user_id=st.sampled_from(["", "user-1"]),
+        user_id=st.sampled_from(["", "user-1", "user-2"]),
         tags=st.lists(st.sampled_from(TAGS), unique=True).map(tuple),
     ),
     max_size=25,
@@ -164,7 +164,7 @@ filters_strategy = st.builds(
     VectorFilter,
     roles=st.lists(st.sampled_from(["user", "assistant", "", "other"]), max_size=2, unique=True).map(tuple),
     conversation=st.sampled_from([None, None, "", "conversation-1"]),
-    user_id=st.sampled_from([None, None, "", "user-1"]),
+    users=st.sampled_from([(), ("",), ("", "user-1"), ("user-1",)]),
     tags=st.lists(st.sampled_from(TAGS), max_size=2, unique=True).map(tuple),
     all_tags=st.booleans(),
     start=st.none() | st.integers(NOON - 1, NOON + 11),

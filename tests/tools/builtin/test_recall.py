@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from ricordo.domain.clock import to_micros
+from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.scope import NOBODY, Scope
 from ricordo.prompt.transcript import heartbeat_event
 from ricordo.search.index import insert_passages
-from ricordo.storage import archives
+from ricordo.storage import archives, conversations
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.builtin.recall import time_ago
@@ -19,7 +21,7 @@ from tests.seams import make
 from tests.seams.stores import ManualClock
 from tests.tools.builtin.desk import Desk, desk, paper_desk
 
-NOBODY = "No results found."
+NOTHING = "No results found."
 
 
 def at(*moment: int) -> int:
@@ -32,14 +34,14 @@ async def keep(one: Desk, *texts: str, **fields: Any) -> list[Message]:
 
 async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("conversation_search", query=query, **arguments)
-    value = {"results": []} if result.content == NOBODY else json.loads(result.content)
+    value = {"results": []} if result.content == NOTHING else json.loads(result.content)
     assert not value["results"] or value["message"] == f"Showing {len(value['results'])} results:"
     return [item["content"] for item in value["results"]]
 
 
 async def filed(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("archival_memory_search", query=query, **arguments)
-    return [] if result.content == NOBODY else [item["content"] for item in json.loads(result.content)]
+    return [] if result.content == NOTHING else [item["content"] for item in json.loads(result.content)]
 
 
 @pytest.fixture
@@ -287,6 +289,27 @@ async def test_who_asks_about_one_user_sees_and_hears_of_no_other_users_passages
     nina.scope = replace(nina.scope, subject_id="user-bea")
     assert set(await filed(nina, "jasmine")) == {"Bea loves jasmine tea too.", "Jasmine grows."}
     assert "already" not in await nina.said("archival_memory_insert", content="Ada loves jasmine tea.")
+
+
+async def test_without_a_user_only_what_is_shared_is_found(nina: Desk, store: SqliteStore) -> None:
+    archive = await make.stored_archive(store, nina.state.agent)
+    owners = {"Ada loves jasmine tea.": "user-ada", "Jasmine grows.": None}
+    new = [make.passage(archive, text, user_id=owner) for text, owner in owners.items()]
+    await store.write(lambda tx: insert_passages(tx, archive, new))
+    await nina.save()
+    hers = make.conversation(nina.state.agent, id=new_id("conv"), user_id="user-ada")
+    await store.write(lambda tx: conversations.insert_one(tx, hers))
+    await keep(nina, "Ada said in hers: jasmine.", conversation_id=hers.id, user_id="user-ada")
+    await keep(nina, "Ada said it here: jasmine.", user_id="user-ada")
+    await keep(nina, "Somebody said: jasmine.")
+    for nina.scope in (Scope(), Scope(subject_id=NOBODY)):
+        assert await filed(nina, "jasmine") == ["Jasmine grows."]
+        assert "already" not in await nina.said("archival_memory_insert", content="Ada loves jasmine tea.")
+        nina.memory.passages.clear()
+        assert set(await found(nina, "jasmine")) == {"Ada said it here: jasmine.", "Somebody said: jasmine."}
+    nina.scope = Scope(subject_id="user-ada")
+    assert len(await filed(nina, "jasmine")) == 2
+    assert len(await found(nina, "jasmine")) == 3
 
 
 async def test_speaking_is_confirmed_in_the_words_that_clients_know() -> None:
