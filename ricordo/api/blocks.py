@@ -31,6 +31,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.memory.blame import BlamedLine, blame
+from ricordo.memory.line_changes import change_summary
 from ricordo.memory.rotation import read_rotation
 from ricordo.storage import agents, blocks, history, versions
 from ricordo.storage.engine.store import Transaction
@@ -220,7 +221,8 @@ def _change(tx: Transaction, scope: Scope, block: Block, body: BlockUpdate) -> B
     changed = replace(block, **changes, updated_by=scope.user_id)
     changed.require_fits(changed.value)
     read_rotation(changed.metadata)
-    return blocks.update(tx, block, changed, ChangeMetadata(scope.actor, f"Change {changed.label}"))
+    summary = change_summary(changed.label, block.value, changed.value, f"Change {changed.label}")
+    return blocks.update(tx, block, changed, ChangeMetadata(scope.actor, summary))
 
 
 def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     by_block: dict[tuple[str, str], list[BlockVersion]] = {}
     for version in history.of_run(tx, scope, run_id):
         # What the owner wrote in place of a proposal is not the run's to take back.
-        if version.chain_id in chains and version.author.kind != "user":
+        if version.chain_id in chains and version.author.kind not in ("user", "administrator"):
             by_block.setdefault((version.chain_id, history.label_now(tx, version)), []).append(version)
     metadata = ChangeMetadata(by, f"Undo {run_id}")
     done = [

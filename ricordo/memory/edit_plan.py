@@ -14,6 +14,7 @@ from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.memory.line_changes import change_summary
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import TAKEN
 from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block, require_free, require_writable
@@ -204,8 +205,15 @@ def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tupl
     tx, there = ground.tx, ground.there
 
     def metadata(block: Block, done: str) -> ChangeMetadata:
-        reasons = [edit.reason for edit in edits if edit.base.id == block.id]
-        return ground.context.metadata(reasons, f"{done} {block.shown_label}")
+        own = [edit for edit in edits if edit.base.id == block.id]
+        before = there[block.id].value if block.id in there else ""
+        otherwise = f"{done} {block.shown_label}"
+        summary = (
+            otherwise
+            if done in ("Delete", "Rename")
+            else change_summary(block.shown_label, before, block.value, otherwise)
+        )
+        return ground.context.metadata([edit.reason for edit in own], summary)
 
     for id in there.keys() - after.keys():
         # A block that nobody attached is the user's, whose policy lets the agent delete it.

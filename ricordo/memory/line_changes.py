@@ -7,10 +7,13 @@ lines, and additions at one place.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ricordo.domain.redaction import redact
 from ricordo.memory.merge import common_ends, kept_lines
 
 # A shorter line may well stand twice: an empty one, an item of a list.
 _LEAST_UNIQUE = 24
+# As much of a line is shown in a summary, in characters.
+_SHOWN = 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,17 @@ class LineChange:
 def same_text(one: str, other: str) -> bool:
     """Whether two texts say the same: a final newline makes no difference."""
     return one.removesuffix("\n") == other.removesuffix("\n")
+
+
+def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
+    """A short message made of the first line that was added, or removed where none was; `otherwise` where no line tells of it."""
+    before, after = _lines_within(old), _lines_within(new)
+    head, tail = common_ends(before, after)
+    for sign, lines in (("+", after[head : len(after) - tail]), ("-", before[head : len(before) - tail])):
+        if told := next((line.strip() for line in lines if line.strip()), ""):
+            told = redact(told).text  # before it is cut: half a secret would not be known for one
+            return f'{label}: {sign} "{told if len(told) <= _SHOWN else told[: _SHOWN - 1].rstrip() + "…"}"'
+    return otherwise
 
 
 def line_changes(old: str, new: str) -> list[LineChange] | None:

@@ -1,7 +1,8 @@
 """Proposals: what a policy does not let an agent do at once waits for the block's owner, and only the owner sees it."""
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,10 +10,12 @@ from ricordo.domain.block import Block, Chain
 from ricordo.domain.clock import DAY
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.memory.line_changes import (
     LineChange,
+    change_summary,
     line_changes,
     merge_changes,
     removes_lines,
@@ -26,7 +29,7 @@ from ricordo.storage.engine.store import Transaction
 
 WAITS = (
     'Your change of memory block "{}" was proposed as {}. It waits for the owner, and the block stays as it is until then. '
-    "You will not be told what becomes of it."
+    "You are told later if the owner rejects it and says why."
 )
 REPEATED = 'This change of memory block "{}" waits for the owner already, as {}: nothing new was proposed.'
 STANDS = 'Memory block "{}" says this already, so there is nothing to propose.'
@@ -55,11 +58,15 @@ class ProposalDraft:
 
 
 def propose_edits(
-    tx: Transaction, edits: Sequence[MemoryEdit], context: EditContext, home: Chain | None = None
+    tx: Transaction,
+    edits: Sequence[MemoryEdit],
+    context: EditContext,
+    home: Chain | None = None,
+    seen: Sequence[Block] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Make a proposal of each block's edits in one step; returns the results of their calls, and of those that failed, by id.
 
-    New blocks are proposed in the chain `home`.
+    New blocks are proposed in the chain `home`; `seen` are the blocks that the agent sees.
     """
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -71,7 +78,10 @@ def propose_edits(
         if not group[0].is_new and after and after.description != block.description:
             failed |= {edit.call_id: NOT_A_TEXT.format(block.shown_label) for edit in group}
             continue
-        metadata = context.metadata((edit.reason for edit in group), f"Edit {block.shown_label}")
+        summary = change_summary(
+            block.shown_label, block.value, after.value if after else "", f"Edit {block.shown_label}"
+        )
+        metadata = context.metadata((edit.reason for edit in group), summary)
         try:
             proposal = propose(tx, _draft(tx, group, home), metadata, context.expires_after)
             sentence = (REPEATED if proposal.is_repeated else WAITS).format(block.shown_label, proposal.id)
@@ -82,6 +92,12 @@ def propose_edits(
             continue
         for edit in group:
             results[edit.call_id] = f"{results[edit.call_id]} {sentence}" if edit.call_id in results else sentence
+    if results:
+        known = [*seen, *(edit.base for edit in edits)]
+        shown = {(block.chain_id, block.label): block.shown_label for block in known}
+        chain_ids = {edit.base.chain_id or (home.id if home else "") for edit in edits}
+        told = _waiting_told(tx, chain_ids, context.author, shown)
+        results = {call_id: f"{text} {told}".strip() for call_id, text in results.items()}
     return results, failed
 
 
@@ -97,6 +113,19 @@ def _draft(tx: Transaction, group: Sequence[MemoryEdit], home: Chain | None) -> 
     if chain and after.label in chain.files:
         raise Conflict(TAKEN.format(after.label))
     return ProposalDraft(home.id, after.label, value, description=after.description, confidence=confidence)
+
+
+def _waiting_told(
+    tx: Transaction, chain_ids: Iterable[str], author: Actor, shown: Mapping[tuple[str, str], str]
+) -> str:
+    """What of this author waits in these chains: how many, and for which blocks. What others proposed is no agent's business."""
+    counts: Counter[str] = Counter()
+    for chain_id in sorted(chain_ids):
+        for label, count in proposals.waiting_counts(tx, chain_id, author).items():
+            counts[shown.get((chain_id, label), label)] += count
+    total = counts.total()
+    labels = ", ".join(f"{label} ({count})" for label, count in sorted(counts.items()))
+    return f"{total} {'change waits' if total == 1 else 'changes wait'} for the owner: {labels}." if total else ""
 
 
 def propose(

@@ -14,6 +14,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, NotFound
 from ricordo.memory.edit_plan import Committed, store_plan, version_notes
+from ricordo.memory.line_changes import change_summary
 from ricordo.memory.proposals import propose_edits
 from ricordo.memory.rotation import may_rotate, new_passage, rotate
 from ricordo.memory.user_copies import needs_copy, users_chain, with_copies
@@ -44,7 +45,7 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
     )
     dropped = _failed_with(done.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in dropped]
-    proposed, refused = propose_edits(tx, waiting, context, own)
+    proposed, refused = propose_edits(tx, waiting, context, own, state.blocks)
     beside = {call_id: f"{text} {_BESIDE}" if call_id in done.results else text for call_id, text in proposed.items()}
     filled = {edit.base.id for edit in direct if edit.call_id not in done.failed}
     kept, rotated = _rotate_filled(tx, state, done.blocks, filled, context)
@@ -126,7 +127,8 @@ def _write_texts(
     # In the order of their chains, as everyone locks them, so that no two wait for each other.
     for block_id, edits in sorted(texts.items(), key=lambda item: item[1][0].base.chain_id):
         base = edits[0].base
-        metadata = context.metadata((edit.reason for edit in edits), f"Edit {base.shown_label}")
+        summary = change_summary(base.shown_label, base.value, edits[-1].value, f"Edit {base.shown_label}")
+        metadata = context.metadata((edit.reason for edit in edits), summary)
         try:
             block = blocks.write(tx, base, edits[-1].value, metadata)
         except Forbidden:

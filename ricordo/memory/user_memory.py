@@ -12,6 +12,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
+from ricordo.memory.line_changes import change_summary
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.rotation import read_rotation
@@ -116,7 +117,8 @@ def put(tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor, o
     settings = _checked(options.settings())
     memory = _locked(tx, memory)
     block = find(tx, memory, label)
-    metadata = ChangeMetadata(by, options.message or f"{'Edit' if block else 'Make'} {label}")
+    summary = change_summary(label, block.value, text, f"Edit {label}") if block else f"Make {label}"
+    metadata = ChangeMetadata(by, options.message or summary)
     if block is None:
         if options.expected is not None:
             raise Stale(
@@ -270,7 +272,7 @@ def propose_edit(
         raise Invalid("The confidence must lie between 0 and 1.")
     memory = _locked(tx, memory)
     block = find(tx, memory, label)
-    metadata = ChangeMetadata(by, options.reasoning or f"Edit {label}")
+    metadata = ChangeMetadata(by, options.reasoning)
     if block is None and old_string:
         raise NotFound(
             f'There is no memory block "{label}". Read the list of blocks, or propose it with an empty old_string.'
@@ -279,8 +281,9 @@ def propose_edit(
         raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
     value = replaced_piece(label, block.value if block else "", old_string, new_string, everywhere=options.replace_all)
     (block or Block("", memory.chain.organization_id, memory.chain.id, label, "")).require_fits(value)
+    summary = change_summary(label, block.value if block else "", value, f"Edit {label}")
     draft = ProposalDraft(memory.chain.id, label, value, block, confidence=options.confidence)
-    return propose(tx, draft, metadata, options.expires_after)
+    return propose(tx, draft, replace(metadata, reason=options.reasoning or summary), options.expires_after)
 
 
 def _merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:

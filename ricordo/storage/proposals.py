@@ -32,6 +32,7 @@ _WAITING_IDS = (
     .limit(bindparam("most"))
 )
 _COUNTS = select(proposals.c.label, func.count().label("waiting")).where(_IN_CHAIN).group_by(proposals.c.label)
+_COUNTS_BY = _COUNTS.where(equal(proposals, "author_kind", "author_id"))
 _DUE = select(proposals.c.id).where(_WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
 _FOLLOW = (
     update(proposals)
@@ -107,8 +108,13 @@ def waiting_ids(tx: Transaction, chain_id: str, most: int) -> list[str]:
     return [row.id for row in tx.all(_WAITING_IDS, {"chain_id": chain_id, "most": most})]
 
 
-def waiting_counts(tx: Transaction, chain_id: str) -> dict[str, int]:
-    return {row.label: row.waiting for row in tx.all(_COUNTS, {"chain_id": chain_id})}
+def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) -> dict[str, int]:
+    """Return by label how many wait in the chain, of this author alone where one is given."""
+    if author is None:
+        rows = tx.all(_COUNTS, {"chain_id": chain_id})
+    else:
+        rows = tx.all(_COUNTS_BY, {"chain_id": chain_id, "author_kind": author.kind, "author_id": author.id})
+    return {row.label: row.waiting for row in rows}
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> list[Proposal]:

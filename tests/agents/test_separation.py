@@ -54,7 +54,7 @@ async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_sta
     assert (of_ada["human"].agent_id, of_ada["human"].policy, len(of_ada)) == (agent_id, "direct", len(of_bob))
     listed = await stage.store.read(lambda tx: history.page(tx, of_ada["human"].chain_id, label="human"))
     assert [(one.reason, one.author.kind, one.author.id) for one in listed] == [
-        ("Edit human", "agent", agent_id),
+        ('human: + "Ada drinks tea."', "agent", agent_id),
         ("Copy of the agent's block", "agent", agent_id),
     ]
     assert "Ada drinks tea." in stage.model.requests[-1].messages[0].text

@@ -11,6 +11,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
+from ricordo.memory.proposals import ProposalDraft
+from ricordo.memory.proposals import propose as make_proposal
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
 from tests.api.conftest import Api
@@ -123,6 +125,55 @@ def test_a_newer_proposal_of_the_same_author_takes_the_place_of_the_older(http: 
     assert len(get(http, ada, "student/diffs", status="all")) == 3
     assert [one["id"] for one in get(http, ada, "student/diffs", limit=1, after=newer)] == [other]
     assert get(http, ada, "student/diffs", after=older) == []
+
+
+def test_what_waits_already_or_stands_in_the_block_is_answered_so(http: httpx2.Client, ada: str) -> None:
+    waits = propose(http, ada, "student", "Turin.\n", "Turin.\nReads.\n", agent_id="tutor")
+    beside = propose(http, ada, "student", "Turin.\n", "Turin.\nHas a cat.\n", agent_id="tutor")
+    edit = {"old_string": "Turin.\n", "new_string": "Turin.\nReads.", "reasoning": "Again", "agent_id": "tutor"}
+
+    again = post(http, ada, "student/propose", **edit)
+
+    assert (again["id"], again["is_repeated"], again["reasoning"]) == (waits, True, "She said so.")
+    assert [(one["id"], one["is_repeated"]) for one in get(http, ada, "student/diffs")] == [
+        (beside, False),
+        (waits, False),
+    ]
+    stands = {"old_string": "Turin.\n", "new_string": "Turin.", "reasoning": ""}
+    assert "says this already" in refused(http.post(f"/users/{ada}/blocks/student/propose", json=stands), 400)
+    for id in (beside, waits):
+        post(http, ada, f"student/diffs/{id}/approve")
+    assert get(http, ada, "student")["body"] == TEXT + "Has a cat.\nReads.\n"
+
+
+def test_what_is_approved_in_the_owners_words_still_leads_to_the_run(api: Api, ada: str) -> None:
+    run = new_id("run")
+
+    def work(tx: Transaction) -> str:
+        owned = user_memory.open_memory(tx, Scope(), ada)
+        block = user_memory.require(tx, owned, "student")
+        draft = ProposalDraft(owned.chain.id, "student", block.value.replace("tea", "coffee"), block)
+        metadata = ChangeMetadata(
+            Actor("agent", "agent-1", "Nina"), "I heard it", run_id=run, step_id="step-1", is_untrusted=True
+        )
+        return make_proposal(tx, draft, metadata).id
+
+    proposal = api.server.write(work)
+    post(api.http, ada, f"student/diffs/{proposal}/approve", body=TEXT.replace("tea", "espresso"))
+
+    newest = get(api.http, ada, "student/history")[0]
+    assert (newest["author"], newest["author_kind"], newest["is_untrusted"]) == (ada, "user", False)
+    assert (newest["run_id"], newest["step_id"], newest["proposal_id"]) == (run, "step-1", proposal)
+    # It is the owner's text, so it stays when the run is undone.
+    done = ok(api.http.post(f"/users/{ada}/runs/{run}/undo"))
+    assert (done["blocks"], get(api.http, ada, "student")["body"]) == ([], TEXT.replace("tea", "espresso"))
+
+
+def test_a_change_without_a_message_gets_one_from_the_change(http: httpx2.Client, ada: str) -> None:
+    put(http, ada, "student", TEXT + "Reads.\n")
+    assert get(http, ada, "student/history")[0]["message"] == 'student: + "Reads."'
+    edit = {"old_string": "tea", "new_string": "rum", "reasoning": ""}
+    assert post(http, ada, "student/propose", **edit)["reasoning"] == 'student: + "Likes rum."'
 
 
 def test_where_lines_collide_three_texts_are_told_nothing_is_written_and_the_owner_settles_it(

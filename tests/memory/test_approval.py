@@ -98,7 +98,7 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     await approve(store, same, body=TEXT.replace("tea", "gin"))
     await approve(store, edited, body=TEXT.replace("tea", "gin fizz"))
     authors = [(one.author, one.reason) for one in await store.read(lambda tx: history.page(tx, owned.chain.id))]
-    assert authors[:2] == [(ADA, "A change"), (TUTOR, "Edit human")]
+    assert authors[:2] == [(ADA, "A change"), (TUTOR, 'human: + "Likes: gin"')]
 
 
 async def test_only_people_decide_only_about_their_own_and_only_once(store: SqliteStore) -> None:

@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.memory.line_changes import line_changes, merge_changes, removes_lines, same_text, touch_same_lines
+from ricordo.memory.line_changes import (
+    change_summary,
+    line_changes,
+    merge_changes,
+    removes_lines,
+    same_text,
+    touch_same_lines,
+)
 
 texts = st.lists(st.sampled_from(["", "a", "b", "c", "tea ☕"]), max_size=7).map("\n".join)
 
@@ -63,3 +70,19 @@ def test_lines_are_followed_through_what_was_written_in_between() -> None:
         ("a\nb", "a\nB", "a", "X", False),  # its line is gone
     ):
         assert touch_same_lines(base, first, since, second) == touches, (base, first, since, second)
+
+
+def test_a_summary_shows_the_first_line_that_changed_without_secrets_and_no_longer_than_a_line() -> None:
+    secret = "sk-" + "a1B2c3D4" * 6
+    for old, new, told in (
+        ("Ada", "Ada\n\nLives in Turin.\nReads.", 'human: + "Lives in Turin."'),
+        ("Ada\ntea", "Ada\n  rum", 'human: + "rum"'),
+        ("Ada\ntea", "Ada", 'human: - "tea"'),
+        ("Ada", "", 'human: - "Ada"'),
+        ("Ada", "Ada\n\n", "Edit human"),
+        ("Ada", "Ada\n", "Edit human"),
+        ("", "x" * 200, f'human: + "{"x" * 71}…"'),
+        ("", f"{'Key: ':>40}{secret}", 'human: + "Key: [secret removed: api key]"'),
+        ("", f"{'word ' * 13}{secret}", f'human: + "{"word " * 13}[secre…"'),
+    ):
+        assert change_summary("human", old, new, "Edit human") == told, (old, new)

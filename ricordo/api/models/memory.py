@@ -207,7 +207,10 @@ class VersionTextResponse(VersionResponse):
 
 
 class ProposalResponse(ResponseModel):
-    """A change that waits for the owner, or what became of it. `diff` is unified, from the text it was made from."""
+    """A change that waits for the owner, or what became of it. `diff` is unified, from the text it was made from.
+
+    `is_repeated` is true where it waited already when it was proposed again.
+    """
 
     id: str
     label: str
@@ -233,6 +236,7 @@ class ProposalResponse(ResponseModel):
     note: str | None
     version: Annotated[VersionId | None, From("result")]
     superseded_by: str | None
+    is_repeated: bool
 
     @classmethod
     def of(cls, proposal: Any, /, **_fields: Any) -> Json:

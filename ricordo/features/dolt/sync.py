@@ -39,7 +39,7 @@ from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import owner_of, require_lease, until_settled
 from ricordo.memory import approval, user_memory
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposals import ProposalDraft, propose
+from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, versions
@@ -382,7 +382,11 @@ class _PulledCommit:
         if text is not None:
             (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(text)
         draft = ProposalDraft(chain.id, label, text, block)
-        proposal = propose(self.tx, draft, ChangeMetadata(self.by, self.step.message or f"Edit {label} at the remote"))
+        message = self.step.message or f"Edit {label} at the remote"
+        try:
+            proposal = propose(self.tx, draft, ChangeMetadata(self.by, message))
+        except Unchanged:
+            return  # a final newline, which is no difference
         self.conflicts.append(
             f'"{label}" changed here and at the remote in the same lines. What the remote had waits as {proposal.id}.'
         )

@@ -25,7 +25,7 @@ from ricordo.features.git.objects import Commit, Lacking, read_pack
 from ricordo.features.git.push import Push, Refused
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, rebuilt_if_damaged, refreshed
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposals import ProposalDraft, expiry_of, propose
+from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
 from ricordo.settings import Settings
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Store, Transaction
@@ -191,8 +191,13 @@ class PushReceiver:
                 (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(value)
             new_label = change.label if change.old_label else None
             draft = ProposalDraft(chain.id, label, value, block, new_label)
-            made = propose(tx, draft, metadata, expiry_of(self.settings))
-            told.append(f"{path_of(label)} is proposed as {made.id} and waits for the owner.")
+            try:
+                made = propose(tx, draft, metadata, expiry_of(self.settings))
+            except Unchanged as answer:
+                told.append(f"{path_of(label)}: {answer}")
+                continue
+            is_what = f"waits for the owner already, as {made.id}" if made.is_repeated else None
+            told.append(f"{path_of(label)} {is_what or f'is proposed as {made.id} and waits for the owner'}.")
         return told
 
 

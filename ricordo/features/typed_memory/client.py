@@ -16,6 +16,7 @@ from ricordo.domain.passage import Passage
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid, NotFound
+from ricordo.memory.line_changes import change_summary
 from ricordo.memory.step_commit import file_passages
 from ricordo.runtime import Runtime, Wait
 from ricordo.search.index import PassageFilter
@@ -56,7 +57,8 @@ class BlockCalls(_Calls):
             block.require_fits(value)
             if value == block.value:
                 return block
-            metadata = ChangeMetadata(self._scope.actor, f"Change {block_label}")
+            summary = change_summary(block_label, block.value, value, f"Change {block_label}")
+            metadata = ChangeMetadata(self._scope.actor, summary)
             return blocks.update(tx, block, replace(block, value=value), metadata)
 
         return self._write(work)

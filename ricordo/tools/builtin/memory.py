@@ -1,6 +1,7 @@
 """Tools by which an agent reads and edits memory blocks. The texts of their errors are wire facts of the retired Letta V1 server.
 
-What is proposed is seen by the block's owner alone. It is in no result here, and the agent is never told what became of it.
+What is proposed is seen by the block's owner alone, and is in no result here: the agent learns how much of its own waits, and
+why something was rejected.
 """
 
 import re
@@ -144,8 +145,8 @@ def edit_memory_block(
 ) -> str:
     """Replace one piece of text in a memory block, and say why. The block's policy decides whether that is applied or proposed.
 
-    The result tells which of the two. A proposal waits for the block's owner: the block stays as it is until then, and you will not
-    be told what the owner decides.
+    The result tells which of the two. A proposal waits for the block's owner, and the block stays as it is until then. If the owner
+    rejects it and says why, you are told in a later turn.
 
     Args:
         label: Label of the block to edit.
@@ -174,7 +175,7 @@ def propose_memory_edit(
 ) -> str:
     """Propose to the owner of a memory block to replace one piece of text. The block stays as it is until the owner decides.
 
-    You will not be told what the owner decides: go on without waiting, and do not propose the same again.
+    Go on without waiting, and do not propose the same again. If the owner rejects it and says why, you are told in a later turn.
 
     Args:
         label: Label of the block.

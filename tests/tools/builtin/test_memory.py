@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from ricordo.domain.block import Policy
-from ricordo.domain.scope import Scope
-from ricordo.domain.version import Proposal
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.memory.edit_plan import Committed
+from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.step_commit import commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, proposals
@@ -260,7 +261,7 @@ async def test_an_edit_is_applied_or_proposed_by_the_blocks_policy(
         assert (proposal.value, proposal.reasoning) == (OWNED.replace("Ada", "Grace"), "She said so.")
         assert proposal.id in told
         assert "waits for the owner" in told
-        assert "You will not be told" in told
+        assert told.endswith("1 change waits for the owner: human (1).")
 
 
 async def test_a_proposal_waits_even_where_the_agent_might_edit(store: Store) -> None:
@@ -271,7 +272,23 @@ async def test_a_proposal_waits_even_where_the_agent_might_edit(store: Store) ->
     assert desk.state.blocks[0].value == OWNED
     (proposal,) = await waiting(desk)
     assert (proposal.confidence, proposal.base) == (0.4, desk.state.blocks[0].head)
-    assert "You will not be told" in done.results["call-1"]
+    assert "1 change waits for the owner: human (1)." in done.results["call-1"]
+
+
+async def test_the_agent_is_told_how_much_of_its_own_waits_and_for_what_but_never_the_text(store: Store) -> None:
+    desk = await owned(store, "propose")
+    others = ProposalDraft(desk.state.blocks[0].chain_id, "human", f"{OWNED}\nCANARY", desk.state.blocks[0])
+    await store.write(lambda tx: propose(tx, others, ChangeMetadata(Actor("agent", "agent-other"), "Heard")))
+    told = []
+    for old, new in (("Ada", "Grace"), ("Drink: tea", "Drink: rum"), ("Drink: tea", "Drink: rum")):
+        edit = {"label": "human", "old_string": old, "new_string": new, "reasoning": "She said so."}
+        await desk.said("edit_memory_block", **edit)
+        told.append((await saved(desk)).results["call-1"])
+    assert told[0].endswith("1 change waits for the owner: human (1).")
+    assert told[1].endswith("2 changes wait for the owner: human (2).")
+    _, _, second = await waiting(desk)
+    assert told[2].startswith(f'This change of memory block "human" waits for the owner already, as {second.id}:')
+    assert not any(text in one for text in ("Grace", "rum", "CANARY") for one in told)
 
 
 async def test_a_text_is_replaced_once_everywhere_or_put_into_an_empty_block(mixed: Desk) -> None:
