@@ -181,7 +181,7 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
     if not parsed.calls:
         return list(parsed.refused)
     began = time.monotonic_ns()
-    step.memory.quotes.update(parsed.quotes)
+    step.memory.reasons.update(parsed.reasons)
 
     def context(call_id: str) -> ToolContext:
         return ToolContext(

@@ -16,6 +16,7 @@ from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
 from ricordo.domain.run import StopReason
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid
+from ricordo.memory.working_memory import EditReason
 from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for
 from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
 from ricordo.tools.toolbox import failed_result, schema_of
@@ -49,7 +50,7 @@ class OfferedTools:
 class ParsedReply:
     """A reply: its parts as they are stored, the calls to run with the arguments that tools get, and results of refused calls.
 
-    `quotes` are the user's words that calls appeal to, by call id. `stop` is set where the reply itself ends the turn.
+    `reasons` are what calls say of their edits of memory, by call id. `stop` is set where the reply itself ends the turn.
     """
 
     parts: tuple[Part, ...]
@@ -57,7 +58,7 @@ class ParsedReply:
     refused: tuple[ToolReturnPart, ...] = ()
     wants_heartbeat: bool = False
     stop: StopReason | None = None
-    quotes: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, EditReason] = field(default_factory=dict)
     # Some call waits for a person or the client, and so all of them do.
     is_waiting: bool = False
 
@@ -93,14 +94,19 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     names = frozenset(allowed.names)
     schemas = (*map(schema_of, attached), *turn.request.client_tools)
     bare = {schema.name: schema for schema in schemas if schema.name in names}
-    quoting: frozenset[str] = frozenset()
-    if any(block.rule == "explicit" for block in turn.state.blocks):
-        editing = {tool.name for tool in turn.runtime.toolbox if tool.edits_memory}
-        quoting = frozenset(tool.name for tool in attached if tool.name in editing)
-    how, must_call = ToolPresentation(quoting=quoting), allowed.must_call
+    quotes = any(block.rule == "explicit" for block in turn.state.blocks)
+    # In a conversation about a user the agent's own blocks are the user's once they are edited.
+    reasons = turn.state.conversation.user_id is not None or any(block.is_users for block in turn.state.blocks)
+    editing: frozenset[str] = frozenset()
+    if quotes or reasons:
+        of_memory = {tool.name for tool in turn.runtime.toolbox if tool.edits_memory}
+        editing = frozenset(tool.name for tool in attached if tool.name in of_memory)
+    how = ToolPresentation(quoting=editing if quotes else frozenset(), reasoning=editing if reasons else frozenset())
+    must_call = allowed.must_call
     if is_heartbeat(turn):
         thinks, speech = bool(agent.model_settings.thinks_in_arguments), agent.model_settings.response_format
-        how, must_call = ToolPresentation(True, thinks, speech, quoting), True
+        how = replace(how, heartbeat=True, thinks_in_arguments=thinks, response_format=speech)
+        must_call = True
     tools = {name: schema_for(tool, how, is_terminal=name in rules.terminal) for name, tool in bare.items()}
     choice: ToolChoice = "none" if not tools else "required" if must_call else "auto"
     gated = client | {name for name in tools if name in rules.gated}
@@ -116,7 +122,7 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
     parts: list[Part] = []
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []
-    quotes: dict[str, str] = {}
+    reasons: dict[str, EditReason] = {}
     ids: set[str] = set()
     wants_heartbeat = False
     stop: StopReason | None = None
@@ -131,8 +137,7 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         wants_heartbeat |= taken.wants_heartbeat
         if taken.thoughts:
             parts.append(ReasoningPart(taken.thoughts, native=False))
-        if taken.quote:
-            quotes[call.call_id] = taken.quote
+        reasons[call.call_id] = EditReason(taken.reasoning, quote=taken.quote)
         stored = taken.call
         if call.name not in offered.tools:
             refused.append(_refusal(call, offered))
@@ -147,14 +152,14 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
                 stop = "invalid_tool_call"
         parts.append(stored)
     is_waiting = any(call.is_gated for call in calls)
-    return ParsedReply(tuple(parts), tuple(calls), _marked(refused), wants_heartbeat, stop, quotes, is_waiting)
+    return ParsedReply(tuple(parts), tuple(calls), _marked(refused), wants_heartbeat, stop, reasons, is_waiting)
 
 
 def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
     """Parse a reply that waited, now that it is answered: the calls that may run, and results of those that must not."""
     calls: list[ToolCallPart] = []
     refused: list[ToolReturnPart] = []
-    quotes: dict[str, str] = {}
+    reasons: dict[str, EditReason] = {}
     for call in answer.calls_to_run():
         if call.name not in offered.tools:
             refused.append(_refusal(call, offered))
@@ -167,9 +172,9 @@ def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
         else:
             taken = parse_call(call, offered.how, offered.bare.get(call.name))
             calls.append(replace(call, arguments=taken.arguments))
-            quotes[call.call_id] = taken.quote
+            reasons[call.call_id] = EditReason(taken.reasoning, quote=taken.quote)
     wants_heartbeat = any(parse_call(call, offered.how).wants_heartbeat for call in answer.request.tool_calls)
-    return ParsedReply(answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, quotes=quotes)
+    return ParsedReply(answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, reasons=reasons)
 
 
 def next_action(

@@ -47,6 +47,7 @@ class EditReason:
 
 
 NO_REASON = EditReason()
+LONGEST_REASON = 4_000  # characters
 # A shorter quote could stand anywhere, unless it is all that was said.
 _SHORTEST_QUOTE = 8
 # Of lines that stand twice, so many are named to the agent.
@@ -151,7 +152,7 @@ class PassageDraft:
 class WorkingMemory:
     """The agent's blocks as this step sees them, with the edits and passages its tool calls asked for, in their order.
 
-    `quotes` are the words of users that calls appeal to, and `notes` what calls are told beside their results, both by call id.
+    `reasons` are what calls say of their edits, and `notes` what calls are told beside their results, both by call id.
     The `guard` refuses what memory has no use for, and a text has to go on following its block's schema, one of `schemas`.
     """
 
@@ -165,7 +166,7 @@ class WorkingMemory:
         self._schemas = schemas
         self.edits: list[MemoryEdit] = []
         self.passages: list[PassageDraft] = []
-        self.quotes: dict[str, str] = {}
+        self.reasons: dict[str, EditReason] = {}
         self.notes: dict[str, list[str]] = {}
 
     def block(self, label: str) -> Block:
@@ -202,12 +203,18 @@ class WorkingMemory:
             self._edit(block, replace(block, value=value), call_id, shown, reason)
         return value
 
-    def create(self, label: str, value: str, description: str | None, call_id: str) -> None:
+    @property
+    def is_about_user(self) -> bool:
+        return self._user_id is not None
+
+    def create(
+        self, label: str, value: str, description: str | None, call_id: str, reason: EditReason = NO_REASON
+    ) -> None:
         """Add a block: the user's, for this agent, where the conversation is about one, else the agent's own.
 
         Raises Conflict where the label is taken, Invalid.
         """
-        require_storable(value, description, label)
+        require_storable(value, description, label, reason.text)
         require_free(require_label(label), self._current)
         value = self._redacted(value, call_id)
         self._guard.require_new(value)
@@ -226,7 +233,7 @@ class WorkingMemory:
             new = replace(new, policy=self._agent.user_block_policy, agent_id=self._agent.id, is_users=True)
         new.require_fits(value)
         self._bases[new.id] = self._current[label] = new
-        self._edit(new, new, call_id)
+        self._edit(new, new, call_id, reason=reason)
 
     def remove(self, label: str, call_id: str) -> None:
         """Take the block out of the agent's memory. Raises NotFound, Forbidden."""
@@ -280,10 +287,11 @@ class WorkingMemory:
     def _edit(
         self, block: Block, after: Block | None, call_id: str, shown: Shown = "nothing", reason: EditReason = NO_REASON
     ) -> None:
+        if given := self.reasons.get(call_id):
+            quote = given.quote if reason.quote is None else reason.quote
+            reason = replace(reason, text=reason.text or _shortened(given.text), quote=quote)
         kept = [after if one is block else one for one in self._current.values()]
         self._current = {one.shown_label: one for one in kept if one}
-        if reason.quote is None and call_id in self.quotes:
-            reason = replace(reason, quote=self.quotes[call_id])
         self.edits.append(MemoryEdit(call_id, self._bases[block.id], after, shown, reason))
 
     def _redacted(self, text: str, call_id: str) -> str:
@@ -315,6 +323,12 @@ class WorkingMemory:
         notes = self.notes.setdefault(call_id, [])
         if note not in notes:
             notes.append(note)
+
+
+def _shortened(reasoning: str) -> str:
+    """The reasoning as it is kept; raises Invalid where it cannot be."""
+    require_storable(reasoning, what="A reasoning")
+    return reasoning if len(reasoning) <= LONGEST_REASON else f"{reasoning[: LONGEST_REASON - 1]}…"
 
 
 def require_writable(block: Block) -> None:

@@ -2,8 +2,8 @@
 
 An agent's style may add arguments of its own to every tool: `thinking`, for models that think only in what they write, and
 `request_heartbeat`, by which a model asks for another step. Tools that edit memory get `quote` besides, where a block is only
-changed in the user's own words. None of them ever reaches a tool. A property of that name which a tool has itself is the tool's
-and stays.
+changed in the user's own words, and `reasoning`, where the agent sees a user's memory. None of them ever reaches a tool. A
+property of that name which a tool has itself is the tool's and stays.
 """
 
 import re
@@ -18,7 +18,7 @@ from ricordo.domain.message import SPEECH_ARGUMENT, SPEECH_TOOL, Message, Part, 
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid
 
-THINKING, HEARTBEAT, QUOTE = "thinking", "request_heartbeat", "quote"
+THINKING, HEARTBEAT, QUOTE, REASONING = "thinking", "request_heartbeat", "quote", "reasoning"
 _THINKING_SCHEMA = {
     "type": "string",
     "description": "What you think before this call: why you make it, and what you expect. Only you read it.",
@@ -32,7 +32,11 @@ _QUOTE_SCHEMA = {
     "description": "For a block with policy=explicit: the user's words of just now that ask for this, word for word. Without them "
     "the change is only proposed to the block's owner.",
 }
-_ADDED = re.compile(r"thinking|request_heartbeat|quote|\\u")
+_REASONING_SCHEMA = {
+    "type": "string",
+    "description": "Why, in a sentence. The block's owner reads it beside the change.",
+}
+_ADDED = re.compile(r"thinking|request_heartbeat|quote|reasoning|\\u")
 _YES = frozenset({"true", "yes", "on", "1"})
 _MOST_SCHEMAS = 2048  # kept presented; a few kilobytes each
 _DEEPEST = 200  # orjson reads deeper nesting than it writes (254)
@@ -50,20 +54,21 @@ _TYPES: dict[str, tuple[type, ...]] = {
 @dataclass(frozen=True, slots=True)
 class ToolPresentation:
     """What is added to tools: a heartbeat, thoughts, the format (as in `response_format`) of what `send_message` says, and to the
-    tools in `quoting` the user's words.
+    tools in `quoting` the user's words, to those in `reasoning` why memory is changed.
     """
 
     heartbeat: bool = False
     thinks_in_arguments: bool = False
     response_format: Mapping[str, Any] | None = None
     quoting: frozenset[str] = frozenset()
+    reasoning: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
     """A call taken apart: what is stored (without thoughts), the thoughts, and the arguments as the tool gets them (JSON).
 
-    `quote` are the words of a user's that it appeals to.
+    `quote` are the words of a user's that it appeals to, `reasoning` says why it changes memory.
     """
 
     call: ToolCallPart
@@ -71,17 +76,18 @@ class ParsedCall:
     wants_heartbeat: bool
     arguments: str
     quote: str = ""
+    reasoning: str = ""
 
 
 def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) -> ToolSchema:
     """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
     heartbeat, thinks = how.heartbeat and not is_terminal, how.thinks_in_arguments
     speech = speech_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
-    quotes = tool.name in how.quoting
-    if not (heartbeat or thinks or quotes or speech is not None):
+    added = tuple(name for name, tools in _by_tools(how) if tool.name in tools)
+    if not (heartbeat or thinks or added or speech is not None):
         return tool
     said, parameters = b"" if speech is None else orjson.dumps(speech), orjson.dumps(tool.parameters)
-    return _presented(tool.name, tool.description, parameters, said, heartbeat=heartbeat, thinks=thinks, quotes=quotes)
+    return _presented(tool.name, tool.description, parameters, said, heartbeat=heartbeat, thinks=thinks, added=added)
 
 
 def speech_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -114,8 +120,9 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
     own = schema.parameters.get("properties", {}) if schema else None
     added = {THINKING: how.thinks_in_arguments, HEARTBEAT: how.heartbeat}
     ours = {name for name, adds in added.items() if (adds if own is None else name not in own)} & arguments.keys()
-    if QUOTE in arguments and call.name in how.quoting and QUOTE not in (own or ()):
-        ours.add(QUOTE)
+    for name, tools in _by_tools(how):
+        if name in arguments and call.name in tools and name not in (own or ()):
+            ours.add(name)
     stored, kept = call, {name: value for name, value in arguments.items() if name not in ours}
     if THINKING in ours:
         stored = replace(call, arguments=_dumps({name: arguments[name] for name in arguments if name != THINKING}))
@@ -128,7 +135,13 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
         wants_heartbeat=HEARTBEAT in ours and how.heartbeat and _means_yes(arguments[HEARTBEAT]),
         arguments=_dumps(kept) if ours or is_structured else call.arguments,
         quote=_text(arguments[QUOTE]) if QUOTE in ours else "",
+        reasoning=_text(arguments[REASONING]) if REASONING in ours else "",
     )
+
+
+def _by_tools(how: ToolPresentation) -> tuple[tuple[str, frozenset[str]], ...]:
+    """The arguments that only some tools get, with these tools."""
+    return (QUOTE, how.quoting), (REASONING, how.reasoning)
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -156,7 +169,14 @@ def prefill(call: ToolCallPart, values: Mapping[str, Any], schema: ToolSchema) -
 
 @lru_cache(maxsize=_MOST_SCHEMAS)
 def _presented(
-    name: str, description: str, parameters: bytes, speech: bytes, *, heartbeat: bool, thinks: bool, quotes: bool
+    name: str,
+    description: str,
+    parameters: bytes,
+    speech: bytes,
+    *,
+    heartbeat: bool,
+    thinks: bool,
+    added: tuple[str, ...],
 ) -> ToolSchema:
     """The tool with what its style adds; `parameters` and `speech` are JSON."""
     schema: dict[str, Any] = orjson.loads(parameters)
@@ -168,8 +188,9 @@ def _presented(
         schema |= {key: {**schema.get(key, {}), **said.pop(key)} for key in ("$defs", "definitions") if key in said}
         described = {"description": properties[SPEECH_ARGUMENT].get("description", "What to say."), **said}
         properties[SPEECH_ARGUMENT] = _rooted(described)
-    if quotes and QUOTE not in properties:
-        properties[QUOTE] = dict(_QUOTE_SCHEMA)
+    for argument, described in ((QUOTE, _QUOTE_SCHEMA), (REASONING, _REASONING_SCHEMA)):
+        if argument in added and argument not in properties:
+            properties[argument] = dict(described)
     if thinks and THINKING not in properties:
         properties = {THINKING: dict(_THINKING_SCHEMA), **properties}
         required = [THINKING, *required]

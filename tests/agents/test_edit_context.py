@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.agents.conversations import create_conversation
 from ricordo.agents.lifecycle import BlockSpec
 from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
@@ -20,7 +21,7 @@ from ricordo.domain.version import Proposal
 from ricordo.llm.scripted import call
 from ricordo.memory.schemas import FOLDER
 from ricordo.search.index import PassageFilter, insert_passages
-from ricordo.storage import archives, blocks, conversations, proposals, runs
+from ricordo.storage import archives, blocks, conversations, history, proposals, runs, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.proposals import ProposalFilter
 from ricordo.tools.toolbox import ServerTool, ToolContext
@@ -323,6 +324,22 @@ async def test_a_quote_is_offered_only_where_a_block_wants_one(stage: Stage, age
         assert "quote" in tools["edit_memory_block"]
         assert "quote" not in tools["propose_memory_edit"]
         assert "quote" not in tools["conversation_search"]
+
+
+async def test_a_reasoning_that_cannot_be_kept_fails_its_call_and_a_long_one_is_cut(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada"))
+    conversation = await create_conversation(stage.runtime, Scope(), agent, {}, "ada")
+    stage.lines += [
+        call("memory_insert", label="human", new_string="Tea.", reasoning="a\0b"),
+        call("memory_insert", label="human", new_string="Rum.", reasoning="why " * 2_000),
+        "Done.",
+    ]
+    answer = await stage.say(agent, conversation_id=conversation.id)
+    assert [status for status, _ in returns(answer)] == ["error", "success"]
+    assert "NUL" in returns(answer)[0][1]
+    chain = await stage.store.read(lambda tx: versions.of_owner(tx, Scope(), "user", conversation.user_id or ""))
+    newest = (await stage.store.read(lambda tx: history.page(tx, chain.id)))[0]
+    assert (newest.reason[:8], len(newest.reason), newest.author.id) == ("why why ", 4_000, agent)
 
 
 async def test_a_secret_never_gets_into_memory_and_the_agent_is_told(stage: Stage) -> None:

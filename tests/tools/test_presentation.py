@@ -12,6 +12,7 @@ from ricordo.errors import Invalid
 from ricordo.tools.presentation import (
     HEARTBEAT,
     QUOTE,
+    REASONING,
     THINKING,
     ToolPresentation,
     parse_call,
@@ -203,6 +204,20 @@ def test_a_tool_that_may_quote_takes_the_users_words_and_never_sees_them() -> No
     assert taken.quote == "find tea"
     assert orjson.loads(taken.arguments) == {"query": "tea"}
     assert loads(taken.call) == {"query": "tea", "quote": "find tea"}
+
+
+def test_a_tool_that_changes_memory_takes_a_reasoning_and_never_sees_it() -> None:
+    how = ToolPresentation(reasoning=frozenset({"search"}), quoting=frozenset({"search"}))
+    offered = schema_for(tool(), how, is_terminal=False)
+    assert list(offered.parameters["properties"]) == ["query", "limit", QUOTE, REASONING]
+    assert REASONING not in offered.parameters["required"]
+    taken = parse_call(call({"query": "tea", "reasoning": "She asked."}), how, tool())
+    assert (taken.reasoning, taken.quote, orjson.loads(taken.arguments)) == ("She asked.", "", {"query": "tea"})
+    assert loads(taken.call) == {"query": "tea", "reasoning": "She asked."}
+    own = tool(query={"type": "string"}, reasoning={"type": "string"})
+    assert schema_for(own, how, is_terminal=False).parameters["properties"][REASONING] == {"type": "string"}
+    taken = parse_call(call({"query": "tea", "reasoning": "She asked."}), how, own)
+    assert (taken.reasoning, loads(taken.call)) == ("", orjson.loads(taken.arguments))
 
 
 def test_a_quote_that_is_the_tools_own_or_that_nobody_asked_for_stays() -> None:

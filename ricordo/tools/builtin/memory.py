@@ -8,11 +8,9 @@ import re
 from typing import Any
 
 from ricordo.errors import Invalid, NotFound
-from ricordo.memory.working_memory import EditReason, lines_with, replaced_piece
+from ricordo.memory.working_memory import LONGEST_REASON, EditReason, lines_with, replaced_piece
 from ricordo.prompt.memory import LINE_NUMBER_WARNING
 from ricordo.tools.toolbox import ToolContext
-
-_LONGEST_REASON = 4_000  # characters
 
 _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
 
@@ -175,6 +173,7 @@ def propose_memory_edit(
 ) -> str:
     """Propose to the owner of a memory block to replace one piece of text. The block stays as it is until the owner decides.
 
+    In a conversation about a user you can propose a new block of the user's too: give a label that is not there, and its text.
     Go on without waiting, and do not propose the same again. If the owner rejects it and says why, you are told in a later turn.
 
     Args:
@@ -188,8 +187,12 @@ def propose_memory_edit(
     """
     if confidence is not None and not 0 <= confidence <= 1:
         raise Invalid(f"confidence is a number from 0 to 1, not {confidence}. Correct it.")
-    value = _replaced(context, label, old_string, new_string, replace_all)
     given = EditReason(_reason(reasoning), confidence=confidence, only_proposes=True)
+    if context.memory.is_about_user and not old_string and context.memory.find(label) is None:
+        refuse_line_numbers("new_string", new_string)
+        context.memory.create(label, new_string, None, context.call_id, given)
+        return f'A new memory block "{label}" was proposed.'
+    value = _replaced(context, label, old_string, new_string, replace_all)
     context.memory.write(label, value, context.call_id, shown="version", reason=given)
     return f'A change of memory block "{label}" was proposed.'
 
@@ -224,6 +227,6 @@ def _reason(reasoning: str) -> str:
     reason = reasoning.strip()
     if not reason:
         raise Invalid("reasoning is empty. Say why the block should change: its owner reads it.")
-    if len(reason) > _LONGEST_REASON:
-        raise Invalid(f"reasoning has {len(reason)} characters, and {_LONGEST_REASON} is the most. Say it shorter.")
+    if len(reason) > LONGEST_REASON:
+        raise Invalid(f"reasoning has {len(reason)} characters, and {LONGEST_REASON} is the most. Say it shorter.")
     return reason

@@ -1,0 +1,184 @@
+"""Proposals of a whole day: what an agent learns in several conversations waits side by side, with its reasons, and adds up."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from ricordo.domain.ids import new_id
+from tests.seams.scene import Scene, Wire, calls, returns
+
+TOOLS = ("core_memory_append", "memory_insert", "memory_replace", "propose_memory_edit")
+
+
+class Day:
+    """A user's memory over HTTP, an agent, and its conversations with the user."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.user = new_id("ada")
+        self.ask("PUT", "blocks/human", body="Name: Ada\n\n# Likes\n")
+        self.ask("PUT", "blocks/goals", body="")
+        self.agent = scene.agent(*TOOLS, name="Tutor")
+
+    def ask(self, method: str, path: str, **body: Any) -> Any:
+        answer = self.scene.http.request(method, f"/users/{self.user}/{path}", **({"json": body} if body else {}))
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def talk(self, agent: str | None = None) -> str:
+        made = self.scene.http.post(
+            "/v1/conversations/", params={"agent_id": agent or self.agent}, json={"user_id": self.user}
+        )
+        return str(made.json()["id"])
+
+    def tells(self, conversation: str, *lines: Any) -> Wire:
+        self.scene.says(*lines, "Noted.")
+        sent = {"messages": [{"role": "user", "content": "Listen."}], "streaming": False}
+        answer = self.scene.http.post(f"/v1/conversations/{conversation}/messages", json=sent)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def waiting(self) -> list[Wire]:
+        return list(self.ask("GET", "diffs"))
+
+
+@pytest.fixture
+def day(scene: Scene) -> Day:
+    return Day(scene)
+
+
+def edit(tool: str, label: str, **arguments: Any) -> Any:
+    return calls((tool, {"label": label, **arguments}))
+
+
+FACTS = [
+    "Lives in Turin.",
+    "- tea",
+    "- hiking",
+    "Has a cat.",
+    "Learn Italian.",
+    "Run 10 km.",
+    "Name: Ada Lovelace",
+    "No dogs.",
+]
+CONVERSATIONS: tuple[tuple[tuple[str, Wire], ...], ...] = (
+    (
+        ("core_memory_append", {"label": "human", "content": "Lives in Turin."}),
+        ("memory_replace", {"label": "human", "old_string": "# Likes", "new_string": "# Likes\n- tea"}),
+        ("core_memory_append", {"label": "goals", "content": "Learn Italian."}),
+    ),
+    (
+        ("memory_replace", {"label": "human", "old_string": "# Likes", "new_string": "# Likes\n- hiking"}),
+        ("memory_insert", {"label": "human", "new_string": "Has a cat."}),
+        ("memory_insert", {"label": "goals", "new_string": "Run 10 km.", "insert_line": 0}),
+    ),
+    (
+        ("memory_replace", {"label": "human", "old_string": "Name: Ada", "new_string": "Name: Ada Lovelace"}),
+        ("memory_insert", {"label": "human", "new_string": "No dogs.\n", "insert_line": 1}),
+    ),
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_eight_facts_of_three_conversations_wait_and_are_all_held_in_whatever_order_they_are_approved(
+    day: Day, seed: int
+) -> None:
+    for edits in CONVERSATIONS:
+        conversation = day.talk()
+        before = len(day.scene.asked)
+        for line in edits:
+            ((status, told),) = returns(day.tells(conversation, calls(line)))
+            assert (status, "waits for the owner" in told) == ("success", True)
+        # Nothing that waits is in a prompt, nor anything of what waits in another conversation.
+        for asked in day.scene.asked[before:]:
+            prompt, *said = asked["messages"]
+            assert [fact for fact in FACTS if fact in prompt["content"]] == []
+            own = json.dumps(edits)
+            assert [fact for fact in FACTS if fact in json.dumps(said) and fact not in own] == []
+    assert told.endswith("8 changes wait for the owner: goals (2), human (6).")
+    waiting = day.waiting()
+    assert len(waiting) == 8
+    random.Random(seed).shuffle(waiting)  # noqa: S311 - repeatable
+    for one in waiting:
+        day.ask("POST", f"blocks/{one['label']}/diffs/{one['id']}/approve")
+    texts = {label: day.ask("GET", f"blocks/{label}")["body"] for label in ("human", "goals")}
+    assert [fact for fact in FACTS if fact not in "\n".join(texts.values())] == []
+    assert sorted(texts["goals"].split("\n")) == ["Learn Italian.", "Run 10 km."]
+    assert (day.waiting(), texts["human"].count("Ada")) == ([], 1)
+
+
+def test_all_at_once_are_approved_too(day: Day) -> None:
+    for edits in CONVERSATIONS:
+        conversation = day.talk()
+        for line in edits:
+            day.tells(conversation, calls(line))
+    done = day.scene.http.post(f"/users/{day.user}/diffs/approve", json={"all": True})
+    assert ({one["status"] for one in done.json()}, done.headers["x-waiting"]) == ({"approved"}, "0")
+    text = "\n".join(day.ask("GET", f"blocks/{label}")["body"] for label in ("human", "goals"))
+    assert [fact for fact in FACTS if fact not in text] == []
+
+
+def offered(asked: Wire) -> dict[str, Wire]:
+    return {tool["function"]["name"]: tool["function"] for tool in asked["tools"]}
+
+
+def test_a_reasoning_is_taken_where_a_users_memory_is_edited_and_other_agents_tools_stay_as_they_are(day: Day) -> None:
+    scene = day.scene
+    alone = scene.agent(*TOOLS, memory_blocks=[{"label": "human", "value": "Nobody."}])
+    scene.says("Hello.")
+    scene.send(alone, "Hi.")
+    plain = offered(scene.asked[-1])
+    assert all("reasoning" not in plain[name]["parameters"]["properties"] for name in TOOLS[:3])
+    why = "Ada said so this morning."
+    day.tells(day.talk(), edit("core_memory_append", "human", content="Lives in Turin.", reasoning=why))
+    given = offered(scene.asked[-1])
+    for name in TOOLS[:3]:
+        parameters = given[name]["parameters"]
+        assert parameters["properties"].pop("reasoning")["type"] == "string"
+        assert "reasoning" not in parameters["required"]
+        assert parameters == plain[name]["parameters"]
+    assert given[TOOLS[3]] == plain[TOOLS[3]]
+    day.tells(day.talk(), edit("core_memory_append", "human", content="Has a cat."))
+    key = "sk-" + "a1B2c3D4" * 6
+    day.tells(day.talk(), edit("core_memory_append", "human", content="No dogs.", reasoning=f"The key is {key}"))
+    told = [one["reasoning"] for one in day.waiting()][::-1]
+    assert told == [why, 'human: + "Has a cat."', "The key is [secret removed: api key]"]
+    for one in day.waiting():
+        day.ask("POST", f"blocks/human/diffs/{one['id']}/approve")
+    assert {one["message"] for one in day.ask("GET", "blocks/human/history")} >= set(told)
+
+
+def test_a_reasoning_stands_with_an_edit_that_is_applied(day: Day) -> None:
+    day.ask("PATCH", "blocks/human", policy="direct")
+    day.tells(day.talk(), edit("core_memory_append", "human", content="Has a cat.", reasoning="I saw it."))
+    newest = day.ask("GET", "blocks/human/history")[0]
+    assert (newest["message"], newest["author"]) == ("I saw it.", "Tutor")
+    assert day.ask("GET", "blocks/human")["body"].endswith("Has a cat.")
+
+
+def test_an_agent_proposes_a_block_that_is_not_there(day: Day) -> None:
+    conversation = day.talk()
+    new = {"old_string": "", "reasoning": "She plans a trip."}
+    first = day.tells(conversation, edit("propose_memory_edit", "trip", **new, new_string="To Rome."))
+    ((status, told),) = returns(first)
+    assert (status, told.endswith("1 change waits for the owner: trip (1).")) == ("success", True)
+    again = day.tells(day.talk(), edit("propose_memory_edit", "trip", **new, new_string="In June."))
+    assert returns(again)[0][1].endswith("2 changes wait for the owner: trip (2).")
+    repeated = day.tells(day.talk(), edit("propose_memory_edit", "trip", **new, new_string="In June.\n"))
+    assert "waits for the owner already" in returns(repeated)[0][1]
+    ((status, told),) = returns(
+        day.tells(
+            conversation, edit("propose_memory_edit", "trip", old_string="Rome", new_string="Paris", reasoning="x")
+        )
+    )
+    assert (status, 'no memory block "trip"' in told) == ("error", True)
+    waiting = day.waiting()
+    assert [(one["label"], one["base"], one["reasoning"]) for one in waiting] == [
+        ("trip", None, "She plans a trip.")
+    ] * 2
+    for one in waiting:
+        day.ask("POST", f"blocks/trip/diffs/{one['id']}/approve")
+    made = day.ask("GET", "blocks/trip")
+    assert (sorted(made["body"].split("\n")), made["policy"]) == (["In June.", "To Rome."], "propose")
