@@ -47,6 +47,7 @@ class BlockSpec:
     metadata: dict[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     policy: Policy = "direct"
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _OLDER_SETTINGS = (
     ("response_format", "response_format"),
 )
 _PLAIN = ("system", "metadata", "hidden")
-_FILE_SETTINGS = ("max_files_open", "per_file_view_window_char_limit")
+_KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_block_policy")
 
 
 @router.post("/", response_model=AgentResponse)
@@ -153,8 +153,8 @@ def _spec(body: AgentRequest) -> AgentSpec:
 
 
 def _settings(body: AgentFields, current: CompactionSettings | None = None) -> dict[str, Any]:
-    """What is kept as JSON: how files are shown, and how the window is made smaller."""
-    settings = {name: value for name in _FILE_SETTINGS if (value := getattr(body, name)) is not None}
+    """What is kept as JSON: how files are shown, the policy of users' new blocks, and how the window is made smaller."""
+    settings = {name: value for name in _KEPT_SETTINGS if (value := getattr(body, name)) is not None}
     if body.compaction_settings is not None:
         settings["compaction"] = asdict(body.compaction_settings.settings(current))
     return settings

@@ -167,6 +167,7 @@ def archive_passage(tx: Transaction, here: Here, agent_id: str, body: PassageReq
     """Archive a passage; the answer is a list of it. A date without a zone is read in the agent's own."""
     state = agents.load(tx, here.scope, agent_id)
     passage = new_passage(tx, here, body, body.timestamp(zone(state.agent.timezone)), "")
+    passage = replace(passage, user_id=state.conversation.user_id)
     return [replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)]
 
 

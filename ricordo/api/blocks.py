@@ -29,10 +29,11 @@ from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
-from ricordo.errors import Conflict, NotFound
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.blame import BlamedLine, blame
 from ricordo.memory.line_changes import change_summary
 from ricordo.memory.rotation import read_rotation
+from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
 from ricordo.storage import agents, blocks, history, versions
 from ricordo.storage.engine.store import Transaction
 
@@ -89,14 +90,14 @@ def retrieve(tx: Transaction, here: Here, block_id: str) -> Block:
 @needs("agents:write", "memory:write")
 def modify(tx: Transaction, here: Here, block_id: str, body: BlockUpdate) -> Block:
     """Change a block; fields that are left out stay. Agents see it at their next turn."""
-    return _change(tx, here.scope, blocks.get(tx, here.scope, block_id), body)
+    return _change(tx, here.scope, _writable(tx, here.scope, block_id), body)
 
 
 @router.delete("/blocks/{block_id}", response_model=NoteResponse)
 @needs("agents:write", "memory:write")
 def delete(tx: Transaction, here: Here, block_id: str) -> Json:
     """Delete a block; it leaves the prompts of all agents it is attached to."""
-    blocks.remove(tx, blocks.get(tx, here.scope, block_id), ChangeMetadata(here.scope.actor, "Delete"))
+    blocks.remove(tx, _writable(tx, here.scope, block_id), ChangeMetadata(here.scope.actor, "Delete"))
     return note(f"Block id={block_id} successfully deleted")
 
 
@@ -115,15 +116,15 @@ def core_memory(tx: Transaction, here: Here, agent_id: str) -> AgentState:
 
 @router.get("/agents/{agent_id}/core-memory/blocks", response_model=list[BlockResponse])
 def list_of_agent(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> Sequence[Block]:
-    """The agent's blocks."""
-    agents.require(tx, here.scope, agent_id)
-    return blocks.page(tx, here.scope, paging.page(default=100), blocks.BlockFilter(agent_id=agent_id))
+    """The agent's blocks, and those of the user that its conversation is about."""
+    seen = tuple(block.id for block in agents.load(tx, here.scope, agent_id).blocks)
+    return blocks.page(tx, here.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
 def retrieve_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str) -> Block:
     """The agent's block with this label."""
-    return _labelled(tx, here.scope, agent_id, block_label)
+    return _labelled(tx, agents.load(tx, here.scope, agent_id), here.scope, block_label)
 
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}", response_model=AgentResponse)
@@ -145,8 +146,19 @@ def detach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
 @router.patch("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
 @needs("agents:write", "memory:write")
 def modify_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str, body: BlockUpdate) -> Block:
-    """Change the agent's block with this label; fields that are left out stay."""
-    return _change(tx, here.scope, _labelled(tx, here.scope, agent_id, block_label), body)
+    """Change the agent's block with this label; fields that are left out stay.
+
+    Where the agent's conversation is about a user, a block of the agent's own that is not shared is copied for the user first.
+    """
+    state = agents.load(tx, here.scope, agent_id)
+    block = _labelled(tx, state, here.scope, block_label)
+    user_id = state.conversation.user_id
+    if user_id and needs_copy(block, user_id):
+        block = copy_of(tx, state.agent, block, users_chain(tx, state.agent, user_id).id, here.scope.actor)
+        block = blocks.get(tx, here.scope, block.id)
+    elif not block.is_users:
+        _require_agents(here.scope)
+    return _change(tx, here.scope, block, body)
 
 
 @router.get("/blocks/{block_id}/history", response_model=list[VersionResponse])
@@ -169,7 +181,7 @@ def retrieve_version(tx: Transaction, here: Here, block_id: str, sha: str) -> Js
 @needs("agents:write", "memory:write")
 def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) -> Block:
     """Make the text that the block had at a version its next version."""
-    versions.lock(tx, blocks.get(tx, here.scope, block_id).chain_id)
+    versions.lock(tx, _writable(tx, here.scope, block_id).chain_id)
     block = blocks.get(tx, here.scope, block_id)
     version = _version_at(tx, block.chain_id, block.label, body.sha)
     text = _text_of(tx, version)
@@ -196,11 +208,25 @@ def compare(tx: Transaction, here: Here, block_id: str, from_: From = None, to: 
     return comparison_of(tx, block.chain_id, block.label, from_, to)
 
 
-def _labelled(tx: Transaction, scope: Scope, agent_id: str, label: str) -> Block:
-    block = next((block for block in agents.load(tx, scope, agent_id).blocks if block.label == label), None)
+def _labelled(tx: Transaction, state: AgentState, scope: Scope, label: str) -> Block:
+    block = next((block for block in state.blocks if block.shown_label == label), None)
     if block is None:
-        raise NotFound(f"Block with label {label} not found for agent {agent_id}")
-    return blocks.get(tx, scope, block.id)
+        raise NotFound(f"Block with label {label} not found for agent {state.agent.id}")
+    return replace(blocks.get(tx, scope, block.id), is_users=block.is_users)
+
+
+def _writable(tx: Transaction, scope: Scope, block_id: str) -> Block:
+    """The block, if it is a user's, or the caller may change what is everybody's."""
+    block = blocks.get(tx, scope, block_id)
+    own = versions.of_owner(tx, scope, "user", scope.subject or "")
+    if own is None or own.id != block.chain_id:
+        _require_agents(scope)
+    return block
+
+
+def _require_agents(scope: Scope) -> None:
+    if scope.subject_id is not None and not scope.may("agents:write"):
+        raise Forbidden("This block is not yours alone: to change it for everybody takes the scope agents:write.")
 
 
 def _change(tx: Transaction, scope: Scope, block: Block, body: BlockUpdate) -> Block:
@@ -212,11 +238,16 @@ def _change(tx: Transaction, scope: Scope, block: Block, body: BlockUpdate) -> B
     }
     if "description" in sent:
         changes["description"] = body.description
+    if body.shared is not None:
+        changes["shared"] = body.shared
+        chain = versions.lock(tx, block.chain_id)
+        if body.shared and chain and chain.owner_kind == "user":
+            raise Invalid("A user's block cannot be shared. Share a block of the agent's, or of its own.")
     changes |= _policy_changes(tx, block, body)
     if body.tags is not None:
         changes["tags"] = tuple(sorted(set(body.tags)))
-    if body.label is not None and body.label != block.label:
-        changes["label"] = require_label(body.label)
+    if body.label not in (None, block.label, block.shown_label):
+        changes |= {"label": require_label(body.label), "seen_as": None}
         _require_free_label(tx, scope, block, body.label)
     changed = replace(block, **changes, updated_by=scope.user_id)
     changed.require_fits(changed.value)

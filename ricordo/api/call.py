@@ -1,6 +1,6 @@
 """What every route needs to know of a call: the runtime it runs in and who is asking."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -42,6 +42,8 @@ _MISSING_FILTERS = frozenset(
     end_date feedback group_id has_feedback identifier_keys identity_id include_err last_stop_reason project_id
     return_only_letta_tools sort_by start_date template_id templates_only trace_ids""".split()
 )
+# Where user_id selects by the user alone, without what is shared.
+_SELECT_BY_USER = {"/v1/ledger"}
 _MISSING_THERE = {("/v1/blocks/", "name")}
 _SERVED_THERE = {("/v1/steps/", name) for name in ("end_date", "feedback", "has_feedback", "start_date")}
 
@@ -54,7 +56,32 @@ async def _call(request: Request) -> RequestContext:
     runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
     if scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
-    return RequestContext(request, runtime, scope)
+    here = RequestContext(request, runtime, scope)
+    if request.url.path in _SELECT_BY_USER:
+        return here
+    return await for_user(here, request.query_params.get("user_id"), reads=request.method == "GET")
+
+
+async def for_user(here: RequestContext, user: str | None, *, reads: bool = True) -> RequestContext:
+    """Return the call narrowed to what is about this user, or shared (None: as it is); unless it `reads`, to act for the user.
+
+    Raises Forbidden where the caller may not name the user, NotFound.
+    """
+    if user is None:
+        return here
+    scope = here.scope
+
+    def find(tx: Transaction) -> User:
+        if scope.subject_id is not None and users.find(tx, scope, user) is None:
+            raise Forbidden("With your key you cannot ask for what is about another user. Leave user_id out.")
+        return users.require(tx, scope, user)
+
+    named = await here.store.read(find)
+    if reads or scope.subject == named.id:
+        return replace(here, scope=replace(scope, subject_id=named.id))
+    if not scope.may(IMPERSONATE):
+        raise Forbidden(f"Your key lacks the scope {IMPERSONATE}, so it cannot act for a user. Leave user_id out.")
+    return replace(here, scope=scope.acting_for(named))
 
 
 async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
@@ -99,6 +126,9 @@ class Paging:
     ] = None
     order_by: Annotated[Literal["created_at"] | None, Query(description="What to order by.")] = None
     ascending: Annotated[bool | None, Query(description="The older way to say `order`.")] = None
+    user_id: Annotated[
+        str | None, Query(description="Only what this user sees, by id or name: what is theirs, and what is shared.")
+    ] = None
 
     def page(self, *, default: int = 50, order: Literal["asc", "desc"] = "desc") -> Page:
         if self.ascending is not None:

@@ -53,6 +53,7 @@ from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.message import CompactionPart
 from ricordo.domain.model import ModelSettings
+from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, conversations
 from ricordo.storage.conversations import ConversationFilter, OrderBy
@@ -147,6 +148,7 @@ class ConversationQuery:
     archive_status: Literal["unarchived", "archived", "all"] = "unarchived"
     archived: Annotated[bool | None, Query(description="The shorter way to say `archive_status`.")] = None
     summary_search: TextPiece = None
+    user_id: Annotated[str | None, Query(description="Only those about this user, by id or name.")] = None
     before: Annotated[str | None, Query(description="Only items before the one with this id.")] = None
     after: Annotated[str | None, Query(description="Only items after the one with this id.")] = None
     limit: Annotated[int, Query(ge=1, le=1000, description="How many items at most.")] = 50
@@ -156,9 +158,10 @@ class ConversationQuery:
     def page(self) -> Page:
         return Page(self.limit, self.before, self.after, self.order)
 
-    def filter(self) -> ConversationFilter:
+    def filter(self, scope: Scope) -> ConversationFilter:
         is_archived = _IS_ARCHIVED[self.archive_status] if self.archived is None else self.archived
-        return ConversationFilter(self.agent_id, is_archived, self.summary_search, self.order_by)
+        user_id = scope.subject if self.user_id else None
+        return ConversationFilter(self.agent_id, is_archived, self.summary_search, self.order_by, user_id)
 
 
 class ConversationResponse(AuthorFields):
@@ -198,7 +201,7 @@ def list_conversations(tx: Transaction, here: Here, which: Annotated[Conversatio
     """Conversations, by default the most recent message first; without agents' own and hidden ones."""
     if which.agent_id:
         agents.require(tx, here.scope, which.agent_id)
-    return [_json(tx, here, one) for one in conversations.page(tx, here.scope, which.page(), which.filter())]
+    return [_json(tx, here, one) for one in conversations.page(tx, here.scope, which.page(), which.filter(here.scope))]
 
 
 @router.get(_ONE, response_model=ConversationResponse)

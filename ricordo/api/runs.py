@@ -52,6 +52,7 @@ def list_runs(tx: Transaction, here: Here, paging: Paged, which: Annotated[RunQu
     agent_ids = [*(which.agent_ids or ()), *((which.agent_id,) if which.agent_id else ())]
     statuses = [*(which.statuses or ()), *(("created", "running") if which.active else ())]
     equal = given(conversation_id=which.conversation_id, background=which.background, stop_reason=which.stop_reason)
+    equal |= given(user_id=here.scope.subject if paging.user_id else None)
     return runs.page(tx, here.scope, paging.page(default=100), agent_ids=agent_ids, statuses=statuses, **equal)
 
 

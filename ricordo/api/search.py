@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from ricordo.agents.conversations import open_conversation
 from ricordo.agents.history import PastMessage, import_messages
-from ricordo.api.call import Here, RequestContext
+from ricordo.api.call import Here, RequestContext, for_user
 from ricordo.api.models.archives import FoundPassageResponse, RelevanceResponse, few
 from ricordo.api.models.base import From, Json, RequestModel, RequestPart, ResponseModel, Timestamp
 from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
@@ -41,6 +41,7 @@ class _SearchRequest(RequestModel):
     start_date: str | None = None
     end_date: str | None = None
     agent_id: str | None = None
+    user_id: str | None = Field(None, description="Only what this user sees: what is theirs, and what is shared.")
     project_id: str | None = None
     template_id: str | None = None
 
@@ -189,6 +190,7 @@ async def search_stored_messages(here: Here, body: StoredMessageSearchRequest) -
 async def search_passages(here: Here, body: PassageSearchRequest) -> Sequence[FoundPassage]:
     """The best matching passages of an archive, of an agent's archives, or of all, best first. Without a query: the newest."""
     body.refuse_unsupported()
+    here = await for_user(here, body.user_id)
 
     def wanted(tx: Transaction) -> PassageFilter:
         where = _zone(tx, here, body)
@@ -223,6 +225,7 @@ def _zone(tx: Transaction, here: RequestContext, body: _SearchRequest) -> tzinfo
 
 async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequence[FoundMessage]:
     body.refuse_unsupported()
+    here = await for_user(here, body.user_id)
     conversation_id = body.conversation_id
     if conversation_id == "default":
         if not body.agent_id:

@@ -90,7 +90,7 @@ class BlockFilter:
 
     label: str | None = None
     chain_id: str | None = None
-    agent_id: str | None = None
+    ids: tuple[str, ...] | None = None
     pieces: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     all_tags: bool = False
@@ -200,13 +200,12 @@ def of_agent(
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
     """Return one page of the blocks that pass the filter."""
-    attached = select(agents_blocks.c.block_id).where(agents_blocks.c.agent_id == which.agent_id)
     listed = _ROWS.page(
         tx,
         scope,
         wanted,
         *(blocks.c[name].icontains(piece, autoescape=True) for name, piece in which.pieces.items()),
-        blocks.c.id.in_(attached) if which.agent_id is not None else None,
+        None if which.ids is None else blocks.c.id.in_(which.ids),
         tagged_with(blocks_tags, blocks.c.id, which.tags, all_tags=which.all_tags) if which.tags else None,
         label=which.label,
         chain_id=which.chain_id,

@@ -66,12 +66,13 @@ _PLACES: dict[OrderBy, ColumnElement[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
-    """Which conversations are listed: of an agent, archived or not, with a piece of text in their summary; None means any."""
+    """Which conversations are listed: of an agent or a user, archived or not, with a text in their summary; None means any."""
 
     agent_id: str | None = None
     is_archived: bool | None = None
     summary: str | None = None
     order_by: OrderBy = "last_message_at"
+    user_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,8 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter)
     )
     if which.agent_id:
         statement = statement.where(conversations.c.agent_id == which.agent_id)
+    if which.user_id:
+        statement = statement.where(conversations.c.user_id == which.user_id)
     if which.is_archived is not None:
         archived_at = conversations.c.archived_at
         statement = statement.where(archived_at.is_not(None) if which.is_archived else archived_at.is_(None))

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -35,6 +35,7 @@ from ricordo.api.models.models import (
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
 from ricordo.domain.agent import AgentState, AgentType, CompactionMode, CompactionSettings
+from ricordo.domain.block import Policy
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ToolSchema
 from ricordo.domain.run import StopReason
@@ -154,6 +155,9 @@ class AgentFields(EmbeddingFields):
     compaction_settings: CompactionSettingsRequest | None = None
     enable_sleeptime: bool | None = None
     message_buffer_autoclear: bool | None = None
+    user_block_policy: Literal["direct", "guarded", "explicit", "propose"] | None = Field(
+        None, description="The policy of blocks that the agent makes for the user it talks with; `propose` by default."
+    )
     source_ids: list[str] | None = None
     folder_ids: list[str] | None = None
     identity_ids: list[str] | None = None
@@ -235,6 +239,7 @@ class AgentResponse(HostedFields, AuthorFields):
     timezone: str
     max_files_open: int | None
     per_file_view_window_char_limit: int | None
+    user_block_policy: Policy
     hidden: bool
     created_at: Timestamp
     updated_at: Timestamp

@@ -38,6 +38,7 @@ class BlockUpdate(RequestModel):
     metadata: dict[str, Any] | None = None
     tags: list[str] | None = None
     policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
+    shared: bool | None = Field(None, description="Edited in place in conversations about users too, for everybody.")
 
 
 class BlockRequest(BlockUpdate):
@@ -56,16 +57,17 @@ class BlockRequest(BlockUpdate):
 
 
 class BlockResponse(HostedFields, AuthorFields):
-    """A memory block."""
+    """A memory block, by the label that agents know it by."""
 
     id: str
-    label: str
+    label: Annotated[str, From("shown_label")]
     value: str
     limit: int
     description: str | None
     metadata: Json
     read_only: Annotated[bool, From("is_read_only")]
     policy: Annotated[Policy, From("rule")]
+    shared: bool
     hidden: bool
     tags: list[str]
     is_template: bool = False

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
+from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
@@ -18,6 +19,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid, NotFound
 from ricordo.memory.line_changes import change_summary
 from ricordo.memory.step_commit import file_passages
+from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
 from ricordo.runtime import Runtime, Wait
 from ricordo.search.index import PassageFilter
 from ricordo.storage import agents, archives, blocks
@@ -47,26 +49,30 @@ class BlockCalls(_Calls):
 
     def retrieve(self, block_label: str, /, *, agent_id: str) -> Block:
         """The agent's block with this label; raises NotFound."""
-        return self._wait(self._runtime.store.read(lambda tx: self._labelled(tx, agent_id, block_label)))
+        return self._wait(self._runtime.store.read(lambda tx: self._labelled(tx, agent_id, block_label)[1]))
 
     def update(self, block_label: str, /, *, agent_id: str, value: str) -> Block:
-        """Make `value` the block's text; raises NotFound, TooLong."""
+        """Make `value` the block's text, or that of a user's copy where the agent was made for a user; raises NotFound, TooLong."""
 
         def work(tx: Transaction) -> Block:
-            block = self._labelled(tx, agent_id, block_label)
+            state, block = self._labelled(tx, agent_id, block_label)
             block.require_fits(value)
             if value == block.value:
                 return block
+            user_id = state.conversation.user_id
+            if user_id and needs_copy(block, user_id):
+                block = copy_of(tx, state.agent, block, users_chain(tx, state.agent, user_id).id, self._scope.actor)
             summary = change_summary(block_label, block.value, value, f"Change {block_label}")
             metadata = ChangeMetadata(self._scope.actor, summary)
             return blocks.update(tx, block, replace(block, value=value), metadata)
 
         return self._write(work)
 
-    def _labelled(self, tx: Transaction, agent_id: str, label: str) -> Block:
-        for block in agents.load(tx, self._scope, agent_id).blocks:
-            if block.label == label:
-                return block
+    def _labelled(self, tx: Transaction, agent_id: str, label: str) -> tuple[AgentState, Block]:
+        state = agents.load(tx, self._scope, agent_id)
+        for block in state.blocks:
+            if block.shown_label == label:
+                return state, block
         raise NotFound(f'{agent_id} has no block "{label}". Attach one with that label.')
 
 
@@ -79,7 +85,7 @@ class PassageCalls(_Calls):
         def work(tx: Transaction) -> list[Passage]:
             state, now = agents.load(tx, self._scope, agent_id), tx.clock.now()
             mine = Passage(new_id("passage"), self._scope.organization_id, "", text, created_at=now, updated_at=now)
-            passage = replace(mine, created_by=self._scope.user_id)
+            passage = replace(mine, created_by=self._scope.user_id, user_id=state.conversation.user_id)
             return [replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)]
 
         return self._write(work)
