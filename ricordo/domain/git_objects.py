@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ricordo.domain.clock import SECOND
-from ricordo.domain.scope import Actor
 
 Kind = Literal["blob", "tree", "commit"]
 SUFFIX = ".md"
 _FILE, _FOLDER = b"100644 ", b"40000 "
 # Names that some file system takes for `.git`, `.gitmodules` and the like, also by their short names on Windows.
 _GITS_OWN = re.compile(r"\.git(?:[ .:]|$)|\.git(?:modules|attributes)|git~\d|gi[0-9a-f]{4}~\d")
-# Git refuses these in names, and what it would cut off at their ends must not be all of one.
-_NOT_IN_NAMES = re.compile(r"[<>\x00-\x1f\x7f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +75,6 @@ def commit_body(tree: bytes, parents: tuple[bytes, ...], who: str, at: int, mess
     stamp = f"{who} {at // SECOND} +0000"
     lines = [f"tree {tree.hex()}", *(f"parent {parent.hex()}" for parent in parents)]
     return "\n".join([*lines, f"author {stamp}", f"committer {stamp}", "", message]).encode()
-
-
-def signature(actor: Actor) -> str:
-    name = _NOT_IN_NAMES.sub(" ", actor.name or actor.id).strip(" .,:;\"'\\") or actor.kind
-    mail = re.sub(r"[^\w.+@/-]+", "-", actor.id) or actor.kind
-    return f"{name} <{mail}@ricordo>"
 
 
 def _store(blobs: Mapping[str, bytes], bodies: dict[bytes, bytes], suffix: str) -> bytes:

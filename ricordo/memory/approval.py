@@ -62,15 +62,7 @@ def approve(
     chain, proposal = _held(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
     value, conflict = _merged(tx, proposal, block)
-    metadata = ChangeMetadata(
-        author=proposal.author,
-        reason=proposal.reasoning,
-        run_id=proposal.run_id,
-        step_id=proposal.step_id,
-        is_untrusted=proposal.is_untrusted,
-        approved_by=by.id,
-        proposal_id=proposal.id,
-    )
+    metadata = metadata_of(proposal, by)
     if body is not None and body != value:
         value, conflict = body, None
         # The owner's words, but what led to them stays known.
@@ -91,6 +83,19 @@ def approve(
     result = head.head if head and head.head != chain.head else None
     settled = _settled(tx, replace(proposal, status="approved", note=None, result=result), by)
     return Approved(settled, written)
+
+
+def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
+    """Return the metadata of the version that a proposal becomes when an owner approves it as it is."""
+    return ChangeMetadata(
+        author=proposal.author,
+        reason=proposal.reasoning,
+        run_id=proposal.run_id,
+        step_id=proposal.step_id,
+        is_untrusted=proposal.is_untrusted,
+        approved_by=by.id,
+        proposal_id=proposal.id,
+    )
 
 
 def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None) -> Proposal:

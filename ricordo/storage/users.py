@@ -2,7 +2,7 @@
 
 import re
 
-from sqlalchemy import bindparam, or_, select
+from sqlalchemy import bindparam, func, or_, select
 
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Scope, User
@@ -17,6 +17,9 @@ _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\<>]|^\.{1,2}$|^\s|\s$")
 ROWS = Repository(User, users)
 _IS_NAMED = or_(users.c.id == bindparam("name"), users.c.identifier == bindparam("name"))
 _NAMED = ROWS.select.where(equal(users, "organization_id"), _IS_NAMED).limit(2)
+_WITH_EMAIL = ROWS.select.where(
+    equal(users, "organization_id"), func.lower(users.c.email) == bindparam("address")
+).limit(2)
 _LOCK = select(users.c.id).where(equal(users, "id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
 
@@ -67,3 +70,10 @@ def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
 
 def lock(tx: Transaction, user_id: str) -> None:
     tx.lock(_LOCK, {"id": user_id})
+
+
+def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
+    """Return the one user of the organization who has this e-mail address; None also where several have it."""
+    values = {"organization_id": scope.organization_id, "address": address.lower()}
+    found = ROWS.all(tx, _WITH_EMAIL, values) if address and "\0" not in address else []
+    return found[0] if len(found) == 1 else None

@@ -11,8 +11,9 @@ from typing import Any
 
 from sqlalchemy import bindparam, exists, func, insert, select
 
+from ricordo.domain.authors import signature
 from ricordo.domain.block import Chain
-from ricordo.domain.git_objects import blob_id, commit_body, object_id, signature, tree_of
+from ricordo.domain.git_objects import blob_id, commit_body, object_id, tree_of
 from ricordo.domain.remote import SETTLES, sync_job
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata

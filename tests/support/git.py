@@ -15,16 +15,17 @@ _QUIET = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_AUTHOR_NAME": "Ada",
-    "GIT_AUTHOR_EMAIL": "ada@home.example",
     "GIT_COMMITTER_NAME": "Ada",
-    "GIT_COMMITTER_EMAIL": "ada@home.example",
     "LC_ALL": "C",
 }
 
 
-def run_git(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run_git(
+    folder: Path, *arguments: str, check: bool = True, email: str = "ada@home.example"
+) -> subprocess.CompletedProcess[str]:
     """Run git in a folder; with `check` a failure fails the test with what git said."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **_QUIET}
+    address = {"GIT_AUTHOR_EMAIL": email, "GIT_COMMITTER_EMAIL": email}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **_QUIET, **address}
     done = subprocess.run(
         ["git", "-c", "init.defaultBranch=main", "-c", "pull.rebase=false", "-c", "gc.auto=0", *arguments],
         cwd=folder,

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from ricordo.domain.remote import Access, Remote
-from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import RicordoError
 from ricordo.features.remotes import queries, service
@@ -14,13 +15,25 @@ from ricordo.memory import approval, user_memory
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.settings import Settings
-from ricordo.storage import blocks, history, proposals
+from ricordo.storage import blocks, history, proposals, users
 from ricordo.storage.engine.store import Store, Transaction
 
 ADA, NINA = Actor("administrator", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
 
 
 TUTORS = [Actor("agent", f"agent-{number}", f"Tutor {number}") for number in range(3)]
+
+
+def set_email(address: str) -> Callable[[Transaction, UserMemory], User]:
+    """Give the user whose memory it is this e-mail address; returns the user."""
+    write = users.ROWS.updates("email")
+
+    def work(tx: Transaction, owned: UserMemory) -> User:
+        user = replace(owned.user, email=address)
+        write(tx, user)
+        return user
+
+    return work
 
 
 class Killed(BaseException):

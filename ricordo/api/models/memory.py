@@ -156,7 +156,9 @@ class BulkDecisionRequest(RejectRequest):
 
 
 def _name(author: Actor) -> str:
-    return author.name or author.id
+    """Return the author's name; of somebody at a remote it says so, as it is no more than what they call themselves."""
+    name = author.name or author.id
+    return f"remote:{name}" if author.kind == "remote" else name
 
 
 class UserBlockResponse(ResponseModel):

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
+from ricordo.domain.authors import signature
 from ricordo.domain.block import Block
-from ricordo.domain.git_objects import signature
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal

@@ -4,7 +4,7 @@ All of a push happens in one transaction: rows of versions, texts, blocks, the t
 changes is asked, as it is for any other writer.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,6 +17,9 @@ from ricordo.features.git.objects import Commit, GitObject
 from ricordo.storage import blocks, history, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.versions import Change
+
+# Gives the metadata of a commit's versions: its author, who may be another than whoever brought it.
+Describe = Callable[[Commit], ChangeMetadata]
 
 
 class MainCommit(NamedTuple):
@@ -39,8 +42,15 @@ class Adoption(NamedTuple):
     texts: tuple[str, ...] = ()
 
 
-def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, metadata: ChangeMetadata) -> Chain:
-    """Make the commits versions of a user's chain; `metadata` tells whose credential brought them.
+def adopt(
+    tx: Transaction,
+    scope: Scope,
+    chain_id: str,
+    adoption: Adoption,
+    metadata: ChangeMetadata,
+    describe: Callable[[Transaction, Chain], Describe] | None = None,
+) -> Chain:
+    """Make the commits versions of a user's chain; policies are asked with `metadata`, of whoever brought them.
 
     Raises Stale where the tip moved meanwhile, Forbidden by the policy of a block, TooLong, Conflict for a label that an agent
     has twice then.
@@ -53,8 +63,9 @@ def adopt(tx: Transaction, scope: Scope, chain_id: str, adoption: Adoption, meta
     now = {block.label: block for block in blocks.of_user(tx, scope, chain.owner_id)}
     after = _after(tx, chain, now, adoption.main, metadata)
     rows: list[dict[str, Any]] = []
+    metadata_of = describe(tx, chain) if describe else lambda commit: replace(metadata, reason=commit.message)
     for one in adoption.main:
-        chain = _versions(tx, chain, one, metadata, rows)
+        chain = _versions(tx, chain, one, metadata_of(one.commit), rows)
     versions.insert_rows(tx, rows)
     commits = [GitObject("commit", one.commit.id, one.commit.body) for one in adoption.main]
     queries.insert_pushed(tx, chain_id, [*commits, *adoption.merged])
@@ -104,7 +115,6 @@ def _versions(
 ) -> Chain:
     """Store the texts of a commit and note the rows of its versions; returns the chain with the commit as its tip."""
     files, commit = dict(chain.files), one.commit
-    metadata = replace(metadata, reason=commit.message)
     other = next((parent for parent in commit.parents if parent != chain.head), None)
     now = tx.clock.now()
     for before, change in enumerate(one.changes, chain.versions):

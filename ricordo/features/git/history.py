@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from ricordo.domain.git_objects import commit_body, signature, tree_of
+from ricordo.domain.authors import plain_signature, signature
+from ricordo.domain.git_objects import commit_body, tree_of
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.git import queries
@@ -136,8 +137,10 @@ class _ObjectMaker:
         if first.id in self._pushed_ids:
             self._add_pushed_version(first.id, tree.id)
         else:
-            who = signature(Actor(first.author_kind, first.author_id, first.author_name))
-            made = git_object("commit", commit_body(tree.id, parents, who, first.created_at, first.reason))
+            author = Actor(first.author_kind, first.author_id, first.author_name)
+            made = git_object("commit", _body(first, tree.id, parents, signature(author)))
+            if made.id != first.id:
+                made = git_object("commit", _body(first, tree.id, parents, plain_signature(author)))
             if made.id != first.id:
                 raise Conflict(
                     f"Version {first.id.hex()} is stored with other values than its id was computed from. Restore a backup."
@@ -196,6 +199,10 @@ class _ObjectMaker:
         if made.id != blob:
             raise Conflict(f"The stored text {blob.hex()} is damaged. Restore a backup.")
         self._add(made)
+
+
+def _body(row: Any, tree: bytes, parents: tuple[bytes, ...], who: str) -> bytes:
+    return commit_body(tree, parents, who, row.created_at, row.reason)
 
 
 def _apply(files: dict[str, bytes], row: Any) -> None:

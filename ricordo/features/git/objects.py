@@ -22,7 +22,7 @@ ID_SIZE = 20
 FILE, FOLDER = b"100644", b"40000"
 MOST_COMMIT = 65_536  # bytes of a commit, message and all
 KINDS: dict[int, Kind] = {1: "commit", 2: "tree", 3: "blob"}  # by their numbers in packs
-_IDENTITY = rb"[^<>\n\0]+ <[^<>\n\0]*> (?:0|[1-9]\d{0,11}) [+-]\d{4}\n"
+_IDENTITY = rb"([^<>\n\0]+) <([^<>\n\0]*)> (?:0|[1-9]\d{0,11}) [+-]\d{4}\n"
 _COMMIT = re.compile(
     rb"tree ([0-9a-f]{40})\n((?:parent [0-9a-f]{40}\n)*)"
     rb"author " + _IDENTITY + rb"committer " + _IDENTITY + rb"(?:[a-z][^\n]*\n(?: [^\n]*\n)*)*\n"
@@ -48,13 +48,18 @@ class GitObject:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a commit says: the id of its tree, those of its parents, and its message; `body` is the whole of it."""
+    """What a commit says: the id of its tree, those of its parents, its author and message; `body` is the whole of it.
+
+    `author` is a name and an address, `committer` the address of who made the commit.
+    """
 
     id: bytes
     tree: bytes
     parents: tuple[bytes, ...]
     message: str
     body: bytes
+    author: tuple[str, str] = ("", "")
+    committer: str = ""
 
 
 class TreeEntry(NamedTuple):
@@ -86,7 +91,9 @@ def read_commit(body: bytes) -> Commit:
     except UnicodeDecodeError:
         raise Invalid(f"The message of commit {short} is not UTF-8. Rewrite it with `git commit --amend`.") from None
     parents = tuple(bytes.fromhex(parent.decode()) for parent in _PARENT.findall(found[2]))
-    return Commit(id, bytes.fromhex(found[1].decode()), parents, message, body)
+    # Old commits may be in another encoding; a name is shown as well as it can be.
+    name, address, _, committer = (part.decode(errors="replace").strip() for part in found.groups()[2:])
+    return Commit(id, bytes.fromhex(found[1].decode()), parents, message, body, (name, address), committer)
 
 
 def read_tree(body: bytes) -> Iterator[TreeEntry]:

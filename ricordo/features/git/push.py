@@ -6,8 +6,9 @@ Pure but for `find`, which gives the objects that are here already. All faults a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ricordo.domain.authors import signature
 from ricordo.domain.block import DEFAULT_LIMIT, require_label
-from ricordo.domain.git_objects import SUFFIX, commit_body, fits_git, path_of, signature, tree_of
+from ricordo.domain.git_objects import SUFFIX, commit_body, fits_git, path_of, tree_of
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, Invalid, Stale

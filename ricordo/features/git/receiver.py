@@ -14,20 +14,22 @@ from typing import NamedTuple
 from dulwich.errors import GitProtocolError, HangupException
 from dulwich.protocol import SIDE_BAND_CHANNEL_DATA, SIDE_BAND_CHANNEL_PROGRESS, ZERO_SHA, Protocol, pkt_line, pkt_seq
 
+from ricordo.domain.authors import author_of
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.git_objects import path_of
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Stale
 from ricordo.features.git import history
-from ricordo.features.git.adoption import adopt
+from ricordo.features.git.adoption import Describe, adopt
 from ricordo.features.git.objects import Commit, Lacking, read_pack
 from ricordo.features.git.push import Push, Refused
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, rebuilt_if_damaged, refreshed
+from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
 from ricordo.settings import Settings
-from ricordo.storage import blocks
+from ricordo.storage import blocks, users
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.versions import Change
 
@@ -173,7 +175,8 @@ class PushReceiver:
             return await self.store.write(lambda tx: self._propose(tx, commit, changes))
         metadata = ChangeMetadata(self.scope.actor)
         adoption = await asyncio.to_thread(push.adoption, command.old, new)
-        await self.store.write(lambda tx: adopt(tx, self.scope, self.chain.id, adoption, metadata))
+        describe = partial(_described, metadata, adoption.main[-1].commit if adoption.main else None)
+        await self.store.write(lambda tx: adopt(tx, self.scope, self.chain.id, adoption, metadata, describe))
         changed = sorted({change.label for one in adoption.main for change in one.changes})
         return [f"{path_of(label)} is a new version now." for label in changed]
 
@@ -199,6 +202,20 @@ class PushReceiver:
             is_what = f"waits for the owner already, as {made.id}" if made.is_repeated else None
             told.append(f"{path_of(label)} {is_what or f'is proposed as {made.id} and waits for the owner'}.")
         return told
+
+
+def _described(pusher: ChangeMetadata, newest: Commit | None, tx: Transaction, chain: Chain) -> Describe:
+    """The metadata of pushed commits: the pusher's, and of others' commits those of somebody at a remote.
+
+    Of a user without an e-mail address the address by which the newest commit was made is theirs, unless it is another user's.
+    """
+    scope = Scope(chain.organization_id)
+    authors = CommitAuthors(tx, scope, pusher.author, is_pushed=True)
+    user = users.find(tx, scope, pusher.author.id)
+    if newest and not (user and user.email) and authors.user("", newest.committer) is None:
+        authors.own = (newest.committer.lower(),) if author_of("", newest.committer) is None else ()
+    is_owner = pusher.is_owners_of(chain)
+    return lambda commit: authors.metadata(*commit.author, commit.message, is_owner=is_owner)
 
 
 def _refusal(command: PushCommand, tip: bytes | None) -> str | None:

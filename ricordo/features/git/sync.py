@@ -11,7 +11,7 @@ one commit without parents that shows the memory as it is, in the layout of YouL
 import asyncio
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,23 +20,25 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from ricordo.domain.block import Block
+from ricordo.domain.authors import signature
+from ricordo.domain.block import Block, Chain
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.clock import SECOND, to_datetime
-from ricordo.domain.git_objects import blob_id, commit_body, signature, tree_of
+from ricordo.domain.git_objects import blob_id, commit_body, tree_of
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, RicordoError
 from ricordo.features.formats.service import to_toml
 from ricordo.features.git import history, queries, transport
-from ricordo.features.git.adoption import Adoption, adopt
-from ricordo.features.git.objects import GitObject, git_object, read_pack
+from ricordo.features.git.adoption import Adoption, Describe, adopt
+from ricordo.features.git.objects import Commit, GitObject, git_object, read_pack
 from ricordo.features.git.push import Push, known_parents, merged
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, refreshed
 from ricordo.features.git.transport import GitAddress
 from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease, until_settled
-from ricordo.memory import schemas
+from ricordo.memory import approval, schemas
+from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.settings import Settings
 from ricordo.storage import blocks, proposals, versions
 from ricordo.storage import history as stored_history
@@ -127,14 +129,36 @@ class _GitSync:
                 lambda tx: max(parents, key=lambda id: history.number_of(tx, self._chain_id, id) or 0, default=None)
             )
 
+            new = await asyncio.to_thread(push.new_commits, theirs)
+            by = await self._store.read(lambda tx: self._only_author(tx, new))
+
             def plan() -> Adoption:
                 if tip is None or tip in parents:
                     return push.adoption(tip, theirs)
-                return merged(push, base, tip, theirs, self._owner, self._store.clock.now())
+                return merged(push, base, tip, theirs, by, self._store.clock.now())
 
             adoption = await asyncio.to_thread(plan)
         metadata = ChangeMetadata(self._owner)
-        await self._store.write(lambda tx: adopt(tx, self._scope, self._chain_id, adoption, metadata))
+        await self._store.write(lambda tx: adopt(tx, self._scope, self._chain_id, adoption, metadata, self._described))
+
+    def _described(self, tx: Transaction, chain: Chain) -> Describe:
+        """The metadata of pulled commits: their authors as they say, or of a merged proposal what is known of that."""
+        authors = CommitAuthors(tx, self._scope, self._owner)
+        merged = {branch.commit: branch.proposal for branch in open_branches(tx, chain.id)}
+
+        def metadata(commit: Commit) -> ChangeMetadata:
+            proposal = merged.get(commit.id)
+            if proposal is None:
+                return authors.metadata(*commit.author, commit.message)
+            return approval.metadata_of(proposal, self._owner)
+
+        return metadata
+
+    def _only_author(self, tx: Transaction, commits: Sequence[Commit]) -> Actor:
+        """Whose the commits are, where all are one author's; else the owner's, who brings them together."""
+        authors = CommitAuthors(tx, self._scope, self._owner)
+        found = {authors.of(*commit.author) for commit in commits}
+        return found.pop() if len(found) == 1 else self._owner
 
     async def _push(self, path: Path, seen: Refs, tip: bytes | None) -> None:
         waiting = await self._store.read(lambda tx: open_branches(tx, self._chain_id))

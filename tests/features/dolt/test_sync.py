@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.git_objects import signature
+from ricordo.domain.authors import signature
 from ricordo.domain.remote import Access
 from ricordo.errors import Conflict, Invalid
 from ricordo.features.dolt import sync as following

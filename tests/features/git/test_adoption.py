@@ -183,7 +183,7 @@ async def test_a_push_comes_after_no_newer_write_and_keeps_every_limit(store: Sq
     with pytest.raises(TooLong, match="its limit is 10"):
         await adopted(store, chain, short, first | second)
     assert await counted(store) == rows
-    await store.write(lambda tx: blocks.write(tx, there["goals"], "Written", make.change_metadata("user-2")))
+    await store.write(lambda tx: blocks.write(tx, there["goals"], "Written", make.change_metadata()))
     with pytest.raises(Stale, match="Fetch and merge first"):
         await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
     assert (await now(store))["human"].value == "Name: Ada"

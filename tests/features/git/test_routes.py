@@ -18,6 +18,7 @@ from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memo
 from ricordo.storage import blocks, history, proposals, users
 from tests.seams.server import ServerInThread, serving
 from tests.support.git import fsck, git, ids, run_git
+from tests.support.synced import set_email
 
 ADA = Actor("administrator", "user-1", "Ada")
 _numbers = count(1)
@@ -151,6 +152,44 @@ def test_a_push_makes_versions_with_the_ids_of_its_commits(memory: Memory, clone
     assert (newest.id.hex(), newest.reason, newest.author.kind) == (first, "Learn more\n\nAnd why\n", "user")
     block = next(one for one in memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id)))
     assert (block.label, block.policy, block.head and block.head.hex()) == ("garden", "propose", second)
+
+
+def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(memory: Memory, clone: Path) -> None:
+    """Without an e-mail address the pusher is known by the newest commit; with one, by that."""
+    memory.server.write(lambda tx: set_email("bob@school.example")(tx, open_memory(tx, Scope(), "bob", makes=True)))
+    bob = memory.server.read(lambda tx: users.require(tx, Scope(), "bob"))
+
+    def pushed(*authors: str) -> list[tuple[str, str, str | None]]:
+        for number, author in enumerate(authors):
+            (clone / "human.md").write_text(f"{author} {number}")
+            git(clone, "commit", "-qam", "By hand", "--author", author)
+        git(clone, "push", "-q")
+        newest = memory.server.read(lambda tx: history.page(tx, memory.owned.chain.id, limit=len(authors)))
+        return [(one.author.kind, one.author.id, one.approved_by) for one in reversed(newest)]
+
+    ada, forged = memory.user_id, [f"B <{bob.id}@ricordo>", "Bob <BOB@school.example>", "Nina <agent-1@ricordo>"]
+    others = [("remote", name, ada) for name in ("B", "Bob", "Nina")]
+    mine = ("user", ada, None)
+    assert pushed("Ada <ada@home.example>", *forged, f"Me <{ada}@ricordo>") == [mine, *others, mine]
+    memory.change(set_email("ada@school.example"))
+    assert pushed("Ada <ada@school.example>", "Ada <ada@home.example>") == [mine, ("remote", "Ada", ada)]
+    path = f"{memory.url.removesuffix('memory.git')}blocks/human"
+    assert httpx2.get(f"{path}/blame").json()[0]["version"]["author"] == "remote:Ada"
+    assert [one["author"] for one in httpx2.get(f"{path}/history", params={"limit": 4}).json()] == [
+        "remote:Ada",
+        memory.name,
+        memory.name,
+        "remote:Nina",
+    ]
+
+
+def test_who_commits_as_another_user_pushes_somebody_elses_commit(memory: Memory, clone: Path) -> None:
+    memory.server.write(lambda tx: set_email("eve@school.example")(tx, open_memory(tx, Scope(), "eve", makes=True)))
+    (clone / "human.md").write_text("Forged")
+    run_git(clone, "commit", "-qam", "x", email="eve@school.example")
+    git(clone, "push", "-q")
+    newest = memory.server.read(lambda tx: history.page(tx, memory.owned.chain.id, limit=1))[0]
+    assert (newest.author, newest.approved_by) == (Actor("remote", "Ada", "Ada"), memory.user_id)
 
 
 def test_a_push_can_be_cloned_again_after_the_cache_is_gone(

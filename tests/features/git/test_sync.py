@@ -15,13 +15,14 @@ from ricordo.features.git import sync as following
 from ricordo.features.git import transport
 from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import queries as remotes
+from ricordo.memory import user_memory
 from ricordo.memory.user_memory import open_memory
 from ricordo.settings import Settings
 from ricordo.storage import proposals
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from tests.support.git import fsck, git, ids, run_git
-from tests.support.synced import Killed, SyncedMemory
+from tests.support.synced import ADA, NINA, Killed, SyncedMemory, set_email
 
 
 class World(SyncedMemory):
@@ -41,14 +42,14 @@ class World(SyncedMemory):
     async def ids(self) -> list[str]:
         return list(dict.fromkeys(version.id.hex() for version in await self.versions()))
 
-    def commit(self, *, pulls: bool = True, **files: str | None) -> str:
+    def commit(self, *, pulls: bool = True, author: str = "Ada <ada@home.example>", **files: str | None) -> str:
         if pulls:
             git(self.clone, "pull", "-q", "--no-edit")
         for name, text in files.items():
             path = self.clone / f"{name}.md"
             path.unlink() if text is None else path.write_text(text)
         git(self.clone, "add", "-A")
-        git(self.clone, "commit", "-q", "--allow-empty", "-m", "By hand")
+        git(self.clone, "commit", "-q", "--allow-empty", "--author", author, "-m", "By hand")
         git(self.clone, "push", "-q", "origin", "HEAD:main")
         return git(self.clone, "rev-parse", "HEAD")
 
@@ -81,7 +82,8 @@ async def test_both_may_go_on_apart_in_different_lines(world: World) -> None:
     assert ids(world.bare) == await world.ids()
     assert git(world.bare, "rev-parse", "main^2") == theirs
     merge = (await world.versions())[-1]
-    assert (merge.author.kind, merge.author.name) == ("user", "ada")
+    assert merge.author == Actor("remote", "Ada", "Ada")
+    assert git(world.bare, "log", "-1", "--format=%an <%ae>", "main") == "Ada <remote+Ada@ricordo>"
     assert fsck(world.bare) == ""
 
 
@@ -145,6 +147,55 @@ async def test_a_proposal_that_the_owner_merges_there_is_approved(world: World) 
     decided = await world.store.read(lambda tx: proposals.get(tx, Scope(), made.id))
     assert (decided.status, decided.result and decided.result.hex()) == ("approved", (await world.ids())[-1])
     assert world.branches() == {"main"}
+
+
+async def test_authors_of_pulled_commits_are_known_users_or_somebody_at_a_remote(world: World) -> None:
+    ada = await world.do(set_email("ada@home.example"))
+    bob = await world.do(set_email("Bob@school.example"), "bob")
+    await world.do(lambda tx, owned: user_memory.change_settings(tx, owned, "human", {"policy": "read_only"}, ADA))
+    for number, author in enumerate(
+        [
+            "Ada L. <ADA@home.example>",
+            "Robert <bob@school.example>",
+            f"R <{bob.id}@ricordo>",
+            f"Nobody <{bob.id}@elsewhere.example>",
+            "Eve <agent-1@ricordo>",
+            f"Eve <administrator+{bob.id}@ricordo>",
+        ]
+    ):
+        world.commit(author=author, human=f"Line {number}")
+
+    await world.sync()
+
+    made = (await world.versions())[-6:]
+    assert [(one.author.kind, one.author.id) for one in made] == [
+        ("user", ada.id),
+        ("user", bob.id),
+        ("user", bob.id),
+        ("remote", "Nobody"),
+        ("remote", "Eve"),
+        ("user", bob.id),
+    ]
+    # The owner's remote acts with the owner's right, whoever wrote it.
+    assert [one.approved_by for one in made] == [None, *[ada.id] * 5]
+    assert await world.ids() == ids(world.bare)
+    assert git(world.bare, "log", "-1", "--format=%an", "main~4") == "Robert"
+
+
+async def test_a_proposal_that_is_fast_forwarded_there_stays_its_agents(world: World) -> None:
+    made = await world.propose("goals", "", "Rest", reasoning="So.")
+    await world.sync()
+    git(world.clone, "pull", "-q")
+    git(world.clone, "merge", "-q", "--ff-only", f"origin/agent/goals/{made.id}")
+    git(world.clone, "push", "-q", "origin", "main")
+
+    await world.sync()
+
+    newest = (await world.versions())[-1]
+    assert (newest.author, newest.proposal_id, newest.reason) == (NINA, made.id, "So.")
+    assert newest.approved_by == (await world.do(lambda _tx, owned: owned.user.id))
+    decided = await world.store.read(lambda tx: proposals.get(tx, Scope(), made.id))
+    assert (decided.status, decided.result) == ("approved", newest.id)
 
 
 async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: World) -> None:

@@ -1,0 +1,55 @@
+"""Tests of the mapping between authors and what git calls them."""
+
+import re
+from typing import get_args
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ricordo.domain.authors import author_of, plain_signature, signature
+from ricordo.domain.scope import Actor, ActorKind
+
+# As git takes it: a name without what it cuts off, and an address without brackets, each on one line.
+_WRITTEN = re.compile(r"([^<>\n\0]+) <([^<>\n\0]*@ricordo)>")
+odd_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
+    [
+        "",
+        "<",
+        ">\n<",
+        "Ada <x@y>",
+        "user-1",
+        "agent+user-1",
+        "a+b",
+        "%2B",
+        "Ünï 中",
+        " . ",
+        "ricordo",
+        "\r\n\0",
+        "J. R.",
+    ]
+)
+
+
+@given(st.sampled_from(get_args(ActorKind)), odd_words, odd_words)
+@example("agent", "user-1", "Mallory")
+@example("user", "user-1", "")
+@example("remote", "a+b", "a+b")
+def test_an_author_is_read_back_exactly_from_what_git_holds(kind: ActorKind, id: str, name: str) -> None:
+    actor = Actor(kind, id, name)
+    found = _WRITTEN.fullmatch(signature(actor))
+    assert found, signature(actor)
+    assert author_of(*found.groups()) == actor
+
+
+@given(
+    st.sampled_from(("user", "agent")), st.uuids(), st.from_regex(r"[A-Za-z][A-Za-z ö中]{0,20}[a-z]", fullmatch=True)
+)
+def test_the_ids_of_stored_versions_stay_what_they_are(kind: ActorKind, uuid: object, name: str) -> None:
+    actor = Actor(kind, f"{kind}-{uuid}", name)
+    assert signature(actor) == plain_signature(actor) == f"{name} <{kind}-{uuid}@ricordo>"
+
+
+@pytest.mark.parametrize("address", ["", "ada@home.example", "user-1@ricordo.example", "user-1"])
+def test_other_addresses_name_nobody(address: str) -> None:
+    assert author_of("Ada", address) is None
