@@ -27,11 +27,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ricordo.api.models.base import RefusalResponse
 from ricordo.app import create_app
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.scope import Role
+from ricordo.domain.scope import Scope as Asking
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.scripted import Line, ScriptedEmbedder, ScriptedModel
 from ricordo.runtime import Runtime
+from ricordo.secret import Secret
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
+from ricordo.storage import keys
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.keys import KeyDraft
 
 T = TypeVar("T")
 MODEL = "scripted/model"
@@ -213,6 +218,11 @@ class ServerInThread:
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         return self.run(self.runtime.store.write(work))
+
+    def key(self, user: str | None = None, role: Role = "user", **draft: Any) -> str:
+        """Make a key of this user, or of a service; whoever has it is nobody else."""
+        secret, made = Secret(self.settings.data_dir).derive("api keys"), KeyDraft(f"{user}'s", role, user, **draft)
+        return self.write(lambda tx: keys.create(tx, Asking(), secret, made))[1]
 
     def rows(self) -> dict[str, int]:
         """How many rows each table has: equal before and after means that nothing was left half done."""
