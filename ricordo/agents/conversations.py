@@ -20,7 +20,7 @@ from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.prompt.truncation import exchanges
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
-from ricordo.storage import agents, blocks, conversations, messages, runs, users
+from ricordo.storage import agents, blocks, conversations, messages, proposals, runs, users
 from ricordo.storage.engine.repository import found
 from ricordo.storage.engine.store import Transaction
 
@@ -310,6 +310,9 @@ async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> 
 
 
 def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Conversation:
+    user_id = conversation.user_id
+    if user_id and proposals.are_untold(tx, conversation.agent_id, user_id):
+        conversation = replace(conversation, has_untold=True)  # of a conversation that is gone
     conversations.insert_one(tx, conversation)
     insert_messages(tx, [system])
     return conversation

@@ -19,15 +19,18 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, Message, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
+from ricordo.prompt.transcript import local_time, rejection_event
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
-from ricordo.storage import agents, conversations, messages, runs
+from ricordo.storage import agents, conversations, messages, proposals, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.rules import FinishedCall
 
 LEASE = 30 * SECOND
 REPEAT_WINDOW = 600 * SECOND
 _ATTEMPTS = 5
+# So many rejections are told in one turn; the rest in the next.
+_MOST_TOLD = 20
 # These two sentences are wire facts: clients of the retired Letta V1 server match them.
 NOTHING_WAITS = "No tool call is currently awaiting approval"
 STILL_WAITING = (
@@ -100,10 +103,30 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
         if now - late.created_at < expiry * SECOND:
             raise Conflict(STILL_WAITING)
         before = [run.new_message("tool", given_up(late, EXPIRED), now)]
+    if turn.state.conversation.has_untold and said and not request.approval:
+        before += tell_rejections(tx, turn, now)
     insert_messages(tx, [*before, *said])
     turn.first = len(turn.window)
     turn.window += before if turn.approval else [*before, *said]
     turn.unsaved = len(before) + len(said)
+
+
+def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Message]:
+    """The messages that tell the agent why the user rejected what it proposed, each once; not yet stored."""
+    conversation, user_id = turn.state.conversation, turn.run.user_id
+    if user_id is None:
+        return []
+    # A rejection at this very moment waits for the lock, and sets the flag again.
+    conversations.lock(tx, conversation.id)
+    found = proposals.take_untold(tx, conversation, user_id, _MOST_TOLD)
+    conversations.set_untold(tx, conversation.id, len(found) == _MOST_TOLD)
+    shown = {(block.chain_id, block.label): block.shown_label for block in turn.state.blocks}
+    time = local_time(now, turn.state.agent.timezone)
+    events = [
+        rejection_event(shown.get((one.chain_id, one.label), one.label), one.proposal_id, one.reason, time)
+        for one in found
+    ]
+    return [turn.run.new_message("user", (event,), now) for event in events]
 
 
 def _take_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: int) -> Message:

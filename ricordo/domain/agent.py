@@ -90,7 +90,8 @@ class Conversation:
     """A conversation with an agent. `window` lists the ids of its in-context messages, the system message first.
 
     `prompt_key` tells from what the stored system message was made (see prompt/system_prompt.py). That with `is_default` is the
-    agent's own and hidden from lists; its window is what the wire calls the agent's `message_ids`.
+    agent's own and hidden from lists; its window is what the wire calls the agent's `message_ids`. With `has_untold` its next turn
+    looks for rejections that the agent has to be told of.
     """
 
     id: str
@@ -119,6 +120,7 @@ class Conversation:
     deleted_at: int | None = None
     forked_from: str | None = None
     forked_seq: int | None = None
+    has_untold: bool = False
 
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
         """A message of this conversation that no run brings, not yet stored."""

@@ -96,7 +96,8 @@ class Proposal:
 
     `base` is the version it was made from, None where the block is to be made; `base_value` that version's text. `confidence` lies
     between 0 and 1, times are microseconds. `result` is the version that an approval made; `note` why it was rejected, or what it
-    ran into. `is_repeated`, which is not stored, tells its author that it waited already when it was proposed again.
+    ran into. With `is_untold` its agent has not been told of the rejection yet. `is_repeated`, which is not stored, is True where
+    it waited already when it was proposed again.
     """
 
     id: str
@@ -122,6 +123,7 @@ class Proposal:
     note: str | None = None
     result: bytes | None = None
     superseded_by: str | None = None
+    is_untold: bool = False
     is_repeated: bool = False
 
     @property

@@ -17,7 +17,7 @@ from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
 from ricordo.memory.line_changes import merge_changes, same_text
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import make, require_free, revive
-from ricordo.storage import blocks, history, proposals, runs, versions
+from ricordo.storage import blocks, conversations, history, proposals, runs, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Overtaken, Transaction
 
@@ -99,9 +99,19 @@ def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
 
 
 def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None) -> Proposal:
-    """Leave the block as it is. Raises NotFound, Conflict where it is decided already, Forbidden for all but people."""
-    _, proposal = _held(tx, scope, proposal_id, by)
-    return _settled(tx, replace(proposal, status="rejected", note=reason), by)
+    """Leave the block as it is; an agent is told the reason in its next turn with the user.
+
+    Raises NotFound, Conflict where it is decided already, Forbidden for all but people.
+    """
+    chain, proposal = _held(tx, scope, proposal_id, by)
+    agent_id = proposal.author.id if proposal.author.kind == "agent" and chain.owner_kind == "user" else None
+    is_untold = agent_id is not None and bool((reason or "").strip())
+    rejected = _settled(tx, replace(proposal, status="rejected", note=reason, is_untold=is_untold), by)
+    if agent_id is not None and is_untold:
+        run_id, user_id = proposal.run_id, chain.owner_id
+        if not (run_id and conversations.flag_untold(tx, agent_id, user_id, run_id)):
+            conversations.flag_untold(tx, agent_id, user_id)
+    return rejected
 
 
 def _merged(tx: Transaction, proposal: Proposal, block: Block | None) -> tuple[str | None, str | None]:

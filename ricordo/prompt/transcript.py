@@ -22,8 +22,10 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
+from ricordo.domain.redaction import redact
 
 FIRST_LOGIN = "Never (first login)"
+_LONGEST_REASON = 1_000  # characters
 _NOT_FROM_USER = "[This is an automated system message hidden from the user] "
 _LEAST_CAP = 5_000
 _CHARS_PER_TOKEN = 4
@@ -171,6 +173,19 @@ def package_user_message(message: str, time: str, *, location: str | None = None
 
 def heartbeat_event(reason: str, time: str) -> EventPart:
     return EventPart(_dump({"type": "heartbeat", "reason": _NOT_FROM_USER + reason, "time": time}), event="heartbeat")
+
+
+def rejection_event(label: str, proposal_id: str, reason: str, time: str) -> EventPart:
+    """The event of a proposal that the user rejected, with the user's reason; what was proposed is not in it."""
+    reason = redact(reason).text
+    told = {
+        "type": "proposal_rejected",
+        "message": f'{_NOT_FROM_USER}The owner rejected your change of memory block "{label}". The block stays as it is.',
+        "proposal_id": proposal_id,
+        "reason": reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…",
+        "time": time,
+    }
+    return EventPart(_dump(told), event="rejection")
 
 
 def login_event(time: str) -> EventPart:

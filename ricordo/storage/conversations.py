@@ -19,7 +19,7 @@ from ricordo.domain.scope import Scope
 from ricordo.storage import messages
 from ricordo.storage.engine.repository import Page, Repository, equal, found, read_page, seen_by, setter
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, conversations
+from ricordo.storage.schema.core_tables import agents, conversations, runs
 from ricordo.storage.schema.core_tables import messages as messages_table
 
 ROWS = Repository(Conversation, conversations)
@@ -170,6 +170,20 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter)
 
 def change(tx: Transaction, id: str, **values: Any) -> None:
     tx.run(update(conversations).where(conversations.c.id == id).values(**values, updated_at=tx.clock.now()))
+
+
+def flag_untold(tx: Transaction, agent_id: str, user_id: str, run_id: str | None = None) -> bool:
+    """Let the next turn with the user look for rejections, in the run's conversation, or in any; returns whether there is one."""
+    theirs = update(conversations).where(
+        conversations.c.agent_id == agent_id, conversations.c.user_id == user_id, _IS_THERE
+    )
+    if run_id is not None:
+        theirs = theirs.where(conversations.c.id.in_(select(runs.c.conversation_id).where(runs.c.id == run_id)))
+    return tx.run(theirs.values(has_untold=True)) > 0
+
+
+def set_untold(tx: Transaction, id: str, is_any: bool) -> None:
+    tx.run(update(conversations).where(conversations.c.id == id).values(has_untold=is_any))
 
 
 def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:

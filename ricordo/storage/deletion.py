@@ -55,11 +55,14 @@ def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
 def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> None:
     """Take the conversation out of every list and let no turn of it begin; raises NotFound, Conflict for an agent's default one."""
     conversations.lock(tx, conversation_id)
-    if conversations.is_any_default(conversations.require(tx, scope, conversation_id)):
+    conversation = conversations.require(tx, scope, conversation_id)
+    if conversations.is_any_default(conversation):
         raise Conflict(
             "An agent's own thread cannot be deleted. Reset the agent's messages instead, or delete the agent."
         )
     conversations.change(tx, conversation_id, deleted_at=tx.clock.now())
+    if conversation.has_untold and conversation.user_id:
+        conversations.flag_untold(tx, conversation.agent_id, conversation.user_id)
     add_job(tx, scope.organization_id, "conversation", conversation_id)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, case, func, insert, select, update
 
+from ricordo.domain.agent import Conversation
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
@@ -12,7 +13,8 @@ from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.storage import versions
 from ricordo.storage.engine.repository import Page, Repository, equal, found, in_scope, read_page, seen_by
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.memory_tables import proposals
+from ricordo.storage.schema.core_tables import conversations, runs
+from ricordo.storage.schema.memory_tables import chains, proposals
 
 _ROWS = Repository(Proposal, proposals)
 _SELECT = select(*_ROWS.columns, proposals.c.base_blob, proposals.c.blob)
@@ -40,7 +42,30 @@ _FOLLOW = (
     .values(label=bindparam("relabelled"))
 )
 _INSERT = insert(proposals)
-settle = _ROWS.updates("status", "resolved_at", "resolved_by", "note", "result", "superseded_by")
+settle = _ROWS.updates("status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold")
+# The conversation in which it was proposed, where that is still there and about the user.
+_HOME = (
+    select(conversations.c.id)
+    .join(runs, runs.c.conversation_id == conversations.c.id)
+    .where(runs.c.id == proposals.c.run_id, equal(conversations, "user_id"), conversations.c.deleted_at.is_(None))
+    .scalar_subquery()
+)
+_IS_UNTOLD = (
+    proposals.c.is_untold
+    & (proposals.c.status == "rejected")
+    & (proposals.c.author_kind == "agent")
+    & (proposals.c.author_id == bindparam("agent_id"))
+    & proposals.c.chain_id.in_(
+        select(chains.c.id).where(chains.c.owner_kind == "user", chains.c.owner_id == bindparam("user_id"))
+    )
+)
+_UNTOLD = (
+    select(proposals.c.id, proposals.c.chain_id, proposals.c.label, proposals.c.note)
+    .where(_IS_UNTOLD, func.coalesce(_HOME, bindparam("conversation_id")) == bindparam("conversation_id"))
+    .order_by(proposals.c.resolved_at, proposals.c.seq)
+    .limit(bindparam("most"))
+)
+_ANY_UNTOLD = select(proposals.c.seq).where(_IS_UNTOLD).limit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +78,16 @@ class ProposalFilter:
     author_id: str | None = None
     run_id: str | None = None
     waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A rejected proposal, as its agent is told of it: what it was for, and why not."""
+
+    proposal_id: str
+    chain_id: str
+    label: str
+    reason: str
 
 
 def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> None:
@@ -126,6 +161,24 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> 
     if which.waits:
         statement = statement.where(_WAITS)
     return [_proposal(tx, row) for row in read_page(tx, statement, proposals, wanted)]
+
+
+def take_untold(tx: Transaction, conversation: Conversation, user_id: str, most: int) -> list[Rejection]:
+    """Return rejections that the agent is to be told of in this conversation with the user, and note that it is told.
+
+    Those of a conversation that is gone are told in any.
+    """
+    values = {"agent_id": conversation.agent_id, "user_id": user_id, "conversation_id": conversation.id, "most": most}
+    found = [Rejection(row.id, row.chain_id, row.label, row.note or "") for row in tx.all(_UNTOLD, values)]
+    if found:
+        told = update(proposals).where(proposals.c.id.in_([one.proposal_id for one in found]))
+        tx.run(told.values(is_untold=False))
+    return found
+
+
+def are_untold(tx: Transaction, agent_id: str, user_id: str) -> bool:
+    """Return whether the agent has to be told of a rejection by this user."""
+    return tx.first(_ANY_UNTOLD, {"agent_id": agent_id, "user_id": user_id}) is not None
 
 
 def expire(tx: Transaction) -> int:

@@ -14,8 +14,8 @@ from sqlalchemy.schema import CreateColumn
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
 from ricordo.storage.schema.columns import metadata
-from ricordo.storage.schema.core_tables import agents_users, api_keys, organizations, users
-from ricordo.storage.schema.memory_tables import blocks
+from ricordo.storage.schema.core_tables import agents_users, api_keys, conversations, organizations, users
+from ricordo.storage.schema.memory_tables import blocks, proposals
 
 Migration = Callable[[Connection], None]
 # The version of a database that is being copied into: every Ricordo refuses it, older ones too.
@@ -38,9 +38,11 @@ def create_schema(connection: Connection) -> None:
 
 
 def add_keys_and_sharing(connection: Connection) -> None:
-    """API keys, who may use an agent, more of what is known of users, and shared blocks."""
+    """API keys, who may use an agent, more of what is known of users, shared blocks, and rejections that are to be told."""
     add_columns(connection, users, "email", "disabled_at", "identity_type", "properties")
     add_columns(connection, blocks, "shared", "seen_as")
+    add_columns(connection, conversations, "has_untold")
+    add_columns(connection, proposals, "is_untold")
     metadata.create_all(connection, tables=[api_keys, agents_users], checkfirst=False)
 
 

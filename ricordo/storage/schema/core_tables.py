@@ -121,6 +121,8 @@ conversations = table(
     *timestamps("archived_at", "deleted_at", null=True),
     *strings("forked_from", erasure="blank"),
     *numbers("forked_seq", null=True),
+    # The user rejected proposals of the agent with a reason: the next turn tells the agent.
+    flag("has_untold"),
     Index("conversations_by_agent", "agent_id", "created_at", "seq"),
     partial_index("conversations_one_default", "agent_id", where="is_default", unique=True),
     erasure="delete",

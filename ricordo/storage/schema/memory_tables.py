@@ -170,6 +170,8 @@ proposals = table(
     *strings("note"),
     git_id("result"),
     *strings("superseded_by", erasure="keep"),
+    # Rejected with a reason that the agent has not been told yet.
+    flag("is_untold"),
     Index("proposals_by_chain", "chain_id", "status", "label"),
     Index("proposals_by_step", "step_id"),
     Index("proposals_by_run", "run_id"),
