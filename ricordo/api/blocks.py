@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
-from ricordo.api.call import Here, Paged, agent_json, note, whole_agent
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, note, told, whole_agent
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
 from ricordo.api.models.base import Json, NoteResponse, TextPiece
 from ricordo.api.models.memory import (
@@ -30,9 +30,10 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.memory import submission
 from ricordo.memory.blame import BlamedLine, blame
-from ricordo.memory.line_changes import change_summary
 from ricordo.memory.rotation import read_rotation
+from ricordo.memory.submission import Submitted
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
 from ricordo.storage import agents, blocks, history, versions
 from ricordo.storage.engine.store import Transaction
@@ -88,17 +89,25 @@ def retrieve(tx: Transaction, here: Here, block_id: str) -> Block:
 
 @router.patch("/blocks/{block_id}", response_model=BlockResponse)
 @needs("agents:write", "memory:write")
-def modify(tx: Transaction, here: Here, block_id: str, body: BlockUpdate) -> Block:
-    """Change a block; fields that are left out stay. Agents see it at their next turn."""
-    return _change(tx, here.scope, _writable(tx, here.scope, block_id), body)
+def modify(tx: Transaction, here: Here, block_id: str, body: BlockUpdate) -> Response:
+    """Change a block; fields that are left out stay. Agents see it at their next turn.
+
+    Where the block is a user's and its policy wants that, the change of text or label becomes a proposal: `proposal_id`, and the
+    header `x-proposal-id`, name it, and the block stays as it is.
+    """
+    return _change(tx, here, _writable(tx, here.scope, block_id), body)
 
 
 @router.delete("/blocks/{block_id}", response_model=NoteResponse)
 @needs("agents:write", "memory:write")
-def delete(tx: Transaction, here: Here, block_id: str) -> Json:
+def delete(tx: Transaction, here: Here, block_id: str) -> Response:
     """Delete a block; it leaves the prompts of all agents it is attached to."""
-    blocks.remove(tx, _writable(tx, here.scope, block_id), ChangeMetadata(here.scope.actor, "Delete"))
-    return note(f"Block id={block_id} successfully deleted")
+    block = _writable(tx, here.scope, block_id)
+    done = submission.remove(tx, block, here.submission(reason="Delete"))
+    said = f"Block id={block_id} successfully deleted"
+    if done.proposal:
+        said = f"Proposed as {done.proposal.id}: the block stays until its owner decides."
+    return told(answer(note(said)), done)
 
 
 @router.get("/blocks/{block_id}/agents", response_model=list[AgentResponse])
@@ -145,7 +154,7 @@ def detach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
 @needs("agents:write", "memory:write")
-def modify_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str, body: BlockUpdate) -> Block:
+def modify_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str, body: BlockUpdate) -> Response:
     """Change the agent's block with this label; fields that are left out stay.
 
     Where the agent's conversation is about a user, a block of the agent's own that is not shared is copied for the user first.
@@ -158,7 +167,7 @@ def modify_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str
         block = blocks.get(tx, here.scope, block.id)
     elif not block.is_users:
         _require_agents(here.scope)
-    return _change(tx, here.scope, block, body)
+    return _change(tx, here, block, body)
 
 
 @router.get("/blocks/{block_id}/history", response_model=list[VersionResponse])
@@ -179,19 +188,19 @@ def retrieve_version(tx: Transaction, here: Here, block_id: str, sha: str) -> Js
 
 @router.post("/blocks/{block_id}/restore", response_model=BlockResponse)
 @needs("agents:write", "memory:write")
-def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) -> Block:
-    """Make the text that the block had at a version its next version."""
+def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) -> Response:
+    """Make the text that the block had at a version its next version, or propose that, as its policy says."""
     versions.lock(tx, _writable(tx, here.scope, block_id).chain_id)
     block = blocks.get(tx, here.scope, block_id)
     version = _version_at(tx, block.chain_id, block.label, body.sha)
     text = _text_of(tx, version)
     if text is None:
         raise _absent_at(block.label, body.sha)
-    if text == block.value:
-        return block
     block.require_fits(text)
     reason = body.message or f"Restore {block.label} as of {version.id.hex()[:12]}"
-    return blocks.update(tx, block, replace(block, value=text), ChangeMetadata(here.scope.actor, reason))
+    if text == block.value:
+        return _shown(Submitted(block))
+    return _shown(submission.change(tx, block, replace(block, value=text), here.submission(reason=reason)))
 
 
 @router.get("/blocks/{block_id}/blame", response_model=list[BlamedLineResponse])
@@ -229,7 +238,13 @@ def _require_agents(scope: Scope) -> None:
         raise Forbidden("This block is not yours alone: to change it for everybody takes the scope agents:write.")
 
 
-def _change(tx: Transaction, scope: Scope, block: Block, body: BlockUpdate) -> Block:
+def _shown(done: Submitted) -> Response:
+    proposal_id = done.proposal.id if done.proposal else None
+    return told(answer(BlockResponse.of(done.block, proposal_id=proposal_id)), done)
+
+
+def _change(tx: Transaction, here: RequestContext, block: Block, body: BlockUpdate) -> Response:
+    scope = here.scope
     sent = body.model_fields_set
     changes: dict[str, Any] = {
         name: value
@@ -252,8 +267,7 @@ def _change(tx: Transaction, scope: Scope, block: Block, body: BlockUpdate) -> B
     changed = replace(block, **changes, updated_by=scope.user_id)
     changed.require_fits(changed.value)
     read_rotation(changed.metadata)
-    summary = change_summary(changed.label, block.value, changed.value, f"Change {changed.label}")
-    return blocks.update(tx, block, changed, ChangeMetadata(scope.actor, summary))
+    return _shown(submission.change(tx, block, changed, here.submission()))
 
 
 def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:

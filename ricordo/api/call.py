@@ -13,6 +13,8 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.domain.scope import ADMIN, IMPERSONATE, NOBODY, REQUEST_SCOPE, Actor, Scope, User
 from ricordo.errors import Forbidden, NotFound, Unsupported
+from ricordo.memory.proposals import expiry_of
+from ricordo.memory.submission import Submission, Submitted
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, users
 from ricordo.storage.engine.repository import Page
@@ -30,6 +32,11 @@ class RequestContext:
     @property
     def store(self) -> Store:
         return self.runtime.store
+
+    def submission(self, user: User | None = None, reason: str | None = None) -> Submission:
+        """Return an edit by the caller, in this user's memory."""
+        author = self.actor_for(user) if user else self.scope.actor
+        return Submission(author, reason, expiry_of(self.runtime.settings))
 
     def actor_for(self, user: User) -> Actor:
         """Return the author of what the caller does in this user's memory."""
@@ -141,6 +148,13 @@ Paged = Annotated[Paging, Depends()]
 
 def answer(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status_code=status, media_type="application/json")
+
+
+def told(response: Response, submitted: Submitted) -> Response:
+    """Return the answer to an edit with the proposal that it became, if it did, in the header `x-proposal-id`."""
+    if submitted.proposal:
+        response.headers["x-proposal-id"] = submitted.proposal.id
+    return response
 
 
 def note(message: str) -> Json:

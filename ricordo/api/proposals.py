@@ -24,9 +24,9 @@ from ricordo.api.routing import Routes, needs
 from ricordo.api.users import waiting_for
 from ricordo.domain.block import Block
 from ricordo.domain.ids import is_id, unique
-from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.scope import IMPERSONATE, Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
-from ricordo.errors import NotFound, RicordoError
+from ricordo.errors import Forbidden, NotFound, RicordoError
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Conflicted, Undone
 from ricordo.memory.proposals import expiry_of
@@ -114,7 +114,7 @@ async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -
     def work(tx: Transaction) -> Proposal:
         memory = user_memory.open_memory(tx, here.scope, user_id)
         options = ProposalOptions(body.reasoning, body.confidence, body.replace_all, expiry_of(here.runtime.settings))
-        by = _proposer(tx, here.scope, body.agent_id)
+        by = _proposer(tx, here, memory, body.agent_id)
         made = user_memory.propose_edit(tx, memory, label, body.old_string, body.new_string, by, options)
         block = user_memory.find(tx, memory, label)
         if block and block.schema_ref:
@@ -227,12 +227,22 @@ def _require(tx: Transaction, here: RequestContext, user_id: str, label: str, di
     return memory
 
 
-def _proposer(tx: Transaction, scope: Scope, agent_id: str | None) -> Actor:
-    """The author as the user reads it: an agent of this server by its name, any other as it calls itself."""
+def _proposer(tx: Transaction, here: RequestContext, memory: UserMemory, agent_id: str | None) -> Actor:
+    """The author as the user reads it: an agent of this server by its name, any other as it calls itself; else the caller.
+
+    Raises Forbidden where the caller runs no agents, so that nobody speaks in the name of another.
+    """
+    scope = here.scope
+    is_local = scope.role == "admin" and scope.may(IMPERSONATE)
+    if agent_id is None and not is_local:
+        return here.actor_for(memory.user)
+    if not scope.may(IMPERSONATE, "agents:write"):
+        raise Forbidden("This key may not propose in the name of an agent. Leave out agent_id.")
     name = agent_id or "agent"
     if is_id(name, "agent"):
         try:
             return Actor("agent", name, agents.load(tx, scope, name).agent.name)
         except NotFound:
-            pass
+            if not is_local:
+                raise
     return Actor("agent", name, name)

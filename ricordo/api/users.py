@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -20,12 +21,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from ricordo.api.blocks import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
-from ricordo.api.call import Here, RequestContext, note
+from ricordo.api.call import Here, RequestContext, answer, note, told
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import Json, NoteResponse, TextConflict
 from ricordo.api.models.memory import (
     BlamedLineResponse,
     ComparisonResponse,
+    ProposalResponse,
     PutBlockRequest,
     RestoreRequest,
     UserBlockResponse,
@@ -38,10 +40,11 @@ from ricordo.domain.block import Block
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, Stale, Unsupported
-from ricordo.memory import user_memory
+from ricordo.memory import submission, user_memory
 from ricordo.memory.blame import BlamedLine
 from ricordo.memory.schemas import FOLDER, read_schema, schema_names
 from ricordo.memory.sections import starting_text
+from ricordo.memory.submission import Submitted
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.engine.store import Transaction
@@ -59,6 +62,9 @@ PUT_BODY: dict[str, Any] = {
             "application/toml": _TEXT,
         },
     }
+}
+PROPOSED: dict[int | str, dict[str, Any]] = {
+    202: {"model": ProposalResponse, "description": "The block is not there yet; making it waits for its owner"}
 }
 Message = Annotated[
     str | None,
@@ -142,9 +148,8 @@ def compare(tx: Transaction, here: Here, user_id: str, label: str, from_: From =
 def restore(tx: Transaction, here: Here, user_id: str, label: str, body: RestoreRequest) -> Response:
     """Make the text that the block had at a version its next version; a block that was deleted comes back."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
-    return _shown(
-        tx, user_memory.restore(tx, memory, label, body.sha, here.actor_for(memory.user), message=body.message)
-    )
+    edit = here.submission(memory.user, body.message)
+    return _submitted(tx, submission.restore(tx, memory, label, body.sha, edit))
 
 
 @router.get(_ONE, response_model=UserBlockResponse)
@@ -168,7 +173,7 @@ async def retrieve(
     return tagged(block, content.encode(), media_type, if_none_match)
 
 
-@router.put(_ONE, response_model=UserBlockResponse, openapi_extra=PUT_BODY)
+@router.put(_ONE, response_model=UserBlockResponse, responses=PROPOSED, openapi_extra=PUT_BODY)
 async def put(
     here: Here, user_id: str, label: str, body: Sent, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
 ) -> Response:
@@ -185,10 +190,12 @@ async def put(
         # What a new block cannot be created with, and what null takes back.
         rest = {name: settings.pop(name) for name in list(settings) if settings[name] is None or name == "metadata"}
         options = PutOptions(message=body.message, expected=body.version, **settings)
-        block = user_memory.put(tx, memory, label, body.body, here.actor_for(memory.user), options)
-        if rest:
-            block = user_memory.change_settings(tx, memory, label, rest, here.actor_for(memory.user))
-        return _shown(tx, block)
+        edit = here.submission(memory.user, body.message)
+        done = submission.put(tx, memory, label, body.body, options, edit)
+        if rest and done.block:
+            changed = user_memory.change_settings(tx, memory, label, rest, edit.author)
+            done = replace(done, block=changed)
+        return _submitted(tx, done)
 
     try:
         return await here.store.write(work)
@@ -206,30 +213,43 @@ def modify(
     settings = body.settings()
     if "policy" in settings:
         settings["read_only"] = False
-    block = user_memory.change_settings(tx, memory, label, settings, here.actor_for(memory.user))
+    edit = here.submission(memory.user, body.message)
+    done = Submitted(user_memory.change_settings(tx, memory, label, settings, edit.author))
     if body.label is not None:
-        block = user_memory.rename(tx, memory, label, body.label, here.actor_for(memory.user), message=body.message)
-    return _shown(tx, block)
+        done = submission.rename(tx, memory, label, body.label, edit)
+    return _submitted(tx, done)
 
 
 @router.delete(_ONE, response_model=NoteResponse)
 def delete(
     tx: Transaction, here: Here, user_id: str, label: str, message: Message = None, if_match: IfMatch = None
-) -> Json:
+) -> Response:
     """Delete a block. Its history stays, and any version of it can be restored."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
     _require(tx, memory, label, if_match)
-    user_memory.delete(tx, memory, label, here.actor_for(memory.user), message=message)
-    return note(f'Block "{label}" deleted. Its history stays.')
+    block = user_memory.require(tx, memory, label)
+    done = submission.remove(tx, block, here.submission(memory.user, message))
+    said = f'Block "{label}" deleted. Its history stays.'
+    if done.proposal:
+        said = f"Proposed as {done.proposal.id}: the block stays until its owner decides."
+    return told(answer(note(said)), done)
 
 
 def waiting_for(tx: Transaction, block: Block | None) -> int:
     return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0) if block else 0
 
 
-def _shown(tx: Transaction, block: Block, known: str | None = None) -> Response:
-    shown = UserBlockResponse.of(block, pending=waiting_for(tx, block))
+def _shown(tx: Transaction, block: Block, known: str | None = None, proposal_id: str | None = None) -> Response:
+    shown = UserBlockResponse.of(block, pending=waiting_for(tx, block), proposal_id=proposal_id)
     return tagged(block, orjson.dumps(shown), "application/json", known)
+
+
+def _submitted(tx: Transaction, done: Submitted) -> Response:
+    """The block as it is after an edit; of a block that is proposed, and not there yet, the proposal (202)."""
+    proposal_id = done.proposal.id if done.proposal else None
+    if done.block is None:
+        return told(answer(ProposalResponse.of(done.proposal), 202), done)
+    return told(_shown(tx, done.block, proposal_id=proposal_id), done)
 
 
 def _chain_id(tx: Transaction, here: RequestContext, user_id: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from ricordo.domain.block import Block, Chain, Policy, new_in, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope, User
-from ricordo.domain.version import ChangeMetadata, Proposal
+from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.line_changes import change_summary
 from ricordo.memory.merge import merge_lines
@@ -125,7 +125,7 @@ def put(tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor, o
                 f'Block "{label}" is not there any more. Read the list of blocks, or send it without a version.'
             )
         return make(tx, memory.chain, label, text, metadata, settings)
-    value = _merged(tx, block, text, options.expected)
+    value = merged(tx, block, text, options.expected)
     return _update(tx, memory.chain, block, {**settings, "value": value}, metadata)
 
 
@@ -167,12 +167,7 @@ def restore(
     """
     require_storable(message)
     memory = _locked(tx, memory)
-    version = history.get(tx, memory.chain.id, version_id)
-    text = history.text_at(tx, memory.chain.id, label, version)
-    if text is None:
-        raise NotFound(
-            f'There was no memory block "{label}" at version {version.id.hex()[:12]}. Choose another version.'
-        )
+    version, text = text_at(tx, memory.chain.id, label, version_id)
     metadata = ChangeMetadata(by, message or f"Restore {label} as of {version.id.hex()[:12]}")
     block = find(tx, memory, label)
     return (
@@ -180,6 +175,17 @@ def restore(
         if block is None
         else _update(tx, memory.chain, block, {"value": text}, metadata)
     )
+
+
+def text_at(tx: Transaction, chain_id: str, label: str, version_id: str) -> tuple[BlockVersion, str]:
+    """The version, and the text that the block had at it. Raises NotFound, Conflict for an id that is not unique."""
+    version = history.get(tx, chain_id, version_id)
+    text = history.text_at(tx, chain_id, label, version)
+    if text is None:
+        raise NotFound(
+            f'There was no memory block "{label}" at version {version.id.hex()[:12]}. Choose another version.'
+        )
+    return version, text
 
 
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
@@ -286,7 +292,7 @@ def propose_edit(
     return propose(tx, draft, replace(metadata, reason=options.reasoning or summary), options.expires_after)
 
 
-def _merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:
+def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:
     """The text with what others wrote since the expected version."""
     if expected is None or is_current(block, expected):
         return text

@@ -221,7 +221,10 @@ class ServerInThread:
 
     def key(self, user: str | None = None, role: Role = "user", **draft: Any) -> str:
         """Make a key of this user, or of a service; whoever has it is nobody else."""
-        secret, made = Secret(self.settings.data_dir).derive("api keys"), KeyDraft(f"{user}'s", role, user, **draft)
+        secret, made = (
+            Secret(self.settings.data_dir).derive("api keys"),
+            KeyDraft(f"{user}'s" if user else role, role, user, **draft),
+        )
         return self.write(lambda tx: keys.create(tx, Asking(), secret, made))[1]
 
     def rows(self) -> dict[str, int]:

@@ -73,6 +73,8 @@ class BlockResponse(HostedFields, AuthorFields):
     is_template: bool = False
     template_name: str | None = None
     preserve_on_migration: bool | None = None
+    # Of an edit that was not applied: the proposal that waits for the owner.
+    proposal_id: str | None = None
 
 
 class BlockSettings(RequestModel):
@@ -181,6 +183,8 @@ class UserBlockResponse(ResponseModel):
     is_untrusted: bool
     updated_by: str | None
     created_at: Timestamp
+    # Of an edit that was not applied: the proposal that waits for the owner.
+    proposal_id: str | None = None
 
 
 class VersionResponse(ResponseModel):

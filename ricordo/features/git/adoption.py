@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ricordo.domain.block import Block, Chain, new_in
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Conflict, Stale
+from ricordo.errors import Conflict, Forbidden, Stale
 from ricordo.features.git import queries
 from ricordo.features.git.objects import Commit, GitObject
 from ricordo.storage import blocks, history, versions
@@ -49,8 +49,12 @@ def adopt(
     adoption: Adoption,
     metadata: ChangeMetadata,
     describe: Callable[[Transaction, Chain], Describe] | None = None,
+    *,
+    is_push: bool = False,
 ) -> Chain:
     """Make the commits versions of a user's chain; policies are asked with `metadata`, of whoever brought them.
+
+    A push carries whatever was committed, so it leaves read-only blocks as they are also where it is the owner's.
 
     Raises Stale where the tip moved meanwhile, Forbidden by the policy of a block, TooLong, Conflict for a label that an agent
     has twice then.
@@ -61,6 +65,8 @@ def adopt(
     if chain.head != adoption.expected:
         raise Stale("The memory changed since you fetched it. Fetch and merge first, then push again.")
     now = {block.label: block for block in blocks.of_user(tx, scope, chain.owner_id)}
+    if is_push:
+        _require_no_read_only(now, adoption.main)
     after = _after(tx, chain, now, adoption.main, metadata)
     rows: list[dict[str, Any]] = []
     metadata_of = describe(tx, chain) if describe else lambda commit: replace(metadata, reason=commit.message)
@@ -74,6 +80,15 @@ def adopt(
     versions.advance(tx, chain)
     _store_blocks(tx, chain, {block.id: block for block in now.values()}, after, metadata)
     return chain
+
+
+def _require_no_read_only(now: Mapping[str, Block], main: Sequence[MainCommit]) -> None:
+    for change in (change for one in main for change in one.changes):
+        block = now.get(change.old_label or change.label)
+        if block and block.is_read_only:
+            raise Forbidden(
+                f'{block.label}.md: block "{block.label}" is read-only. Give it another policy first, then push again.'
+            )
 
 
 def _after(

@@ -176,7 +176,9 @@ class PushReceiver:
         metadata = ChangeMetadata(self.scope.actor)
         adoption = await asyncio.to_thread(push.adoption, command.old, new)
         describe = partial(_described, metadata, adoption.main[-1].commit if adoption.main else None)
-        await self.store.write(lambda tx: adopt(tx, self.scope, self.chain.id, adoption, metadata, describe))
+        await self.store.write(
+            lambda tx: adopt(tx, self.scope, self.chain.id, adoption, metadata, describe, is_push=True)
+        )
         changed = sorted({change.label for one in adoption.main for change in one.changes})
         return [f"{path_of(label)} is a new version now." for label in changed]
 

@@ -15,14 +15,15 @@ from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.scope import Scope
-from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid, NotFound
-from ricordo.memory.line_changes import change_summary
+from ricordo.memory import submission
+from ricordo.memory.proposals import expiry_of
 from ricordo.memory.step_commit import file_passages
+from ricordo.memory.submission import Submission
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
 from ricordo.runtime import Runtime, Wait
 from ricordo.search.index import PassageFilter
-from ricordo.storage import agents, archives, blocks
+from ricordo.storage import agents, archives
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
@@ -52,7 +53,10 @@ class BlockCalls(_Calls):
         return self._wait(self._runtime.store.read(lambda tx: self._labelled(tx, agent_id, block_label)[1]))
 
     def update(self, block_label: str, /, *, agent_id: str, value: str) -> Block:
-        """Make `value` the block's text, or that of a user's copy where the agent was made for a user; raises NotFound, TooLong."""
+        """Make `value` the block's text, or propose it where the block is a user's.
+
+        An agent that was made for a user has the user's copy changed. Raises NotFound, TooLong, Forbidden.
+        """
 
         def work(tx: Transaction) -> Block:
             state, block = self._labelled(tx, agent_id, block_label)
@@ -62,9 +66,8 @@ class BlockCalls(_Calls):
             user_id = state.conversation.user_id
             if user_id and needs_copy(block, user_id):
                 block = copy_of(tx, state.agent, block, users_chain(tx, state.agent, user_id).id, self._scope.actor)
-            summary = change_summary(block_label, block.value, value, f"Change {block_label}")
-            metadata = ChangeMetadata(self._scope.actor, summary)
-            return blocks.update(tx, block, replace(block, value=value), metadata)
+            edit = Submission(self._scope.actor, expires_after=expiry_of(self._runtime.settings))
+            return submission.change(tx, block, replace(block, value=value), edit).block or block
 
         return self._write(work)
 

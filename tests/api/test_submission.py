@@ -1,0 +1,150 @@
+"""Edits of a user's memory by callers of every role: applied, proposed or refused, as ownership and the block's policy say."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+import httpx2
+import pytest
+
+from ricordo.domain.block import Policy
+from tests.seams.server import ServerInThread, serving
+
+POLICIES = get_args(Policy)
+BEFORE, AFTER = "Tea.\n", "Coffee.\n"
+_INSIDE = "users:impersonate"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    with serving(tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(server: ServerInThread) -> Iterator[dict[str, httpx2.Client]]:
+    """A client by caller, each with a key of its own."""
+    made = {
+        "ada": server.key("ada"),
+        "bob": server.key("bob"),
+        "teacher": server.key("teacher", "admin"),
+        "developer": server.key("dev", "developer"),
+        "reader": server.key("dev", "developer", scopes=("agents:write", "agents:read", "memory:read", "memory:write")),
+        "root": server.key("root", "admin", scopes=("agents:write", "memory:read", "memory:write", "memory:override")),
+        "tutor": server.key(None, "service"),
+        "pipe": server.key(None, "service", scopes=("memory:read", "memory:write", "memory:approve", _INSIDE)),
+    }
+    clients = {}
+    for name, key in made.items():
+        clients[name] = server.http()
+        clients[name].headers["authorization"] = f"Bearer {key}"
+    yield clients
+    for client in clients.values():
+        client.close()
+
+
+def _by_path(on: httpx2.Client, _id: str) -> httpx2.Response:
+    return on.put("/users/ada/blocks/human", json={"body": AFTER})
+
+
+def _by_id(on: httpx2.Client, id: str) -> httpx2.Response:
+    return on.patch(f"/v1/blocks/{id}", json={"value": AFTER})
+
+
+WAYS: dict[str, Callable[[httpx2.Client, str], httpx2.Response]] = {"by path": _by_path, "by id": _by_id}
+# What becomes of the edit by policy, in the order of POLICIES: applied, proposed, or refused with this status.
+AS_OWNER = ("applied",) * 5
+BY_POLICY = ("applied", "applied", "proposed", "proposed", 403)
+EXPECTED: dict[tuple[str, str], tuple[Any, ...]] = {
+    ("ada", "by path"): AS_OWNER,
+    ("ada", "by id"): (*AS_OWNER,),
+    ("bob", "by path"): (404,) * 5,
+    ("bob", "by id"): (404,) * 5,
+    ("teacher", "by path"): BY_POLICY,
+    ("teacher", "by id"): BY_POLICY,
+    ("developer", "by path"): (403,) * 5,
+    ("developer", "by id"): (404,) * 5,
+    ("reader", "by path"): BY_POLICY,
+    ("reader", "by id"): BY_POLICY,
+    ("root", "by path"): AS_OWNER,
+    ("root", "by id"): AS_OWNER,
+    ("tutor", "by path"): BY_POLICY,
+    ("tutor", "by id"): (404,) * 5,
+    ("pipe", "by path"): AS_OWNER,
+}
+AUTHORS = {
+    "ada": ("user", "ada"),
+    "teacher": ("user", "teacher"),
+    "reader": ("user", "dev"),
+    "root": ("administrator", "root"),
+    "tutor": ("service", "service for ada"),
+    "pipe": ("user", "service for ada"),
+}
+
+
+@pytest.mark.parametrize(("caller", "way"), EXPECTED)
+def test_an_edit_is_what_ownership_and_policy_make_of_it(http: dict[str, httpx2.Client], caller: str, way: str) -> None:
+    ada = http["ada"]
+    for policy, expected in zip(POLICIES, EXPECTED[caller, way], strict=True):
+        made = ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": policy}).json()
+        answer = WAYS[way](http[caller], made["id"])
+        now = ada.get("/users/ada/blocks/human").json()
+        waiting = ada.get("/users/ada/diffs").json()
+        case = (policy, answer.text)
+        if isinstance(expected, int):
+            assert (answer.status_code, now["body"], waiting) == (expected, BEFORE, []), case
+            continue
+        assert answer.status_code == 200, case
+        told = answer.json()
+        assert told.get("body", told.get("value")) == now["body"] == (AFTER if expected == "applied" else BEFORE), case
+        if expected == "applied":
+            assert (waiting, told["proposal_id"], answer.headers.get("x-proposal-id")) == ([], None, None), case
+            newest = ada.get("/users/ada/blocks/human/history").json()[0]
+            assert (newest["author_kind"], newest["author"]) == AUTHORS[caller], case
+        else:
+            (one,) = waiting
+            assert told["proposal_id"] == answer.headers["x-proposal-id"] == one["id"], case
+            assert (one["author_kind"], one["author"]) == AUTHORS[caller], case
+            again = WAYS[way](http[caller], made["id"])
+            assert len(ada.get("/users/ada/diffs").json()) == 1, again.text
+            ada.post(f"/users/ada/blocks/human/diffs/{one['id']}/reject", json={})
+
+
+def test_only_an_owner_decides_changes_settings_and_speaks_for_herself(http: dict[str, httpx2.Client]) -> None:
+    ada, teacher, tutor = http["ada"], http["teacher"], http["tutor"]
+    ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": "propose"})
+    proposed = tutor.put("/users/ada/blocks/human", json={"body": AFTER}).headers["x-proposal-id"]
+    address = f"/users/ada/blocks/human/diffs/{proposed}"
+    for other in (teacher, tutor):
+        assert other.post(f"{address}/approve", json={}).status_code == 403
+        assert other.post(f"{address}/reject", json={}).status_code == 403
+        assert other.patch("/users/ada/blocks/human", json={"policy": "direct"}).status_code == 403
+        assert other.put("/users/ada/blocks/human", json={"body": AFTER, "title": "Mine"}).status_code == 403
+    edit = {"old_string": "Tea", "new_string": "Milk", "reasoning": "So.", "agent_id": "tutor"}
+    assert ada.post("/users/ada/blocks/human/propose", json=edit).status_code == 403
+    assert ada.post(f"{address}/approve", json={}).json()["block"]["body"] == AFTER
+    newest = ada.get("/users/ada/blocks/human/history").json()[0]
+    assert newest["author_kind"] == "service"
+
+
+def test_a_new_block_by_another_is_proposed_and_made_when_the_owner_approves(http: dict[str, httpx2.Client]) -> None:
+    ada, tutor = http["ada"], http["tutor"]
+    answer = tutor.put("/users/ada/blocks/goals", json={"body": "Pass.\n", "description": "What she wants."})
+    assert (answer.status_code, answer.headers["x-proposal-id"]) == (202, answer.json()["id"])
+    assert ada.get("/users/ada/blocks/goals").status_code == 404
+    assert tutor.put("/users/ada/blocks/plans", json={"body": "x", "policy": "direct"}).status_code == 403
+    done = ada.post(f"/users/ada/blocks/goals/diffs/{answer.json()['id']}/approve", json={}).json()
+    block = done["block"]
+    assert (block["body"], block["description"], block["policy"]) == ("Pass.\n", "What she wants.", "propose")
+
+
+def test_to_delete_rename_and_restore_wait_too(http: dict[str, httpx2.Client]) -> None:
+    ada, teacher = http["ada"], http["teacher"]
+    made = ada.put("/users/ada/blocks/diary", json={"body": BEFORE, "policy": "propose"}).json()
+    ada.put("/users/ada/blocks/diary", json={"body": AFTER})
+    restored = teacher.post(f"/v1/blocks/{made['id']}/restore", json={"sha": made["version"]})
+    renamed = teacher.patch("/users/ada/blocks/diary", json={"label": "journal"})
+    deleted = teacher.delete("/users/ada/blocks/diary")
+    ids = [answer.headers["x-proposal-id"] for answer in (restored, renamed, deleted)]
+    assert ada.get("/users/ada/blocks/diary").json()["body"] == AFTER
+    ada.post(f"/users/ada/blocks/diary/diffs/{ids[-1]}/approve", json={})
+    assert ada.get("/users/ada/blocks/diary").status_code == 404
