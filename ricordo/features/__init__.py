@@ -10,6 +10,7 @@ FEATURES: tuple[str, ...] = (
     "librarian",
     "move",
     "remotes",
+    "review",
     "traces",
     "typed_memory",
     "vector_services",

@@ -1,0 +1,197 @@
+"""`ricordo memory show`, `proposals`, `approve`, `reject`, `history` and `blame`: what the API of users' memory does.
+
+The server does it where one runs. Where none does, one runs in this process for as long as the command takes.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import typer
+
+app = typer.Typer()
+Json = dict[str, Any]
+_USER = typer.Argument(help="Whose memory: the user's id or name.")
+_LABEL = typer.Argument(help="Label of the block.")
+_SERVER = typer.Option(None, "--server", help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]")
+_JSON = typer.Option(False, "--json", help="Print what the API answers.")
+_WIDTH = 12  # digits of a version's id, which are enough to name it
+
+
+@app.command("show")
+def show_memory(
+    user: str = _USER,
+    label: str | None = typer.Argument(None, help="Label of one block; without it, the list of blocks."),
+    as_json: bool = _JSON,
+    server: str | None = _SERVER,
+) -> None:
+    """Show a user's blocks, or the text of one."""
+    with _memory(user, server) as ask:
+        if label is None:
+            _print(ask("GET", "blocks"), as_json, _blocks)
+        else:
+            _print(ask("GET", f"blocks/{_path(label)}"), as_json, lambda block: [block["body"].removesuffix("\n")])
+
+
+@app.command("proposals")
+def list_proposals(
+    user: str = _USER,
+    label: str | None = typer.Argument(None, help="Label of one block."),
+    status: str = typer.Option(
+        "waiting", help="waiting, open, conflicted, approved, rejected, superseded, expired or all."
+    ),
+    as_json: bool = _JSON,
+    server: str | None = _SERVER,
+) -> None:
+    """List the proposals that wait for the user, each with what it would change."""
+    place = "diffs" if label is None else f"blocks/{_path(label)}/diffs"
+    with _memory(user, server) as ask:
+        _print(_all_of(ask, place, status), as_json, _proposals)
+
+
+@app.command("approve")
+def approve_proposals(
+    user: str = _USER,
+    proposals: list[str] = typer.Argument(help="Ids of proposals, or `all` of those that wait."),
+    text: Path | None = typer.Option(
+        None, help="A file with a text of your own in place of the proposed one (-: stdin)."
+    ),
+    server: str | None = _SERVER,
+) -> None:
+    """Approve proposals: what they propose becomes the next version of their blocks."""
+    with _memory(user, server) as ask:
+        if text is None:
+            _decide(ask, "approve", proposals)
+            return
+        body = sys.stdin.read() if str(text) == "-" else text.read_text("utf-8")
+        _settle(ask, proposals, body)
+
+
+@app.command("reject")
+def reject_proposals(
+    user: str = _USER,
+    proposals: list[str] = typer.Argument(help="Ids of proposals, or `all` of those that wait."),
+    reason: str | None = typer.Option(None, help="Why; the agent that proposed it is told."),
+    server: str | None = _SERVER,
+) -> None:
+    """Reject proposals: their blocks stay as they are."""
+    with _memory(user, server) as ask:
+        _decide(ask, "reject", proposals, **({"reason": reason} if reason else {}))
+
+
+@app.command("history")
+def show_history(
+    user: str = _USER,
+    label: str = _LABEL,
+    limit: int = typer.Option(50, min=1, max=1000, help="How many versions at most."),
+    as_json: bool = _JSON,
+    server: str | None = _SERVER,
+) -> None:
+    """List a block's versions, newest first: when, by whom and why."""
+    with _memory(user, server) as ask:
+        _print(ask("GET", f"blocks/{_path(label)}/history", query={"limit": limit}), as_json, _versions)
+
+
+@app.command("blame")
+def show_blame(user: str = _USER, label: str = _LABEL, as_json: bool = _JSON, server: str | None = _SERVER) -> None:
+    """Show a block's lines, each with the version that wrote it and its author."""
+    with _memory(user, server) as ask:
+        _print(ask("GET", f"blocks/{_path(label)}/blame"), as_json, _lines)
+
+
+@contextmanager
+def _memory(user: str, server: str | None) -> Iterator[Callable[..., Any]]:
+    """Yield a function that asks the server for something in this user's memory."""
+    from ricordo.cli.client import any_server, require_database
+
+    with any_server(server, lambda settings: require_database(settings, "no memory to show")) as client:
+        yield lambda method, path, **options: client.ask(method, f"/users/{quote(user, safe='')}/{path}", **options)
+
+
+def _all_of(ask: Callable[..., Any], place: str, status: str) -> list[Json]:
+    found: list[Json] = []
+    query: Json = {"status": status, "limit": 100}
+    while page := ask("GET", place, query=query):
+        found += page
+        query["after"] = page[-1]["id"]
+    return found
+
+
+def _decide(ask: Callable[..., Any], decision: str, ids: Sequence[str], **body: str) -> None:
+    """Decide on proposals, and print what became of each; exits with 1 where one was not decided on."""
+    waiting = [one["id"] for one in _all_of(ask, "diffs", "waiting")] if list(ids) == ["all"] else list(ids)
+    failed = False
+    for begin in range(0, len(waiting), 100):
+        for outcome in ask("POST", f"diffs/{decision}", body={"ids": waiting[begin : begin + 100], **body}):
+            version = f", version {outcome['version'][:_WIDTH]}" if outcome["version"] else ""
+            typer.echo(f"{outcome['id']}: {outcome['status']}{version}")
+            if outcome["detail"]:
+                typer.echo(f"  {outcome['detail']}")
+            failed |= outcome["status"] in ("failed", "conflicted")
+    if not waiting:
+        typer.echo("Nothing waits.")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _settle(ask: Callable[..., Any], ids: Sequence[str], body: str) -> None:
+    from ricordo.errors import Invalid, NotFound
+
+    if len(ids) != 1 or ids[0] == "all":
+        raise Invalid("A text of your own settles one proposal. Name one.")
+    proposal = next((one for one in _all_of(ask, "diffs", "waiting") if one["id"] == ids[0]), None)
+    if proposal is None:
+        raise NotFound(f"No proposal {ids[0]} waits. List them with `ricordo memory proposals`.")
+    place = f"blocks/{_path(proposal['label'])}/diffs/{ids[0]}/approve"
+    done = ask("POST", place, body={"body": body})
+    typer.echo(f"{done['id']}: {done['status']}, version {(done['version'] or '')[:_WIDTH]}")
+
+
+def _print(found: Any, as_json: bool, lines: Callable[[Any], Sequence[str]]) -> None:
+    import json
+
+    from ricordo.cli.screen import printable
+
+    # What agents and users wrote must not control the terminal.
+    shown = "\n".join(printable(line) for line in lines(found)) if not as_json else ""
+    typer.echo(json.dumps(found, ensure_ascii=False, indent=2) if as_json else shown)
+
+
+def _blocks(blocks: Sequence[Json]) -> list[str]:
+    width = max((len(block["label"]) for block in blocks), default=0)
+    return [
+        f"{block['label']:<{width}}  {block['policy']:<9}  {len(block['body']):>6,} characters"
+        + (f"  {block['pending']} waiting" if block["pending"] else "")
+        for block in blocks
+    ] or ["No blocks."]
+
+
+def _proposals(proposals: Sequence[Json]) -> list[str]:
+    lines: list[str] = []
+    for one in proposals:
+        lines.append(f"{one['id']}  {one['label']}  {one['status']}  by {one['author']}  {one['created_at']}")
+        lines += [f"  Reason: {one['reasoning']}"] if one["reasoning"] else []
+        lines += [f"  {line}" for line in one["diff"].splitlines()]
+    return lines or ["Nothing waits."]
+
+
+def _versions(versions: Sequence[Json]) -> list[str]:
+    return [
+        f"{one['sha'][:_WIDTH]}  {one['timestamp']}  {one['author']} ({one['author_kind']})  {one['message']}"
+        for one in versions
+    ]
+
+
+def _lines(lines: Sequence[Json]) -> list[str]:
+    written = [line["version"] for line in lines]
+    width = max((len(version["author"]) for version in written), default=0)
+    return [
+        f"{version['sha'][:_WIDTH]}  {version['author']:<{width}}  {line['text']}"
+        for line, version in zip(lines, written, strict=True)
+    ]
+
+
+def _path(label: str) -> str:
+    return quote(label, safe="/")
