@@ -34,6 +34,7 @@ WAITS = (
 REPEATED = 'This change of memory block "{}" waits for the owner already, as {}: nothing new was proposed.'
 STANDS = 'Memory block "{}" says this already, so there is nothing to propose.'
 TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
+FULL = '{} of your changes of memory block "{}" wait for the owner already. Propose more when some of them are decided.'
 NOT_A_TEXT = (
     'Memory block "{}" belongs to an owner who decides about changes, and only the owner can change its description. '
     "Propose changes of its text instead."
@@ -42,6 +43,10 @@ NOT_A_TEXT = (
 
 class Unchanged(Invalid):
     """What is proposed stands in the block already."""
+
+
+# Of one author for one block: each that waits is compared with each that comes.
+_MOST_WAITING = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ def propose(
     """Store a proposal, which waits beside others; an older one of the same author that touches the same lines is superseded.
 
     A change that waits already, or is part of one, makes no new proposal: that one is returned, with `is_repeated`. Raises
-    Unchanged where the block says it already, NotFound where all is erased.
+    Unchanged where the block says it already, Conflict where too much of the author waits, NotFound where all is erased.
     """
     chain = versions.lock(tx, draft.chain_id)
     if chain is None:
@@ -143,6 +148,9 @@ def propose(
     older = {one: _relation(draft, one) for one in proposals.waiting_by(tx, chain.id, draft.label, metadata.author)}
     if waiting := next((one for one, relation in older.items() if relation == "repeated"), None):
         return replace(waiting, is_repeated=True)
+    is_full = metadata.author.kind in ("agent", "service") and len(older) >= _MOST_WAITING
+    if is_full and "superseded" not in older.values():
+        raise Conflict(FULL.format(len(older), draft.label))
     now = tx.clock.now()
     block = draft.block
     proposal = Proposal(

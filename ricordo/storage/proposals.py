@@ -1,5 +1,6 @@
 """Proposals: changes of memory that wait for the owner. Nothing that agents read looks here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -134,8 +135,11 @@ def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
 
 
 def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> list[Proposal]:
+    """Return what waits of this author for this block, the oldest first."""
     values = {"chain_id": chain_id, "label": label, "author_kind": author.kind, "author_id": author.id}
-    return [_proposal(tx, row) for row in tx.all(_WAITING_BY, values)]
+    rows = tx.all(_WAITING_BY, values)
+    texts = versions.read_texts(tx, chain_id, [id for row in rows for id in (row.base_blob, row.blob) if id])
+    return [_with_texts(row, texts) for row in rows]
 
 
 def waiting_ids(tx: Transaction, chain_id: str, most: int) -> list[str]:
@@ -192,5 +196,9 @@ def expire(tx: Transaction) -> int:
 
 
 def _proposal(tx: Transaction, row: Row[Any]) -> Proposal:
-    base, text = (None if id is None else versions.read_text(tx, row.chain_id, id) for id in (row.base_blob, row.blob))
+    return _with_texts(row, versions.read_texts(tx, row.chain_id, [id for id in (row.base_blob, row.blob) if id]))
+
+
+def _with_texts(row: Row[Any], texts: Mapping[bytes, str]) -> Proposal:
+    base, text = (None if id is None else texts[id] for id in (row.base_blob, row.blob))
     return replace(_ROWS.of(row[:-2]), base_value=base, value=text)

@@ -9,6 +9,7 @@ import pytest
 
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata, Proposal
+from ricordo.errors import Conflict
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
@@ -177,6 +178,21 @@ async def test_a_block_that_is_proposed_twice_is_made_of_both(store: SqliteStore
     assert await approved(store, *made) == "Reads.\nHas a cat."
     owned = await owned_of(store)
     assert (await store.read(lambda tx: user_memory.require(tx, owned, "human"))).description == "Who"
+
+
+async def test_of_one_agent_no_more_than_a_hundred_wait_for_one_block_and_comparing_them_stays_cheap(
+    store: SqliteStore,
+) -> None:
+    await put(store, "human", TEXT)
+    for number in range(100):
+        await drafted(store, f"{TEXT}{number}\n")
+    with pytest.raises(Conflict, match="100 of your changes"):
+        await drafted(store, f"{TEXT}more\n")
+    assert (await drafted(store, f"{TEXT}7\n")).is_repeated
+    fuller = await drafted(store, f"{TEXT}7\n8\n")
+    await drafted(store, f"{TEXT}more\n", COACH)
+    left = await waiting(store)
+    assert (len(left), fuller.id in left) == (100, True)
 
 
 LINES = ("", "", "# Likes", "- tea", "- maths", "# Goals", "Name: Ada", "Lives in Turin.", "- tea")

@@ -133,6 +133,31 @@ async def test_open_proposals_are_branches_until_they_are_decided(world: World) 
     assert world.branches() == {"main"}
 
 
+async def test_proposals_of_one_agent_for_one_block_have_branches_of_their_own_and_are_decided_one_by_one(
+    world: World,
+) -> None:
+    tea = await world.propose("human", "tea", "coffee")
+    rome = await world.propose("human", "Rome", "Rome\nHas a cat")
+    turin = await world.propose("human", "Rome", "Rome\nReads")
+    await world.sync()
+    own = {one.id: f"agent/human/{one.id}" for one in (tea, rome, turin)}
+    assert world.branches() == {"main", *own.values()}
+    assert git(world.bare, "show", f"{own[turin.id]}:human.md") == "Name: Ada\nLikes tea\nLives in Rome\nReads"
+    # One is merged there, the others here.
+    git(world.clone, "pull", "-q")
+    git(world.clone, "merge", "-q", "--no-edit", f"origin/{own[tea.id]}")
+    git(world.clone, "push", "-q", "origin", "main")
+    await world.sync()
+    assert world.branches() == {"main", own[rome.id], own[turin.id]}
+    for one in (turin, rome):
+        await world.approve(one.id)
+    await world.sync()
+    assert world.branches() == {"main"}
+    text = "Name: Ada\nLikes coffee\nLives in Rome\nReads\nHas a cat"
+    assert (await world.texts())["human"] == git(world.bare, "show", "main:human.md") == text
+    assert fsck(world.bare) == ""
+
+
 async def test_a_proposal_that_the_owner_merges_there_is_approved(world: World) -> None:
     made = await world.propose("human", "tea", "coffee")
     await world.put("goals", "Rest")
