@@ -16,7 +16,8 @@ class ChangeMetadata:
     """Metadata of a change, kept with its version: author, reason, and the run and step that led to it.
 
     `is_untrusted` tells that the step had read untrusted content. `is_quoted` tells that a user of the turn said it, word for
-    word. With `approved_by` an owner took over what `author` had proposed.
+    word. With `approved_by` an owner took over what `author` had proposed. `made_at` is when it was made elsewhere (microseconds),
+    where it comes from a remote that tells.
     """
 
     author: Actor
@@ -27,6 +28,7 @@ class ChangeMetadata:
     is_quoted: bool = False
     approved_by: str | None = None
     proposal_id: str | None = None
+    made_at: int | None = None
 
     def is_owners_of(self, chain: Chain) -> bool:
         """Return whether the author owns the chain, or acts with an owner's right: owners are not bound by policies.

@@ -3,7 +3,7 @@
 What a commit says of its author is a claim, and grants no right: policies are asked with whoever brought the commit.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from ricordo.domain.authors import author_of
@@ -59,11 +59,11 @@ class CommitAuthors:
             self._users[address] = found
         return self._users[address]
 
-    def metadata(self, name: str, address: str, reason: str, *, is_owner: bool = True) -> ChangeMetadata:
-        """Return the metadata of a change: its author, and who took it over where that is somebody else.
+    def only(self, named: Iterable[tuple[str, str]]) -> Actor:
+        """Return the author of commits that name these, where all are one; else whoever brought them."""
+        found = {self.of(*one) for one in named}
+        return found.pop() if len(found) == 1 else self.by
 
-        What somebody brings who is no owner is theirs, whatever it says.
-        """
-        author = self.of(name, address) if is_owner else self.by
-        approved_by = None if author == self.by else self.by.id
-        return ChangeMetadata(author, reason, approved_by=approved_by)
+    def metadata(self, author: Actor, reason: str) -> ChangeMetadata:
+        """Return the metadata of a change by this author, which `by` took over where that is somebody else."""
+        return ChangeMetadata(author, reason, approved_by=None if author == self.by else self.by.id)

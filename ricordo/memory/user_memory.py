@@ -106,7 +106,9 @@ def require(tx: Transaction, memory: UserMemory, label: str) -> Block:
     return block
 
 
-def put(tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor, options: PutOptions = _PUT) -> Block:
+def put(
+    tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor | ChangeMetadata, options: PutOptions = _PUT
+) -> Block:
     """Make the text the block's next version, and the block where it is missing; what it has already makes no version.
 
     With `options.expected` an older version, what was written since is kept by a merge of lines; raises Stale where that is
@@ -118,7 +120,7 @@ def put(tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor, o
     memory = _locked(tx, memory)
     block = find(tx, memory, label)
     summary = change_summary(label, block.value, text, f"Edit {label}") if block else f"Make {label}"
-    metadata = ChangeMetadata(by, options.message or summary)
+    metadata = _metadata(by, options.message or summary)
     if block is None:
         if options.expected is not None:
             raise Stale(
@@ -144,7 +146,7 @@ def delete(
     tx: Transaction,
     memory: UserMemory,
     label: str,
-    by: Actor,
+    by: Actor | ChangeMetadata,
     *,
     message: str | None = None,
     expected: str | None = None,
@@ -155,11 +157,17 @@ def delete(
     block = require(tx, memory, label)
     if expected is not None and not is_current(block, expected):
         raise _stale(block, expected)
-    blocks.remove(tx, block, ChangeMetadata(by, message or f"Delete {label}"))
+    blocks.remove(tx, block, _metadata(by, message or f"Delete {label}"))
 
 
 def restore(
-    tx: Transaction, memory: UserMemory, label: str, version_id: str, by: Actor, *, message: str | None = None
+    tx: Transaction,
+    memory: UserMemory,
+    label: str,
+    version_id: str,
+    by: Actor | ChangeMetadata,
+    *,
+    message: str | None = None,
 ) -> Block:
     """Make the text that the block had at a version its next one; one that was deleted comes back with its settings.
 
@@ -168,7 +176,7 @@ def restore(
     require_storable(message)
     memory = _locked(tx, memory)
     version, text = text_at(tx, memory.chain.id, label, version_id)
-    metadata = ChangeMetadata(by, message or f"Restore {label} as of {version.id.hex()[:12]}")
+    metadata = _metadata(by, message or f"Restore {label} as of {version.id.hex()[:12]}")
     block = find(tx, memory, label)
     return (
         revive(tx, memory.chain, label, text, metadata)
@@ -214,7 +222,13 @@ def _is_there(tx: Transaction, chain: Chain) -> bool:
 
 
 def rename(
-    tx: Transaction, memory: UserMemory, label: str, new_label: str, by: Actor, *, message: str | None = None
+    tx: Transaction,
+    memory: UserMemory,
+    label: str,
+    new_label: str,
+    by: Actor | ChangeMetadata,
+    *,
+    message: str | None = None,
 ) -> Block:
     """Give the block another label; its history and its proposals go with it. Raises NotFound, Conflict, Invalid, Forbidden."""
     require_label(new_label)
@@ -225,7 +239,7 @@ def rename(
         return block
     require_free(tx, block, new_label)
     return blocks.update(
-        tx, block, replace(block, label=new_label), ChangeMetadata(by, message or f"Rename {label} to {new_label}")
+        tx, block, replace(block, label=new_label), _metadata(by, message or f"Rename {label} to {new_label}")
     )
 
 
@@ -243,7 +257,7 @@ def change_settings(
     memory: UserMemory,
     label: str,
     changed: Mapping[str, Any],
-    by: Actor,
+    by: Actor | ChangeMetadata,
     *,
     message: str | None = None,
 ) -> Block:
@@ -255,7 +269,7 @@ def change_settings(
         raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.')
     settings = _checked(changed)
     memory = _locked(tx, memory)
-    metadata = ChangeMetadata(by, message or f"Change {label}")
+    metadata = _metadata(by, message or f"Change {label}")
     return _update(tx, memory.chain, require(tx, memory, label), settings, metadata)
 
 
@@ -290,6 +304,11 @@ def propose_edit(
     summary = change_summary(label, block.value if block else "", value, f"Edit {label}")
     draft = ProposalDraft(memory.chain.id, label, value, block, confidence=options.confidence)
     return propose(tx, draft, replace(metadata, reason=options.reasoning or summary), options.expires_after)
+
+
+def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:
+    """Return the metadata of a change by this author, or as given, with its own reason where it has one."""
+    return replace(by, reason=by.reason or message) if isinstance(by, ChangeMetadata) else ChangeMetadata(by, message)
 
 
 def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:

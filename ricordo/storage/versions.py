@@ -142,6 +142,7 @@ def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now:
     """
     if "\0" in metadata.reason:
         raise Invalid("The reason of a change of memory cannot hold NUL characters. Leave them out.")
+    now = now if metadata.made_at is None else metadata.made_at
     ids: list[bytes | None] = []
     for change in changes:
         files = dict(chain.files)

@@ -369,7 +369,7 @@ OWNERS_WAYS: dict[str, Way] = {
     "undo of a run": Way("api.proposals.undo", _undo, BEFORE),
     "git push": Way("features.git.routes.write", _push, PLAIN),
     "a commit in a git remote": Way("features.git.GitPlugin.memory_remotes", _pull_from_git, PLAIN, author="remote"),
-    "a commit in a Dolt remote": Way("features.dolt.DoltPlugin.memory_remotes", _pull_from_dolt),
+    "a commit in a Dolt remote": Way("features.dolt.DoltPlugin.memory_remotes", _pull_from_dolt, author="remote"),
     "update_block": Way(f"{_BLOCKS}.update_block", _in_process("update_block", AFTER)),
     _MARKDOWN: Way(f"{_BLOCKS}.{_MARKDOWN}", _in_process(_MARKDOWN, AFTER)),
     _TOML: Way(f"{_BLOCKS}.{_TOML}", _in_process(_TOML, f'body = "{AFTER}"')),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ricordo.domain.authors import signature
 from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
@@ -287,7 +288,7 @@ def import_into_git(folder: Path, trees: Sequence[dict[str, str]], versions: Seq
     stream = bytearray()
     before: dict[str, str] = {}
     for number, (tree, version) in enumerate(zip(trees, versions, strict=True), 1):
-        who = f"{version.author.name} <{version.author.id}@ricordo> {version.created_at // 1_000_000} +0000"
+        who = f"{signature(version.author)} {version.created_at // 1_000_000} +0000"
         reason = version.reason.encode()
         stream += f"commit refs/heads/main\nmark :{number}\nauthor {who}\ncommitter {who}\n".encode()
         stream += b"data %d\n%b\n" % (len(reason), reason)

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ricordo.domain.clock import to_datetime
+from ricordo.domain.clock import to_datetime, to_micros
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import Conflict
 from ricordo.features.dolt.engines import Engine, EngineError
@@ -22,7 +23,9 @@ from ricordo.memory.merge import merge_lines
 MAIN = "main"
 TABLE = "memory_blocks"
 _COLUMNS = "label, title, body, schema_ref"
-_MOST_STEPS = 200  # commits of others that are pulled one by one
+_MOST_STEPS = 200  # commits of others of which each is looked at; of more, those that touch the user's rows
+_MERGES = "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 1"
+_TOUCHING = f"SELECT DISTINCT to_commit FROM dolt_diff_{TABLE} WHERE to_user_id = ? OR from_user_id = ?"  # noqa: S608
 # The last lines of a commit name the version that it is, so that one which was made just before a kill is found again.
 _TRAILER = re.compile(r"(?:\A|\n\n)Ricordo-Version: ([0-9a-f]{40}) (\d{1,18})\nRicordo-Chain: (\S+)\s*\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
@@ -44,21 +47,28 @@ Rows = Mapping[str, DoltRow]
 
 @dataclass(frozen=True, slots=True)
 class RemoteCommit:
-    """A commit of somebody else: the user's rows before and after it, and the proposals that it merged."""
+    """A commit of somebody else: the user's rows before and after it, and the proposals that it merged.
+
+    `authors` are names with addresses, more than one where it stands for several commits; `at` is its time in microseconds.
+    """
 
     commit: str
     message: str
     before: Rows
     after: Rows
     merged: tuple[str, ...] = ()
+    authors: frozenset[tuple[str, str]] = frozenset()
+    at: int | None = None
 
 
 class DoltCommit(NamedTuple):
-    """A commit of the log, or the one that a branch names."""
+    """A commit of the log, or the one that a branch names. `author` is a name with an address, `at` a time in microseconds."""
 
     hash: str
     message: str
     branch: str = ""
+    author: tuple[str, str] = ("", "")
+    at: int | None = None
 
     @property
     def proposal_id(self) -> str:
@@ -137,32 +147,54 @@ class Database:
     def log(self, after: str | None = None, until: str = MAIN) -> list[DoltCommit]:
         """The commits of `main`, or of what is `until`, newest first; with `after`, those that this one does not have."""
         wanted = until if after is None else f"{after}..{until}"
-        rows = self._engine.run("SELECT commit_hash, message FROM dolt_log(?)", wanted)
-        return [DoltCommit(str(hash), str(message)) for hash, message in rows]
+        rows = self._engine.run("SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", wanted)
+        return [
+            DoltCommit(str(hash), str(message), author=(_text(name) or "", _text(address) or ""), at=_micros(date))
+            for hash, message, name, address, date in rows
+        ]
 
     def steps(self, base: str | None, head: str) -> list[str]:
-        """The commits from the base, without it, to the head along first parents; the head alone where they do not lead there."""
+        """The commits from the base, without it, to the head along first parents; the head alone where they do not lead there.
+
+        Without a base, all from the first.
+        """
+        rows = self._engine.run("SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 0")
+        parents = {str(commit): _text(parent) for commit, parent in rows}
         found: list[str] = []
         commit: str | None = head
-        while commit is not None and commit != base and len(found) < _MOST_STEPS:
+        while commit is not None and commit != base:
             found.append(commit)
-            rows = self._engine.run(
-                "SELECT parent_hash FROM dolt_commit_ancestors WHERE commit_hash = ? AND parent_index = 0", commit
-            )
-            commit = rows[0][0] if rows else None
-        return found[::-1] if base is not None and commit == base else [head]
+            commit = parents.get(commit)
+        return found[::-1] if commit == base else [head]
 
-    def commits_since(self, base: str | None, head: str) -> list[RemoteCommit]:
-        """What others committed from a commit on, the oldest first; what does not change the user's rows is left out."""
-        found = []
-        before = self.rows(base) if base else {}
-        for commit in self.steps(base, head):
-            after = self.rows(commit)
+    def commits_since(self, base: str | None, head: str, *, as_one: bool = False) -> list[RemoteCommit]:
+        """What others committed from a commit on, the oldest first; what does not change the user's rows is left out.
+
+        With `as_one` it is put together as one commit of all its authors.
+        """
+        log = {one.hash: one for one in self.log(base, head)}
+        steps = [head] if as_one else self.steps(base, head)
+        merges = {str(commit): str(parent) for commit, parent in self._engine.run(_MERGES)}
+        touching = self._touching() if base is None or len(steps) > _MOST_STEPS else {*steps}
+        found: list[RemoteCommit] = []
+        before: Rows = self.rows(base) if base else {}
+        for commit in steps:
+            if commit not in touching and commit not in merges and commit != head:
+                base = commit
+                continue
+            # Rows that stay are kept once: a history may be long.
+            after = {label: _same(before.get(label), row) for label, row in self._rows_at(commit).items()}
             if after != before:
-                log = self.log(base, commit)
-                merged = tuple(id for one in log if (id := proposal_in(one.message)))
-                message = log[0].message.strip() if log else ""
-                found.append(RemoteCommit(commit, message, before, after, merged))
+                one = log.get(commit) or DoltCommit(commit, "")
+                brought = self.log(base, commit) if commit in merges or len(steps) == 1 else [one]
+                merged = tuple(id for each in brought if (id := proposal_in(each.message)))
+                of_merge = [each for each in brought if each.hash != commit]
+                writers = [each for hash, each in log.items() if hash in touching] if as_one else [one]
+                if commit in merges and of_merge and _is_from(self._rows_at(merges[commit]), before, after):
+                    writers = of_merge  # whoever merged it changed nothing of it
+                authors = frozenset(each.author for each in writers or [one])
+                message = _TRAILER.sub("", one.message).strip()
+                found.append(RemoteCommit(commit, message, before, after, merged, authors, one.at))
             base, before = commit, after
         return found
 
@@ -181,7 +213,7 @@ class Database:
 
     def branches(self) -> list[DoltCommit]:
         rows = self._engine.run("SELECT hash, latest_commit_message, name FROM dolt_branches")
-        found = (DoltCommit(*map(str, row)) for row in rows)
+        found = (DoltCommit(str(hash), str(message), str(name)) for hash, message, name in rows)
         return [one for one in found if one.branch.startswith(branches_of(self._user))]
 
     def open_branch(self, name: str, start: str, edit: DoltEdit) -> None:
@@ -210,6 +242,17 @@ class Database:
             if trailer and (trailer.version, trailer.chain_id) == (version, chain_id):
                 return str(hash)
         return None
+
+    def _touching(self) -> set[str]:
+        """The commits that changed the user's rows."""
+        return {str(row[0]) for row in self._engine.run(_TOUCHING, self._user, self._user)}
+
+    def _rows_at(self, commit: str) -> dict[str, DoltRow]:
+        """The user's rows at a commit, none where there was no table yet."""
+        try:
+            return self.rows(commit)
+        except EngineError:
+            return {}
 
     def _status(self) -> set[str]:
         return {str(row[0]) for row in self._engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)}
@@ -253,6 +296,24 @@ class Database:
         self._engine.call("dolt_add", TABLE)
         given = ("-m", edit.message, "--author", edit.author, "--date", edit.date, *options)
         return str(self._engine.call("dolt_commit", *given)[0][0])
+
+
+def _is_from(theirs: Rows, before: Rows, after: Rows) -> bool:
+    """Whether all that differs between the rows came from theirs as it is there."""
+    labels = {label for label in {*before, *after} if before.get(label) != after.get(label)}
+    return all(theirs.get(label) == after.get(label) for label in labels)
+
+
+def _same(was: DoltRow | None, row: DoltRow) -> DoltRow:
+    return was if was == row and was is not None else row
+
+
+def _micros(date: object) -> int | None:
+    """A date of Dolt's, which is in UTC, in microseconds."""
+    try:
+        return to_micros(datetime.fromisoformat(str(date)))
+    except ValueError:
+        return None
 
 
 def _text(value: object) -> str | None:

@@ -9,19 +9,17 @@ lost, and the memory stays what it is.
 """
 
 import asyncio
-import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
 from ricordo.domain.authors import signature
-from ricordo.domain.block import Block
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope, User
-from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
-from ricordo.errors import Invalid, NotFound, RicordoError
+from ricordo.domain.version import BlockVersion, Proposal
+from ricordo.errors import Invalid, RicordoError
 from ricordo.features.dolt.database import (
     Database,
     DoltEdit,
@@ -35,18 +33,14 @@ from ricordo.features.dolt.database import (
     version_message,
 )
 from ricordo.features.dolt.engines import DoltAddress, Engine, open_engine, read_address
+from ricordo.features.dolt.pulled_commit import open_conflicts, take_over
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import owner_of, require_lease, until_settled
-from ricordo.memory import approval, user_memory
-from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
-from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
 
 _PORTION = 50  # versions that are read, and then noted, at once
-_PROPOSAL = re.compile(r"proposal-[0-9a-f-]{36}")
 
 
 class DoltRemotes:
@@ -124,17 +118,29 @@ class _DoltSync:
             self.remote = replace(self.remote, seen=seen.head)
 
     async def _take_over(self, head: str) -> None:
-        """Pull commit by commit; from one that cannot be pulled on, all in one, for it may be mended since."""
-        steps = await asyncio.to_thread(self._database.commits_since, self.remote.seen, head)
+        """Pull commit by commit; from one that cannot be pulled on, all in one, for it may be mended since.
+
+        What was there before is pulled as a history into an empty memory alone, and into another as one change.
+        """
+        base, chain_id = self.remote.seen, self.remote.chain_id
+        has_versions = await self._store.read(lambda tx: bool(history.page(tx, chain_id, limit=1)))
+        steps = await asyncio.to_thread(
+            partial(self._database.commits_since, base, head, as_one=base is None and has_versions)
+        )
         for number, step in enumerate(steps):
             try:
-                await self._store.write(partial(take_over, remote=self.remote, owner=self._owner, step=step))
+                await self._take_over_step(step)
             except RicordoError:
                 if len(steps) - number < 2:
                     raise
-                whole = replace(steps[-1], commit=head, before=step.before)
-                await self._store.write(partial(take_over, remote=self.remote, owner=self._owner, step=whole))
+                authors = frozenset[tuple[str, str]]().union(*(one.authors for one in steps[number:]))
+                await self._take_over_step(replace(steps[-1], commit=head, before=step.before, authors=authors))
                 return
+
+    async def _take_over_step(self, step: RemoteCommit) -> None:
+        self.remote = await self._store.write(
+            lambda tx: take_over(tx, remote=self.remote, owner=self._owner, step=step)
+        )
 
     async def _push(self) -> None:
         while True:
@@ -279,120 +285,3 @@ def caught_up(tx: Transaction, remote: Remote, seen: SeenHead) -> Remote:
         if found and (found[0].number, found[0].id.hex()) == (trailer.number, trailer.version):
             return replace(remote, seen=commit, followed=trailer.number)
     return remote if seen.known is not None else replace(remote, seen=None, followed=0)
-
-
-def take_over(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit) -> None:
-    """Make versions of a commit, and note that it is seen, and what conflicts and waits as proposals.
-
-    Raises Invalid, TooLong where a row cannot be a block: then nothing is changed.
-    """
-    owned = user_memory.open_memory(tx, Scope(remote.organization_id), owner.id)
-    versions.lock(tx, owned.chain.id)
-    pulled = _PulledCommit(tx, owned, owner, step)
-    pulled.approve()
-    pulled.rename()
-    for label in sorted({*step.before, *step.after} - pulled.done):
-        if step.before.get(label) != step.after.get(label):
-            pulled.take(label, step.before.get(label), step.after.get(label))
-    conflicts = filter(None, (open_conflicts(tx, remote), *pulled.conflicts))
-    remotes.note(tx, replace(remote, seen=step.commit, last_error=" ".join(conflicts) or None))
-
-
-def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
-    noted = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
-    waiting = {proposal.id for proposal in proposals.waiting(tx, remote.chain_id)}
-    return noted if waiting & set(_PROPOSAL.findall(noted or "")) else None
-
-
-@dataclass(slots=True)
-class _PulledCommit:
-    """One commit on its way into the memory: `done` are the labels that are settled, `conflicts` sentences for the owner."""
-
-    tx: Transaction
-    owned: UserMemory
-    by: Actor
-    step: RemoteCommit
-    done: set[str] = field(default_factory=set)
-    conflicts: list[str] = field(default_factory=list)
-
-    def approve(self) -> None:
-        """Approve the proposals that the owner merged, each with the text that came of it."""
-        for id in self.step.merged:
-            try:
-                proposal = proposals.get(self.tx, self.owned.scope, id)
-            except NotFound:
-                continue
-            label, target = proposal.label, proposal.new_label or proposal.label
-            before, after = self.step.before.get(label), self.step.after.get(target)
-            is_open = proposal.chain_id == self.owned.chain.id and proposal.waits
-            if not is_open or (before == after and label == target):
-                continue
-            text = None if after is None else _merged(before, after, self._find(label))
-            if text is None and not (proposal.value is None and after is None):
-                continue  # it is taken as any other change
-            outcome = approval.approve(self.tx, self.owned.scope, id, self.by, body=text)
-            if isinstance(outcome, approval.Conflicted):
-                self.conflicts.append(f'"{label}": {outcome.proposal.note} It waits as {id}.')
-            self.done |= {label, target}
-
-    def rename(self) -> None:
-        """Rename the block where one row went and another came with the same text; it keeps its history."""
-        before, after = self.step.before, self.step.after
-        old = [label for label in before if label not in after and label not in self.done]
-        new = [label for label in after if label not in before and label not in self.done]
-        if len(old) != 1 or len(new) != 1 or before[old[0]].body != after[new[0]].body:
-            return
-        if self._find(old[0]) is None or self._find(new[0]) is not None:
-            return
-        user_memory.rename(self.tx, self.owned, old[0], new[0], self.by, message=self.step.message or None)
-        self.done |= {old[0], new[0]}
-        self._set(new[0], before[old[0]], after[new[0]])
-
-    def take(self, label: str, before: DoltRow | None, after: DoltRow | None) -> None:
-        """Write, make or delete one block, or note the conflict."""
-        block = self._find(label)
-        if after is None:
-            if block is not None and before is not None and block.value == before.body:
-                user_memory.delete(self.tx, self.owned, label, self.by, message=self.step.message or None)
-            elif block is not None:
-                self._propose(label, None, block)
-        elif block is None and before is not None:
-            if before.body != after.body:
-                self._propose(label, after.body, None)
-        elif (text := _merged(before, after, block)) is None:
-            self._propose(label, after.body, block)
-        else:
-            user_memory.put(self.tx, self.owned, label, text, self.by, PutOptions(message=self.step.message or None))
-            self._set(label, before, after)
-
-    def _find(self, label: str) -> Block | None:
-        return user_memory.find(self.tx, self.owned, label)
-
-    def _set(self, label: str, before: DoltRow | None, after: DoltRow) -> None:
-        changed = {
-            name: value
-            for name in ("title", "schema_ref")
-            if (value := getattr(after, name)) != getattr(before, name, None)
-        }
-        if changed:
-            user_memory.change_settings(self.tx, self.owned, label, changed, self.by, message=self.step.message or None)
-
-    def _propose(self, label: str, text: str | None, block: Block | None) -> None:
-        chain = self.owned.chain
-        if text is not None:
-            (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(text)
-        draft = ProposalDraft(chain.id, label, text, block)
-        message = self.step.message or f"Edit {label} at the remote"
-        try:
-            proposal = propose(self.tx, draft, ChangeMetadata(self.by, message))
-        except Unchanged:
-            return  # a final newline, which is no difference
-        self.conflicts.append(
-            f'"{label}" changed here and at the remote in the same lines. What the remote had waits as {proposal.id}.'
-        )
-
-
-def _merged(before: DoltRow | None, after: DoltRow, block: Block | None) -> str | None:
-    if block is None or block.value == after.body:
-        return after.body
-    return merge_lines(before.body, after.body, block.value) if before else None

@@ -216,8 +216,9 @@ def _described(pusher: ChangeMetadata, newest: Commit | None, tx: Transaction, c
     user = users.find(tx, scope, pusher.author.id)
     if newest and not (user and user.email) and authors.user("", newest.committer) is None:
         authors.own = (newest.committer.lower(),) if author_of("", newest.committer) is None else ()
-    is_owner = pusher.is_owners_of(chain)
-    return lambda commit: authors.metadata(*commit.author, commit.message, is_owner=is_owner)
+    if not pusher.is_owners_of(chain):  # nobody can vouch for others' authorship here
+        return lambda commit: authors.metadata(pusher.author, commit.message)
+    return lambda commit: authors.metadata(authors.of(*commit.author), commit.message)
 
 
 def _refusal(command: PushCommand, tip: bytes | None) -> str | None:

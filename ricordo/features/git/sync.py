@@ -11,7 +11,7 @@ one commit without parents that shows the memory as it is, in the layout of YouL
 import asyncio
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -130,7 +130,9 @@ class _GitSync:
             )
 
             new = await asyncio.to_thread(push.new_commits, theirs)
-            by = await self._store.read(lambda tx: self._only_author(tx, new))
+            by = await self._store.read(
+                lambda tx: CommitAuthors(tx, self._scope, self._owner).only(one.author for one in new)
+            )
 
             def plan() -> Adoption:
                 if tip is None or tip in parents:
@@ -149,16 +151,10 @@ class _GitSync:
         def metadata(commit: Commit) -> ChangeMetadata:
             proposal = merged.get(commit.id)
             if proposal is None:
-                return authors.metadata(*commit.author, commit.message)
+                return authors.metadata(authors.of(*commit.author), commit.message)
             return approval.metadata_of(proposal, self._owner)
 
         return metadata
-
-    def _only_author(self, tx: Transaction, commits: Sequence[Commit]) -> Actor:
-        """Whose the commits are, where all are one author's; else the owner's, who brings them together."""
-        authors = CommitAuthors(tx, self._scope, self._owner)
-        found = {authors.of(*commit.author) for commit in commits}
-        return found.pop() if len(found) == 1 else self._owner
 
     async def _push(self, path: Path, seen: Refs, tip: bytes | None) -> None:
         waiting = await self._store.read(lambda tx: open_branches(tx, self._chain_id))

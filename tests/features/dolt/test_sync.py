@@ -13,6 +13,7 @@ import pytest
 from ricordo.domain.authors import signature
 from ricordo.domain.remote import Access
 from ricordo.errors import Conflict, Invalid
+from ricordo.features.dolt import database
 from ricordo.features.dolt import sync as following
 from ricordo.features.dolt.database import Database, branch_of, date_of, proposal_in, trailer_of
 from ricordo.features.dolt.engines import DoltAddress, open_engine
@@ -24,7 +25,7 @@ from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from tests.support import dolt
 from tests.support.dolt import at, commit
-from tests.support.synced import TUTORS, Killed, SyncedMemory
+from tests.support.synced import TUTORS, Killed, SyncedMemory, set_email
 
 USER = "ada"
 LABELS = ("human", "goals/near", "notes, of a kind")
@@ -170,6 +171,7 @@ async def versions_of(memory: Memory) -> list[tuple[str, str, str]]:
 
 async def test_a_commit_of_the_owner_becomes_her_version_once(memory: Memory) -> None:
     await memory.put("human", "Name: Ada\nLikes: tea", title="About you")
+    await memory.do(set_email("Ada@home"))
     await memory.sync()
     change(memory, "Coffee, please", _SET, "Name: Ada\nLikes: coffee", "human")
     change(
@@ -357,3 +359,102 @@ async def test_an_owners_commits_are_pulled_once_whatever_is_killed(
     reasons = [reason for *_, reason in await versions_of(memory)]
     assert sorted(reasons[1:]) == sorted(f"{side} {round}" for side in ("Remote", "Local") for round in range(4))
     await require_same(memory, is_pulled=True)
+
+
+YOULAB = """CREATE TABLE memory_blocks (user_id VARCHAR(255) NOT NULL, label VARCHAR(100) NOT NULL, title VARCHAR(255), body TEXT, \
+schema_ref VARCHAR(255), updated_at TIMESTAMP, PRIMARY KEY (user_id, label))"""
+_INSERT = "INSERT INTO memory_blocks (user_id, label, title, body, schema_ref) VALUES (?, ?, ?, ?, ?)"
+STUDENT, TUTOR = "Ada <ada@school.example>", "college-essay-tutor <agent@youlab>"
+
+
+def fill_like_youlab(place: DoltAddress, edits: int = 3) -> None:
+    """A database as YouLab leaves it: every user's rows in one table, a commit an edit, and proposals merged."""
+    with closing(open_engine(place)) as engine:
+        number = iter(range(1, 1000))
+
+        def commit(message: str, author: str = STUDENT) -> None:
+            date = f"2025-03-{next(number):02d}T08:00:00"
+            engine.call("dolt_commit", "-A", "-m", message, "--author", author, "--date", date)
+
+        engine.run("CREATE TABLE background_tasks (name VARCHAR(255) PRIMARY KEY)")
+        commit("Tasks", "YouLab <system@youlab>")
+        engine.run(YOULAB)
+        commit("Blocks", "YouLab <system@youlab>")
+        engine.run(_INSERT, "ada", "student", "Student", "Name: Ada", "college/student")
+        commit("Create student")
+        engine.run(_INSERT, "bob", "student", "Student", "Name: Bob", "college/student")
+        commit("Create student", "Bob <bob@school.example>")
+        engine.run(_INSERT, "ada", "journey", "Journey", "Begun", None)
+        commit("Create journey", TUTOR)
+        for edit in range(edits):
+            engine.run(_SET + " AND user_id = 'ada'", f"Name: Ada\nEdit {edit}", "student")
+            commit(f"Edit {edit}")
+        engine.call("dolt_branch", "agent/ada/student", "main")
+        engine.call("dolt_checkout", "agent/ada/student")
+        engine.run(_SET + " AND user_id = 'ada'", "Name: Ada\nLikes proofs", "student")
+        commit('{"reasoning": "She said so.", "confidence": 0.8}', TUTOR)
+        engine.call("dolt_checkout", "main")
+        engine.run(_SET + " AND user_id = 'ada'", "Begun\nAt home", "journey")
+        commit("At home")
+        engine.call("dolt_merge", "agent/ada/student", "--no-ff", "--no-commit")
+        commit("Approve the tutor's edit")
+        engine.run("DELETE FROM memory_blocks WHERE user_id = 'ada' AND label = 'journey'")
+        commit("Done with the journey")
+
+
+async def test_a_database_of_youlab_keeps_its_versions_dates_authors_and_messages(memory: Memory) -> None:
+    fill_like_youlab(memory.place)
+    ada = await memory.do(set_email("ada@school.example"))
+
+    assert (await memory.sync()).last_error is None
+    versions = await memory.versions()
+    shown = [
+        (one.label, one.author.kind, one.author.name, one.reason, date_of(one.created_at)[5:10]) for one in versions
+    ]
+
+    mine = ("user", ada.name)
+    assert shown[:6] == [
+        ("student", *mine, "Create student", "03-03"),
+        ("journey", "remote", "college-essay-tutor", "Create journey", "03-05"),
+        *(("student", *mine, f"Edit {edit}", f"03-0{6 + edit}") for edit in range(3)),
+        ("journey", *mine, "At home", "03-10"),
+    ]
+    assert shown[6:] == [
+        ("student", "remote", "college-essay-tutor", "Approve the tutor's edit", "03-11"),
+        ("journey", *mine, "Done with the journey", "03-12"),
+    ]
+    assert [one.approved_by for one in versions if one.author.kind == "remote"] == [ada.id] * 2
+    assert await memory.texts() == {"student": "Name: Ada\nLikes proofs"}
+    (block,) = await memory.do(user_memory.listed)
+    assert (block.title, block.schema_ref, block.policy) == ("Student", "college/student", "propose")
+    with at(memory.place) as engine:
+        log = engine.run("SELECT message FROM dolt_log ORDER BY date")
+    for _ in range(2):
+        await memory.sync()
+    assert await memory.versions() == versions
+    with at(memory.place) as engine:
+        assert engine.run("SELECT message FROM dolt_log ORDER BY date") == log  # nothing is written back
+
+
+async def test_a_long_history_is_pulled_whole_wherever_the_import_is_killed(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_like_youlab(memory.place, 6)
+    monkeypatch.setattr(database, "_MOST_STEPS", 2)
+    chance, kills = Random(3), 0  # noqa: S311 - replayed by its seed
+    for _ in range(6):
+        kills += await follow_mortally(memory, chance, monkeypatch)
+    await memory.sync()
+    reasons = [one.reason for one in await memory.versions()]
+    assert reasons[:9] == ["Create student", "Create journey", *(f"Edit {edit}" for edit in range(6)), "At home"]
+    assert kills
+    assert await memory.texts() == {"student": "Name: Ada\nLikes proofs"}
+
+
+async def test_what_was_there_comes_to_a_memory_with_versions_as_one_change(memory: Memory) -> None:
+    fill_like_youlab(memory.place)
+    await memory.put("student", "Name: Ada Lovelace")
+    assert "same lines" in ((await memory.sync()).last_error or "")
+    assert await memory.text("student") == "Name: Ada Lovelace"
+    (waiting,) = await memory.waiting()
+    assert waiting.value == "Name: Ada\nLikes proofs"
