@@ -152,6 +152,7 @@ async def _by_owner(store: Store, _agent_id: str, owned: UserMemory, block: Bloc
 
 async def _by_agent(store: Store, agent_id: str, owned: UserMemory, block: Block, line: str, said: str) -> None:
     state = await store.read(lambda tx: agents.load(tx, Scope(), agent_id))
+    block = replace(block, is_users=True)
     state = replace(state, blocks=(block,), conversation=replace(state.conversation, user_id=owned.user.id))
     memory = WorkingMemory(state)
     memory.write(block.label, block.value.replace(line, said), "call-1", reason=replace(NO_REASON, text=said))
