@@ -147,6 +147,7 @@ def step_metrics(tx: Transaction, here: Here, step_id: str) -> Step:
 def give_feedback(tx: Transaction, here: Here, step_id: str, body: FeedbackRequest) -> Step:
     """Say whether the step was good, and why, in tags; tags take the place of those it had."""
     step = runs.get_step(tx, here.scope, step_id)
+    here.scope.require_owns(runs.get(tx, here.scope, step.run_id).user_id)
     if "feedback" in body.model_fields_set:
         step = replace(step, feedback=body.feedback)
     if "tags" in body.model_fields_set:

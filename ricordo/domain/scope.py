@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from ricordo.errors import Forbidden
+
 LOCAL_ORGANIZATION = "org-00000000-0000-4000-8000-000000000000"
 LOCAL_USER = "user-00000000-0000-4000-8000-000000000000"
 # The subject of a caller who may see what is shared and what is about no user.
@@ -122,6 +124,11 @@ class Scope:
     def owns(self, user_id: str | None) -> bool:
         """Return whether the caller may change what is about this user (None: shared)."""
         return self.subject_id is None or user_id == self.subject
+
+    def require_owns(self, user_id: str | None) -> None:
+        """Raise Forbidden where the caller may read what is about this user (None: shared), but not change it."""
+        if not self.owns(user_id):
+            raise Forbidden("This is shared with others, so your key cannot change it. Ask an administrator.")
 
     def sees(self, user_id: str | None) -> bool:
         """Return whether the caller may see what is about this user (None: shared)."""

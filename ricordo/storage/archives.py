@@ -8,7 +8,6 @@ from sqlalchemy import delete, insert, select
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
-from ricordo.errors import Forbidden
 from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_archives, archives, passages, passages_tags
@@ -139,8 +138,7 @@ def lock_passage(
         (p for p in passages_by_ids(tx, [passage_id]) if p.archive_id in own and scope.sees(p.user_id)), None
     )
     passage = found(passage, "Passage", passage_id)
-    if not scope.owns(passage.user_id):
-        raise Forbidden("This passage is shared with others. Ask an administrator to delete it.")
+    scope.require_owns(passage.user_id)
     return _lock(tx, own[passage.archive_id]), passage
 
 

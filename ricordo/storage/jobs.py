@@ -173,6 +173,7 @@ def take_over(tx: Transaction, *, silent_for: int = 0) -> list[Job]:
 def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
     """End a job that has not ended; its worker stops within seconds. Raises NotFound, Conflict."""
     job = get(tx, scope, id)
+    scope.require_owns(job.user_id)
     if job.status in ("done", "failed"):
         raise Conflict(f"{id} has ended already ({job.status}). Nothing is left to cancel.")
     this = update(jobs).where(jobs.c.id == id, jobs.c.ended_at.is_(None))

@@ -202,7 +202,7 @@ def context_tokens(tx: Transaction, run_id: str) -> int | None:
 
 def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
     """Delete a run with its steps, whose tokens stay in the ledger; its messages stay. Raises NotFound, Conflict."""
-    get(tx, scope, run_id)
+    scope.require_owns(get(tx, scope, run_id).user_id)
     if (run := lock(tx, run_id)) and run.ended_at is None:
         raise Conflict(f"{run_id} has not ended. Cancel it first, then delete it.")
     keep_spent(tx, [row.id for row in tx.all(_STEPS_OF_RUN, {"run_id": run_id})])

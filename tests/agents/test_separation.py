@@ -1,15 +1,23 @@
 """What an agent learns in a conversation about a user is that user's: copies of blocks, new blocks, and what others see of it."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from ricordo.agents.conversations import create_conversation
+import pytest
+
+from ricordo.agents.conversations import create_conversation, open_conversation, stop_and_delete
+from ricordo.agents.lifecycle import BlockSpec
+from ricordo.agents.turn import collect
 from ricordo.domain.block import Block
-from ricordo.domain.scope import Scope
-from ricordo.storage import agents, history, proposals, users, versions
+from ricordo.domain.scope import NOBODY, Actor, Scope
+from ricordo.errors import Conflict, Forbidden, NotFound
+from ricordo.memory.approval import Approved, approve
+from ricordo.storage import agents, blocks, conversations, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from tests.seams.stage import Stage, call
+from tests.seams.stage import Stage, call, returns
 
 HUMAN = ("human", "Nobody is known yet.")
 
@@ -39,10 +47,6 @@ async def waiting_of(stage: Stage, user: str) -> Sequence[Any]:
     return await stage.store.read(lambda tx: proposals.page(tx, Scope(), Page(), which))
 
 
-def append(label: str, content: str) -> tuple[str, Any]:
-    return ("core_memory_append", {"label": label, "content": content})
-
-
 async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_stands_in_its_place(stage: Stage) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
     ada, bob = [await talk(stage, agent_id, user) for user in ("ada", "bob")]
@@ -67,3 +71,176 @@ async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_sta
     after = await seen_by(stage, agent_id, ada)
     assert after["human"].id == of_ada["human"].id
     assert after["human"].value.endswith("Ada drinks tea.\nAda has a cat.")
+
+
+async def test_a_copy_whose_label_is_taken_has_another_in_the_chain_and_the_same_for_the_agent(stage: Stage) -> None:
+    first, second = [
+        await stage.agent(HUMAN, name=name, tool_names=("core_memory_append",)) for name in ("Nina", "Dr. Otto")
+    ]
+    conversations = [await talk(stage, one, "ada") for one in (first, second)]
+    for agent_id, conversation_id, words in zip((first, second), conversations, ("tea", "rum"), strict=True):
+        for more in ("", ", and cake"):
+            stage.lines += [call("core_memory_append", label="human", content=f"Likes {words}{more}."), "Noted."]
+            await stage.say(agent_id, "Hello.", conversation_id=conversation_id)
+    of_ada = await stage.store.read(lambda tx: blocks.of_user(tx, Scope(), users.require(tx, Scope(), "ada").id))
+    assert [(block.label, block.seen_as, block.agent_id) for block in of_ada] == [
+        ("agents/dr-otto/human", "human", second),
+        ("human", None, first),
+    ]
+    seen = (await seen_by(stage, second, conversations[1]))["human"]
+    assert seen.value == "Nobody is known yet.\nLikes rum.\nLikes rum, and cake."
+    prompt = stage.model.requests[-1].messages[0].text
+    assert "<human>" in prompt
+    assert "agents/" not in prompt
+    assert "tea" not in prompt
+
+
+async def test_two_conversations_of_a_user_that_edit_at_once_share_one_copy(stage: Stage) -> None:
+    agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
+    first, second = [await talk(stage, agent_id, "ada") for _ in range(2)]
+    turn, gate = await stage.asked(
+        agent_id, line=call("core_memory_append", label="human", content="Has a cat."), conversation_id=first
+    )
+    stage.lines += [call("core_memory_append", label="human", content="Has a dog."), "Noted.", "Noted."]
+    await stage.say(agent_id, conversation_id=second)
+    gate.open()
+    answer = await collect(turn)
+    seen = await seen_by(stage, agent_id, first)
+    assert sorted(seen["human"].value.split("\n")[1:]) in (["Has a dog."], ["Has a cat.", "Has a dog."])
+    # Both added at the same place: the second is told, and loses nothing unseen.
+    assert ("Has a cat." in seen["human"].value) == (returns(answer)[0][0] == "success")
+    assert len(await stage.store.read(lambda tx: blocks.of_user(tx, Scope(), seen_user(tx)))) == 1
+
+
+def seen_user(tx: Transaction) -> str:
+    return users.require(tx, Scope(), "ada").id
+
+
+async def test_a_shared_block_is_edited_in_place_and_says_so_in_the_prompt(stage: Stage) -> None:
+    specs = (BlockSpec("course", "The exam is in May.", shared=True), BlockSpec(*HUMAN))
+    agent_id = await stage.agent(blocks=specs, tool_names=("core_memory_append",))
+    ada, bob = [await talk(stage, agent_id, user) for user in ("ada", "bob")]
+    stage.lines += [call("core_memory_append", label="course", content="It is in room 5."), "Noted.", "Hello."]
+    await stage.say(agent_id, conversation_id=ada)
+    await stage.say(agent_id, conversation_id=bob)
+    prompt = stage.model.requests[-1].messages[0].text
+    assert "It is in room 5." in prompt
+    assert prompt.count("- shared=true\n") == 1
+    assert await chain_of(stage, "ada") == ""
+    assert await stage.block(agent_id, "course") == "The exam is in May.\nIt is in room 5."
+
+
+async def test_an_edit_that_has_to_wait_waits_for_the_user_against_the_copy(stage: Stage) -> None:
+    agent_id = await stage.agent(
+        blocks=(BlockSpec("plan", "No plan.", policy="propose"),), tool_names=("core_memory_append",)
+    )
+    ada = await talk(stage, agent_id, "ada")
+    stage.lines += [call("core_memory_append", label="plan", content="Learn Latin."), "Proposed."]
+    await stage.say(agent_id, conversation_id=ada)
+    (waiting,) = await waiting_of(stage, "ada")
+    assert (waiting.label, waiting.base_value, waiting.value) == ("plan", "No plan.", "No plan.\nLearn Latin.")
+    assert (await seen_by(stage, agent_id, ada))["plan"].value == "No plan."
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"command": "delete", "path": "/memories/human"},
+        {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/person"},
+    ],
+)
+async def test_the_agent_cannot_take_its_block_from_others(stage: Stage, arguments: dict[str, str]) -> None:
+    agent_id = await stage.agent(HUMAN, tool_names=("memory",))
+    ada = await talk(stage, agent_id, "ada")
+    stage.lines += [call("memory", **arguments), "So be it."]
+    ((status, told),) = returns(await stage.say(agent_id, conversation_id=ada))
+    assert status == "error"
+    assert "is also used in conversations with others" in told
+    assert await stage.block(agent_id, "human") == HUMAN[1]
+    # Without a user it may, as ever.
+    stage.lines += [call("memory", **arguments), "So be it."]
+    assert [status for status, _ in returns(await stage.say(agent_id))] == ["success"]
+
+
+async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(stage: Stage) -> None:
+    create = call(
+        "memory", command="create", path="/memories/aims", file_text="Learn Latin.", description="What they want"
+    )
+    careful = await stage.agent(tool_names=("memory",))
+    bold = await stage.agent(tool_names=("memory",), settings={"user_block_policy": "direct"})
+    for agent_id in (careful, bold):
+        ada = await talk(stage, agent_id, "ada")
+        stage.lines += [create, "Noted."]
+        ((_, told),) = returns(await stage.say(agent_id, conversation_id=ada))
+        seen = await seen_by(stage, agent_id, ada)
+        if agent_id == careful:
+            assert "waits for the owner" in told
+            assert seen == {}
+            (waiting,) = await waiting_of(stage, "ada")
+            by = Actor("user", await stage.store.read(seen_user), "ada")
+            approved = await stage.store.write(lambda tx: approve(tx, Scope(), waiting.id, by))  # noqa: B023 - at once
+            assert isinstance(approved, Approved)
+            made = (await seen_by(stage, agent_id, ada))["aims"]
+            assert (made.value, made.description, made.agent_id) == ("Learn Latin.", "What they want", careful)
+        else:
+            # The label is another agent's by now, which this one cannot see.
+            assert "Choose another label." in told
+            stage.lines += [
+                call("memory", command="create", path="/memories/goals", file_text="Learn Latin."),
+                "Noted.",
+            ]
+            await stage.say(agent_id, conversation_id=ada)
+            made = (await seen_by(stage, agent_id, ada))["goals"]
+            assert (made.policy, made.agent_id) == ("direct", bold)
+        assert {block.label for block in await stage.store.read(lambda tx: blocks.of_agent(tx, agent_id))} == set()  # noqa: B023
+
+
+async def test_an_agent_without_users_makes_no_copies_and_its_prompt_is_the_same_to_the_byte(stage: Stage) -> None:
+    agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
+    stage.lines += [call("core_memory_append", label="human", content="Likes tea."), "Noted.", "Hello."]
+    await stage.say(agent_id)
+    assert await stage.block(agent_id, "human") == "Nobody is known yet.\nLikes tea."
+    assert "shared" not in stage.model.requests[-1].messages[0].text
+
+
+async def test_a_user_has_a_default_conversation_and_two_first_messages_at_once_make_one(stage: Stage) -> None:
+    agent_id = await stage.agent(HUMAN)
+    ada, bob = [
+        await stage.store.write(lambda tx, name=name: Scope().acting_for(users.find_or_make(tx, Scope(), name)))  # type: ignore[misc]
+        for name in ("ada", "bob")
+    ]
+    opened = await asyncio.gather(*(open_conversation(stage.runtime, ada, "default", agent_id) for _ in range(5)))
+    assert len({one.id for one in opened}) == 1
+    stage.lines += ["Hello Ada.", "Hello."]
+    await stage.say(agent_id, "I am Ada.", scope=ada)
+    await stage.say(agent_id, "I am nobody.")
+    of_ada, own = [
+        await stage.store.read(lambda tx, scope=scope: agents.load(tx, scope, agent_id))
+        for scope in (ada, Scope())  # type: ignore[misc]
+    ]
+    assert (of_ada.conversation.id, of_ada.conversation.user_id) == (opened[0].id, ada.subject)
+    assert own.conversation.is_default
+    assert own.conversation.user_id is None
+    listed = await stage.store.read(
+        lambda tx: conversations.page(tx, Scope(), Page(), conversations.ConversationFilter())
+    )
+    assert listed == []
+    with pytest.raises(NotFound):
+        await stage.say(agent_id, "Let me in.", scope=bob, conversation_id=opened[0].id)
+    with pytest.raises(Forbidden):
+        await stage.say(agent_id, "For all.", scope=bob, conversation_id=own.conversation.id)
+    with pytest.raises(Conflict):
+        await stop_and_delete(stage.runtime, ada, opened[0].id)
+
+
+async def test_an_agent_that_was_made_for_a_user_has_one_default_conversation_for_them(stage: Stage) -> None:
+    agent_id = await stage.agent(user="ada")
+    ada = Scope().acting_for(await stage.store.read(lambda tx: users.require(tx, Scope(), "ada")))
+    for scope in (ada, Scope()):
+        assert (await open_conversation(stage.runtime, scope, "default", agent_id)).is_default
+    stage.lines += ["Hello."]
+    answer = await stage.say(agent_id, scope=ada)
+    assert answer.run.conversation_id == conversations.default_id(agent_id)
+    nobody = replace(Scope(), subject_id=NOBODY)
+    with pytest.raises(NotFound):
+        await open_conversation(stage.runtime, nobody, "default", agent_id)

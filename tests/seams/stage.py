@@ -121,7 +121,8 @@ class Stage:
         new = []
         for place, words in enumerate(texts or ("Hello.",)):
             new.append(NewMessage("user", (TextPart(words),), otids[place] if place < len(otids) else None))
-        return await soon(run_turn(self.runtime, TurnRequest(Scope(), agent_id, tuple(new), **request)))
+        scope = request.pop("scope", Scope())
+        return await soon(run_turn(self.runtime, TurnRequest(scope, agent_id, tuple(new), **request)))
 
     async def asked(self, agent_id: str, *texts: str, line: Line = "Here.", **request: Any) -> tuple[LiveTurn, Gate]:
         """Send messages and return when the model is asked, which says the line once the gate is open."""
