@@ -204,7 +204,10 @@ def _with_users(
     own = blocks.of_user(tx, scope, user_id) if user_id else ()
     of_user = [block for block in own if block.agent_id is None and block.course in (None, agent.course)]
     of_user.sort(key=lambda block: block.created_at)
-    return tuple({block.shown_label: block for block in (*attached, *of_user)}.values())
+    found: dict[str, Block] = {}
+    for block in (*attached, *of_user):
+        blocks.add_seen(found, block)
+    return tuple(found.values())
 
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:

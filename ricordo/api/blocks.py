@@ -162,11 +162,11 @@ def modify_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str
     state = agents.load(tx, here.scope, agent_id)
     block = _labelled(tx, state, here.scope, block_label)
     user_id = state.conversation.user_id
+    if not block.is_users and (block.shared or block.is_read_only):
+        _require_agents(here.scope)
     if user_id and needs_copy(block, user_id):
         block = copy_of(tx, state.agent, block, users_chain(tx, state.agent, user_id).id, here.scope.actor)
         block = blocks.get(tx, here.scope, block.id)
-    elif not block.is_users:
-        _require_agents(here.scope)
     return _change(tx, here, block, body)
 
 

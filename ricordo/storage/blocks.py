@@ -184,18 +184,24 @@ def of_agent(
 ) -> tuple[Block, ...]:
     """Return the agent's blocks in the order of attachment, and those of the user it talks with; without their tags.
 
-    The user's own replaces one of the agent's with the same label. A user's block that is attached to the agent is left out
-    where it talks with another user, and untrusted where it talks with no named one.
+    The user's own replaces one of the agent's with the same label that is not shared. A user's block that is attached to the
+    agent is left out where it talks with another user, and untrusted where it talks with no named one.
     """
-    found = {}
+    found: dict[str, Block] = {}
     for row in tx.all(_OF_AGENT, {"agent_id": agent_id, "user_id": user_id or "", "course": course}):
         block = _ROWS.of(row[: len(_COLUMNS)])
         if row.whose == _ANOTHERS and user_id:
             continue
         if row.whose:
             block = replace(block, is_users=True, is_untrusted=block.is_untrusted or row.whose == _ANOTHERS)
-        found[block.shown_label] = block
+        add_seen(found, block)
     return tuple(found.values())
+
+
+def add_seen(found: dict[str, Block], block: Block) -> None:
+    """Add a block to those that an agent sees, by their labels; it replaces one with the same label, unless that is shared."""
+    if block.shown_label not in found or not found[block.shown_label].shared:
+        found[block.shown_label] = block
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:

@@ -189,6 +189,7 @@ def release(tx: Transaction, job: Job) -> bool:
 def remove(tx: Transaction, scope: Scope, id: str) -> Job:
     """Delete a job; one that runs is cancelled, and its row stays for its key until it is pruned. Raises NotFound."""
     job = get(tx, scope, id)
+    scope.require_owns(job.user_id)
     if job.status == "running":
         return cancel(tx, scope, id)
     is_stopping = job.worker is not None and (job.heartbeat_at or 0) > _times(tx)["alive"]

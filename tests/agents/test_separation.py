@@ -14,6 +14,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.scope import NOBODY, Actor, Scope
 from ricordo.errors import Conflict, Forbidden, NotFound
 from ricordo.memory.approval import Approved, approve
+from ricordo.memory.user_memory import open_memory, put
 from ricordo.storage import agents, blocks, conversations, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -244,3 +245,15 @@ async def test_an_agent_that_was_made_for_a_user_has_one_default_conversation_fo
     nobody = replace(Scope(), subject_id=NOBODY)
     with pytest.raises(NotFound):
         await open_conversation(stage.runtime, nobody, "default", agent_id)
+
+
+async def test_a_users_block_does_not_hide_a_shared_one(stage: Stage) -> None:
+    agent_id = await stage.agent(
+        blocks=(BlockSpec("course", "The exam is in May.", shared=True), BlockSpec("plan", "None."))
+    )
+    memory = await stage.store.write(lambda tx: open_memory(tx, Scope(), "ada", makes=True))
+    by = Actor("user", memory.user.id, "ada")
+    for label in ("course", "plan"):
+        await stage.store.write(lambda tx, label=label: put(tx, memory, label, "My own.", by))  # type: ignore[misc]
+    seen = await seen_by(stage, agent_id, await talk(stage, agent_id, "ada"))
+    assert (seen["course"].value, seen["plan"].value) == ("The exam is in May.", "My own.")
