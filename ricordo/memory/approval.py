@@ -63,7 +63,7 @@ def approve(
     block = blocks.labelled(tx, chain.id, proposal.label)
     value, conflict = _merged(tx, proposal, block)
     metadata = metadata_of(proposal, by)
-    if body is not None and body != value:
+    if body is not None and (value is None or not same_text(body, value)):
         value, conflict = body, None
         # The owner's words, but what led to them stays known.
         metadata = replace(metadata, author=by, is_untrusted=False)
