@@ -34,10 +34,15 @@ def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
     """A short message made of the first line that was added, or removed where none was; `otherwise` where no line tells of it."""
     before, after = _lines_within(old), _lines_within(new)
     head, tail = common_ends(before, after)
-    for sign, lines in (("+", after[head : len(after) - tail]), ("-", before[head : len(before) - tail])):
-        if told := next((line.strip() for line in lines if line.strip()), ""):
-            told = redact(told).text  # before it is cut: half a secret would not be known for one
-            return f'{label}: {sign} "{told if len(told) <= _SHOWN else told[: _SHOWN - 1].rstrip() + "…"}"'
+    for sign, lines in (("+", after), ("-", before)):
+        changed = lines[head : len(lines) - tail]
+        if not (line := next((line.strip() for line in changed if line.strip()), "")):
+            continue
+        # Before it is cut, since half a secret is not known for one, and with the lines around, which may tell that it is one.
+        told, around = redact(line).text, redact("\n".join([*lines[max(0, head - 2) : head], *changed])).text
+        if told not in around:
+            break
+        return f'{label}: {sign} "{told if len(told) <= _SHOWN else told[: _SHOWN - 1].rstrip() + "…"}"'
     return otherwise
 
 

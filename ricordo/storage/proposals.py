@@ -101,6 +101,9 @@ def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | No
     )
     blob = None if proposal.value is None else versions.put_text(tx, proposal.chain_id, proposal.value, base)[0]
     base_blob = None if proposal.base_value is None else blob_id(proposal.base_value)
+    if base is None and proposal.base_value is not None:
+        # A user's copy may have been made of another text than the agent saw, which no version holds.
+        versions.put_text(tx, proposal.chain_id, proposal.base_value, None)
     tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
 
 

@@ -68,6 +68,14 @@ def test_the_tutor_reads_her_block_and_what_it_wants_to_change_waits_for_her(day
     assert "Lives in Turin" not in json.dumps(day.scene.state(day.tutor)["blocks"])
 
 
+def test_she_rejects_with_a_reason_and_the_tutor_reads_it_with_its_next_turn(day: Day) -> None:
+    _, proposal = day.proposes()
+    day.ask("post", f"student/diffs/{proposal['id']}/reject", reason="I only visit.")
+    day.tells("Hello again.", "Hello.")
+    told = [one["content"] for one in day.scene.asked[-1]["messages"] if "proposal_rejected" in str(one["content"])]
+    assert [("I only visit." in one, proposal["id"] in one) for one in told] == [(True, True)]
+
+
 def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
     _, proposal = day.proposes()
     approved = day.ask("post", f"student/diffs/{proposal['id']}/approve")

@@ -83,6 +83,12 @@ def test_a_summary_shows_the_first_line_that_changed_without_secrets_and_no_long
         ("Ada", "Ada\n", "Edit human"),
         ("", "x" * 200, f'human: + "{"x" * 71}…"'),
         ("", f"{'Key: ':>40}{secret}", 'human: + "Key: [secret removed: api key]"'),
+        ("Her password:", "Her password:\nhunter2xyz77", "Edit human"),
+        (
+            "Ada",
+            "Ada\n-----BEGIN PRIVATE KEY-----\nMIIEvQ\n-----END PRIVATE KEY-----",
+            'human: + "[secret removed: private key]"',
+        ),
         ("", f"{'word ' * 13}{secret}", f'human: + "{"word " * 13}[secre…"'),
     ):
         assert change_summary("human", old, new, "Edit human") == told, (old, new)

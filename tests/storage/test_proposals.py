@@ -70,6 +70,12 @@ async def test_a_proposal_reads_back_as_it_was_written(store: SqliteStore, scope
         await store.write(lambda tx: proposals.lock(tx, elsewhere, one.id))
 
 
+async def test_a_proposal_made_from_a_text_that_no_version_has_reads_back_too(store: SqliteStore, scope: Scope) -> None:
+    one = proposal("gin", base=b"1" * 20, base_value="Never stored")
+    chain = await stored(store, one)
+    assert await store.read(lambda tx: proposals.get(tx, scope, one.id)) == replace(one, chain_id=chain.id)
+
+
 async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(store: SqliteStore, scope: Scope) -> None:
     done, stuck = proposal(status="rejected"), proposal(status="conflicted")
     chain = await stored(store, proposal(), stuck, done, proposal(label="goals"))
