@@ -159,6 +159,10 @@ def ada(world: World) -> None:
     user_id = ids["user"] = world.user_id(name)
     body = {"messages": [{"role": "user", "content": canary("sender"), "sender_id": user_id}]}
     post(f"/v1/agents/{shared}/messages", body)
+    # Her own default conversation with the agent that both talk with, where its persona becomes a copy of hers.
+    world.server.says(call("memory_insert", label="persona", new_string=canary("copy")), canary("own"))
+    own = {"messages": [{"role": "user", "content": canary("at home")}]}
+    ok(world.http.post(f"/v1/agents/{shared}/messages", json=own, headers={"x-ricordo-user": name}))
 
 
 def ask_about_ada(world: World) -> None:
@@ -231,7 +235,7 @@ def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: Wor
     assert receipts.verify(receipt, Secret(world.data))
     assert receipts.read(receipts.path_of(world.data, receipt["id"])) == receipt
     removed = receipt["removed"]
-    assert (removed["users"], removed["chains"], removed["conversations"], removed["passages"]) == (1, 1, 2, 1)
+    assert (removed["users"], removed["chains"], removed["conversations"], removed["passages"]) == (1, 1, 3, 1)
     assert receipt["changed"]["quotes"] == 1
     assert receipt["subject"] == receipts.subject_of(world.ids["user"])
     assert {agent["id"] for agent in receipt["agents"]} == {world.ids["shared"], world.ids["hers"]}

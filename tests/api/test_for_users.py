@@ -1,0 +1,154 @@
+"""Requests that are about a user: the default conversation, filters by `user_id`, shared blocks, and what a user may change."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from ricordo.llm.scripted import call
+from tests.api.conftest import Api
+from tests.seams.http import Wire, ok, refused
+from tests.seams.server import MODEL
+
+BLOCKS: list[Wire] = [
+    {"label": "human", "value": "Nobody is known."},
+    {"label": "rules", "value": "Be kind.", "read_only": True},
+    {"label": "course", "value": "The exam is in May.", "shared": True},
+]
+
+
+@pytest.fixture
+def agent_id(api: Api) -> str:
+    return str(ok(api.http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": BLOCKS}))["id"])
+
+
+def acting(user: str) -> dict[str, str]:
+    return {"x-ricordo-user": user}
+
+
+def say(api: Api, agent_id: str, words: str, user: str | None = None, **query: Any) -> Wire:
+    sent = {"messages": [{"role": "user", "content": words}]}
+    headers = acting(user) if user else {}
+    answer: Wire = ok(api.http.post(f"/v1/agents/{agent_id}/messages", json=sent, headers=headers, params=query))
+    return answer
+
+
+def said(listed: list[Wire]) -> list[str]:
+    return [str(one["content"]) for one in listed if one["message_type"] == "user_message"]
+
+
+def key_of(api: Api, user: str) -> httpx2.Client:
+    return api.server.http(headers=acting(user))
+
+
+def test_all_routes_of_the_default_conversation_mean_the_users_own(api: Api, agent_id: str) -> None:
+    path = f"/v1/agents/{agent_id}"
+    with key_of(api, "ada") as ada, key_of(api, "bob") as bob:
+        say(api, agent_id, "For all.")
+        api.server.says(call("memory_insert", label="human", new_string="Ada drinks tea."), "Noted.")
+        say(api, agent_id, "I am Ada.", "ada")
+        own = ok(ada.get(f"/v1/conversations/default?agent_id={agent_id}"))
+        assert said(ok(ada.get(f"{path}/messages"))) == ["I am Ada."]
+        assert said(ok(ada.get(f"/v1/conversations/default/messages?agent_id={agent_id}"))) == ["I am Ada."]
+        assert ok(ada.get(path))["message_ids"] == own["in_context_message_ids"]
+        assert "Ada drinks tea." in ok(ada.post(f"{path}/recompile", params={"dry_run": True}))
+        assert "Ada drinks tea." in ok(ada.post(f"{path}/recompile"))
+        assert "Ada drinks tea." in ok(ada.get(f"{path}/context"))["core_memory"]
+        past = {"messages": [{"role": "user", "content": "I was in Rome."}]}
+        ok(ada.post(f"{path}/messages/import", json=past))
+        query = {"query": "Rome", "agent_id": agent_id}
+        for conversation in ({}, {"conversation_id": "default"}):
+            found = [str(ok(one.post("/v1/messages/search", json=query | conversation))) for one in (ada, bob)]
+            assert ["Rome" in text for text in found] == [True, False]
+        # Bob has said nothing, and looks: his conversation begins empty, and so is nobody's else.
+        assert said(ok(bob.get(f"{path}/messages"))) == []
+        assert "tea" not in ok(bob.get(f"{path}/context"))["core_memory"]
+        assert "no active runs" in refused(ada.post(f"{path}/messages/cancel"), 409)
+        ok(ada.patch(f"{path}/reset-messages"))
+        assert said(ok(ada.get(f"{path}/messages"))) == []
+        assert said(ok(api.http.get(f"{path}/messages"))) == ["For all."]
+        ok(bob.patch(f"{path}/reset-messages"))
+        assert ok(api.http.get("/v1/conversations/", params={"agent_id": agent_id})) == []
+
+
+def test_a_user_reads_and_forks_a_shared_conversation_and_does_not_write_in_it(api: Api, agent_id: str) -> None:
+    shared = ok(api.http.post("/v1/conversations/", params={"agent_id": agent_id}))["id"]
+    with key_of(api, "ada") as ada:
+        assert ok(ada.get(f"/v1/conversations/{shared}"))["user_id"] is None
+        path = f"/v1/conversations/{shared}"
+        sent = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
+        for refusal in (
+            ada.post(f"{path}/messages", json=sent),
+            ada.patch(path, json={"summary": "Mine"}),
+            ada.delete(path),
+            ada.post(f"{path}/recompile"),
+            ada.post(f"{path}/cancel"),
+            ada.post(f"{path}/compact"),
+            ada.post(f"/v1/agents/{agent_id}/messages/import", json={**sent, "conversation_id": shared}),
+        ):
+            assert "shared" in refused(refusal, 403)
+        fork = ok(ada.post(f"{path}/fork"))
+        assert fork["user_id"] == ok(ada.post("/v1/conversations/", params={"agent_id": agent_id}))["user_id"]
+        api.server.says("Hello Ada.")
+        ok(ada.post(f"/v1/conversations/{fork['id']}/messages", json=sent))
+        assert "your key" in refused(
+            ada.post("/v1/conversations/", params={"agent_id": agent_id}, json={"user_id": "bob"}), 403
+        )
+
+
+def test_user_id_is_applied_or_refused_and_never_ignored(api: Api, agent_id: str) -> None:
+    made = [
+        ok(api.http.post("/v1/conversations/", params={"agent_id": agent_id}, json={"user_id": one})) for one in "xy"
+    ]
+    ok(api.http.post("/v1/conversations/", params={"agent_id": agent_id}))
+    say(api, agent_id, "It is x.", user_id="x")
+    for user, one in zip("xy", made, strict=True):
+        listed = ok(api.http.get("/v1/conversations/", params={"agent_id": agent_id, "user_id": user}))
+        assert [found["id"] for found in listed] == [one["id"]]
+        runs = ok(api.http.get("/v1/runs/", params={"agent_id": agent_id, "user_id": user}))
+        assert len(runs) == (user == "x")
+    assert said(ok(api.http.get(f"/v1/agents/{agent_id}/messages", params={"user_id": "x"}))) == ["It is x."]
+    assert said(ok(api.http.get(f"/v1/agents/{agent_id}/messages"))) == []
+    assert "no user" in refused(api.http.get("/v1/runs/", params={"user_id": "z"}), 404)
+    with key_of(api, "x") as x:
+        assert len(ok(x.get("/v1/runs/", params={"agent_id": agent_id, "user_id": "x"}))) == 1
+        assert "another user" in refused(x.get("/v1/runs/", params={"user_id": "y"}), 403)
+    for query in ({"user_id": "x"}, {"user_id": "y"}):
+        found = ok(api.http.post("/v1/messages/search", json={"query": "It is x", "agent_id": agent_id, **query}))
+        assert ("It is x." in str(found)) == (query["user_id"] == "x")
+
+
+def test_what_is_shared_is_said_on_every_route_and_a_users_block_cannot_be(api: Api, agent_id: str) -> None:
+    path = f"/v1/agents/{agent_id}/core-memory/blocks"
+    assert {one["label"]: one["shared"] for one in ok(api.http.get(path))} == {
+        "human": False,
+        "rules": False,
+        "course": True,
+    }
+    block = ok(api.http.post("/v1/blocks/", json={"label": "news", "value": "None.", "shared": True}))
+    assert block["shared"]
+    assert ok(api.http.get(f"/v1/blocks/{block['id']}"))["shared"]
+    assert not ok(api.http.patch(f"/v1/blocks/{block['id']}", json={"shared": False}))["shared"]
+    assert ok(api.http.patch(f"{path}/human", json={"shared": True}))["shared"]
+    own = ok(api.http.put("/users/ada/blocks/diary", json={"body": "Mine."}))
+    assert "cannot be shared" in refused(
+        api.http.patch(f"/v1/blocks/{own['id']}", json={"shared": True}, headers=acting("ada")), 400
+    )
+
+
+def test_a_change_by_rest_in_a_users_name_is_made_in_the_users_copy(api: Api, agent_id: str) -> None:
+    path = f"/v1/agents/{agent_id}/core-memory/blocks/human"
+    with key_of(api, "ada") as ada:
+        changed = ok(ada.patch(path, json={"value": "It is Ada."}))
+        assert ok(ada.get(path)) == ok(ada.get(f"/v1/blocks/{changed['id']}"))
+        assert ok(ada.get(path))["value"] == "It is Ada."
+    assert ok(api.http.get(path))["value"] == "Nobody is known."
+
+
+def test_the_policy_of_users_new_blocks_is_a_setting_of_the_agent(api: Api, agent_id: str) -> None:
+    assert ok(api.http.get(f"/v1/agents/{agent_id}"))["user_block_policy"] == "propose"
+    changed = ok(api.http.patch(f"/v1/agents/{agent_id}", json={"user_block_policy": "guarded"}))
+    assert changed["user_block_policy"] == "guarded"
+    made = ok(api.http.post("/v1/agents/", json={"model": MODEL, "user_block_policy": "direct"}))
+    assert made["user_block_policy"] == "direct"
+    assert api.http.patch(f"/v1/agents/{agent_id}", json={"user_block_policy": "read_only"}).status_code == 422
