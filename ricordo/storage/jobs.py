@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sqlalchemy import bindparam, delete, func, literal, null, select, true, update
+from sqlalchemy import ColumnElement, bindparam, delete, func, literal, null, select, true, update
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import ENDED, Job, JobStatus
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, LeaseLost
 from ricordo.storage.engine import wake_ups
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal, new_values, setter
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found, new_values, setter
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.core_tables import jobs
 
@@ -33,7 +33,6 @@ _LAST_ERRORS = 5
 _WAKE_UP = "jobs.wake_up"
 
 ROWS = Repository(Job, jobs)
-get = ROWS.get
 _INSERT = Missing(jobs)
 _other = jobs.alias("other")
 # A job that was cancelled keeps its key until its worker has stopped it, or is thought dead.
@@ -99,6 +98,17 @@ def add(tx: Transaction, job: Job) -> Job | None:
     elif job.not_before <= now:
         wake_ups.send(tx, [job])
     return job
+
+
+def get(tx: Transaction, scope: Scope, id: str) -> Job:
+    """Return the job with this id. Raises NotFound."""
+    job = ROWS.find(tx, scope, id)
+    return found(job if job and scope.owns(job.user_id) else None, "Job", id)
+
+
+def _is_for(scope: Scope) -> ColumnElement[bool] | None:
+    """The condition that the caller may know of a job: one without a user is the server's own work on whatever is there."""
+    return None if scope.subject_id is None else jobs.c.user_id == scope.subject_id
 
 
 def make_due(tx: Transaction, kind: str, key: str) -> None:
@@ -202,7 +212,8 @@ def page(
     tx: Transaction, scope: Scope, wanted: Page, *, statuses: Sequence[str] | None = None, kind: str | None = None
 ) -> list[Job]:
     """Return one page of jobs, filtered by statuses and by kind; None: all."""
-    return ROWS.page(tx, scope, wanted, None if statuses is None else jobs.c.status.in_(statuses), kind=kind)
+    of_statuses = None if statuses is None else jobs.c.status.in_(statuses)
+    return ROWS.page(tx, scope, wanted, of_statuses, _is_for(scope), kind=kind)
 
 
 def prune(tx: Transaction) -> int:
@@ -223,6 +234,8 @@ def prune(tx: Transaction) -> int:
 def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
     """Return the queue of the scope's organization; None: of all of them, for the operator of the server."""
     theirs = jobs.c.organization_id == scope.organization_id if scope else true()
+    if scope and (narrowed := _is_for(scope)) is not None:
+        theirs &= narrowed
     depth: dict[str, dict[JobStatus, int]] = {}
     counted = select(jobs.c.kind, jobs.c.status, func.count().label("jobs")).where(theirs)
     for row in tx.all(counted.group_by(jobs.c.kind, jobs.c.status).order_by(jobs.c.kind, jobs.c.status)):
