@@ -25,6 +25,7 @@ from fastapi.responses import StreamingResponse
 from ricordo.api.call import Here, RequestContext
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.block import Chain
+from ricordo.domain.ids import is_id
 from ricordo.domain.scope import User
 from ricordo.errors import Invalid, NotFound, RicordoError, TooLong
 from ricordo.features.git import history
@@ -67,8 +68,8 @@ async def branches(here: Here, user_id: str, service: str = "") -> Response:
 @needs("memory:read")
 async def read(here: Here, user_id: str) -> Response:
     """Send what a clone or a fetch lacks."""
-    body, _ = await _body(here, _READ)
     chain, _ = await _memory(here, user_id, makes=False)
+    body, _ = await _body(here, _READ)
     if chain is None or chain.head is None:
         raise NotFound("There is nothing in this memory yet. Write a block first.")
     work = partial(_packed, body=body, lacking=await _lacking(here, chain.id, body))
@@ -79,6 +80,8 @@ async def read(here: Here, user_id: str) -> Response:
 @router.post(f"/{_WRITE}", max_body_size=_MOST_SENT)
 async def write(here: Here, user_id: str) -> Response:
     """Make versions or proposals of what is pushed."""
+    if here.scope.subject_id is not None or is_id(user_id, "user"):  # no user is made: refused before anything is read
+        await _memory(here, user_id, makes=False)
     body, is_whole = await _body(here, _WRITE)
     request = read_push(body)
     if not request.commands:  # git asks whether it may, before it sends much
