@@ -1,0 +1,433 @@
+"""Every route against every kind of caller who may not use it: refused before any work, and nobody is told what is another's.
+
+The routes are those of the app, and the OpenAPI document says what they take. A new route is in the matrix by itself; where it
+takes an id or a body of a new kind, the tables below need a line for it. docs/trust.md gives the number of routes and cells.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from ricordo.api.routing import LazyRoute, Routes
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import ALL_SCOPES, IMPERSONATE
+from tests.seams.people import EVERY_USERS, OPERATOR, OTHER_ORGANIZATION, World, all_text, basic, bearer, open_world
+
+ROOT = Path(__file__).parents[2]
+REFUSED = (401, 403, 404)
+ROLES = ("user", "developer", "admin", "service")
+GIT = 3
+# Anybody may ask whether a server is here; nothing else is open.
+OPEN = {("GET", "/"), ("GET", "/v1/health"), ("GET", "/v1/health/")}
+# The framework's own; with a key anybody may read how to talk to the server.
+OTHER_ROUTES = {("GET", "/openapi.json")}
+TEXT = [{"role": "user", "content": "Hello."}]
+FETCH = b"0032want 4ae24f4c7be1556a8646c1bf320f8a1d9b9846fb\n00000009done\n"
+COMMAND = b"0" * 40 + b" " + b"4" * 40 + b" refs/heads/main\0 report-status\n"
+PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
+# Bodies that a schema's required fields alone do not make valid, or that name what is Ada's.
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/v1/agents/"): {"model": "scripted/model", "name": "Mine"},
+    ("POST", "/v1/agents/{agent_id}/messages"): {"messages": TEXT},
+    ("POST", "/v1/agents/{agent_id}/messages/stream"): {"messages": TEXT},
+    ("POST", "/v1/agents/{agent_id}/messages/async"): {"messages": TEXT},
+    ("POST", "/v1/agents/{agent_id}/messages/import"): {"messages": TEXT, "conversation_id": "{conversation_id}"},
+    ("POST", "/v1/conversations/{conversation_id}/messages"): {"messages": TEXT, "streaming": False},
+    ("POST", "/v1/messages/search"): {"query": "vuqkzoqada", "conversation_id": "{conversation_id}"},
+    ("POST", "/v1/agents/messages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
+    ("POST", "/v1/passages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
+    ("PATCH", "/v1/blocks/{block_id}"): {"value": "Mine."},
+    ("POST", "/v1/blocks/{block_id}/restore"): {"sha": "{sha}"},
+    ("PATCH", "/v1/agents/{agent_id}/core-memory/blocks/{block_label:path}"): {"value": "Mine."},
+    ("PATCH", "/v1/conversations/{conversation_id}"): {"summary": "Mine."},
+    ("PATCH", "/v1/steps/{step_id}/feedback"): {"feedback": "positive"},
+    ("PATCH", "/v1/agents/{agent_id}/budget"): {"daily_tokens": 1_000_000},
+    ("POST", "/v1/archives/{archive_id}/passages/batch"): {"passages": [{"text": "Mine."}]},
+    ("POST", "/v1/providers/"): {"provider_type": "openai", "name": "new", "api_key": "sk-1"},
+    ("POST", "/v1/providers/check"): {"provider_type": "openai", "api_key": "sk-1", "base_url": "http://127.0.0.1:9"},
+    ("PUT", "/users/{user_id}/blocks/{label:path}"): {"body": "Mine.", "policy": "direct"},
+    ("PATCH", "/users/{user_id}/blocks/{label:path}"): {"policy": "direct"},
+    ("POST", "/users/{user_id}/blocks/{label:path}/restore"): {"sha": "{sha}"},
+    ("POST", "/users/{user_id}/blocks/{label:path}/propose"): {
+        "old_string": "One",
+        "new_string": "Zero",
+        "reasoning": "So.",
+    },
+    ("POST", "/users/{user_id}/diffs/approve"): {"ids": ["{diff_id}"]},
+    ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
+    ("PUT", "/users/{user_id}/remotes"): {"kind": "git", "address": "{remotes}/another.git"},
+    ("POST", "/users/{user_id}/memory.git/git-upload-pack"): FETCH,
+    ("POST", "/users/{user_id}/memory.git/git-receive-pack"): PUSH,
+}
+HEADERS = {
+    f"/users/{{user_id}}/memory.git/{name}": {"content-type": f"application/x-{name}-request"}
+    for name in ("git-upload-pack", "git-receive-pack")
+}
+QUERIES: dict[str, Mapping[str, str]] = {
+    "/v1/conversations/": {"agent_id": "{agent_id}"},
+    "/v1/runs/": {"conversation_id": "{conversation_id}"},
+    "/v1/steps/": {"agent_id": "{agent_id}"},
+    "/v1/archives/": {"agent_id": "{agent_id}"},
+    "/v1/ledger": {"user_id": "{user_id}", "group_by": "user"},
+    "/v1/agents/{agent_id}/context": {"conversation_id": "{conversation_id}"},
+    "/v1/agents/{agent_id}/messages": {"conversation_id": "{conversation_id}"},
+    "/v1/agents/{agent_id}/archival-memory/search": {"query": "vuqkzoqada"},
+    "/users/{user_id}/memory.git/info/refs": {"service": "git-upload-pack"},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One route, as it is to be asked for."""
+
+    method: str
+    path: str
+    scopes: tuple[str, ...]
+
+    def parts(self, values: Mapping[str, str]) -> dict[str, Any]:
+        """Return the request with these values of the path's parameters, in the query and the body too."""
+
+        def fill(given: Any) -> Any:
+            if isinstance(given, str):
+                return re.sub(r"\{(\w+)(?::\w+)?\}", lambda match: values[match[1]], given)
+            if isinstance(given, list):
+                return [fill(one) for one in given]
+            return {name: fill(one) for name, one in given.items()} if isinstance(given, dict) else given
+
+        body = BODIES.get((self.method, self.path), SCHEMAS.get((self.method, self.path)))
+        sent: dict[str, Any] = (
+            {"content": body} if isinstance(body, bytes) else {} if body is None else {"json": fill(body)}
+        )
+        query = fill(dict(QUERIES.get(self.path, {})))
+        return {"method": self.method, "url": fill(self.path), "params": query, **sent}
+
+    def ask(self, world: World, values: Mapping[str, str], headers: Mapping[str, Any]) -> httpx2.Response:
+        """Send the request, with these headers of the caller."""
+        return world.http.request(**self.parts(values), headers={**HEADERS.get(self.path, {}), **headers})
+
+
+SCHEMAS: dict[tuple[str, str], Any] = {}
+
+
+def least(schema: Mapping[str, Any], document: Mapping[str, Any]) -> Any:
+    """Return the smallest value that the schema accepts."""
+    if "$ref" in schema:
+        return least(document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]], document)
+    if "anyOf" in schema:
+        return least(schema["anyOf"][0], document)
+    if "enum" in schema or "const" in schema:
+        return schema.get("enum", [schema.get("const")])[0]
+    match schema.get("type"):
+        case "object":
+            fields = schema.get("properties", {})
+            return {name: least(fields[name], document) for name in schema.get("required", ())}
+        case "array":
+            return [least(schema["items"], document)]
+        case "integer" | "number":
+            return schema.get("minimum", 1)
+        case "boolean":
+            return True
+    return "text"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("matrix")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def cells(world: World) -> list[Cell]:
+    document = world.server.app.openapi()
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            content = operation.get("requestBody", {}).get("content", {})
+            if "application/json" in content:
+                SCHEMAS[method.upper(), path] = least(content["application/json"]["schema"], document)
+    routes = [route for route in world.server.app.routes if isinstance(route, LazyRoute)]
+    others = {
+        (sorted(route.methods - {"HEAD"})[0], route.path) for route in world.server.app.routes if route not in routes
+    }
+    assert others | {("GET", "/v1/health"), ("GET", "/v1/health/")} == OPEN | OTHER_ROUTES, "a route without a scope"
+    for route in routes:
+        SCHEMAS.update({(method, route.path): SCHEMAS.get((method, route.path_format)) for method in route.methods})
+    found = [Cell(method, route.path, route.scopes) for route in routes for method in sorted(route.methods)]
+    return [cell for cell in found if cell.scopes]
+
+
+class Watch:
+    """Sees whether anything was written, or a model asked, since it was last looked at."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        path = world.server.settings.data_dir / "ricordo.db"
+        self._file = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
+        self._seen = self._look()
+        self._digest = self._read()
+
+    def _look(self) -> int:
+        return int(self._file.execute("PRAGMA data_version").fetchone()[0])
+
+    def _read(self) -> dict[str, int]:
+        """All rows of all tables, but for jobs and the search index, which change by themselves, and the use of keys."""
+        names = [row[0] for row in self._file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        found = {}
+        for name in names:
+            if name != "jobs" and not name.startswith(("search_", "sqlite_")):
+                columns = [row[1] for row in self._file.execute(f'PRAGMA table_info("{name}")')]
+                kept = ", ".join(f'"{column}"' for column in columns if column != "last_used_at")
+                rows = self._file.execute(f'SELECT {kept} FROM "{name}"').fetchall()  # noqa: S608
+                # Remotes note by themselves how far they are.
+                found[name] = len(rows) if name == "memory_remotes" else hash(tuple(sorted(map(repr, rows))))
+        return found
+
+    def changes(self) -> list[str]:
+        """The tables that were written to since, and "model" where one was asked."""
+        requests = self._world.server.model.requests
+        asked = ["model"] if requests else []
+        requests.clear()
+        now = self._look()
+        if now == self._seen:
+            return asked
+        before, self._seen, self._digest = self._digest, now, self._read()
+        return asked + [name for name, one in self._digest.items() if before.get(name) != one]
+
+
+@pytest.fixture(scope="module")
+def watch(world: World) -> Watch:
+    return Watch(world)
+
+
+def require_refused(
+    world: World, watch: Watch, cells: list[Cell], statuses: tuple[int, ...], headers: Any, values: Mapping[str, str]
+) -> int:
+    """Ask for each route as this caller; returns how many cells that are."""
+    watch.changes()
+    for cell in cells:
+        answer = cell.ask(world, values, headers(cell) if callable(headers) else headers)
+        assert answer.status_code in statuses, (cell, answer.status_code, answer.text[:300])
+        require_silent(world, cell, answer)
+        assert watch.changes() == [], cell
+    return len(cells)
+
+
+def require_silent(world: World, cell: Cell, answer: httpx2.Response) -> None:
+    """Check that the answer holds nothing of Ada's that was not in the request."""
+    asked = str(answer.request.url) + str(answer.request.content)
+    told = all_text(answer)
+    assert [secret for secret in world.secrets if secret in told and secret not in asked] == [], (cell, told[:500])
+
+
+@pytest.fixture(scope="module")
+def hers(world: World) -> dict[str, str]:
+    return world.shared | world.own
+
+
+NO_KEY: dict[str, Any] = {
+    "no key": lambda _: {},
+    "an expired key": lambda world: bearer(world.expired("late")),
+    "a revoked key": lambda world: bearer(world.revoked("revoked")),
+    "a disabled user's key": lambda world: bearer(world.disabled("disabled")),
+    "an unknown key": lambda _: bearer("ricordo_" + "x" * 43),
+    "garbage": lambda _: {"authorization": b"Bearer \xff\xfe"},
+    "a key without its scheme": lambda world: {"authorization": world.ada},
+    "a key in another header": lambda world: {"x-api-key": world.ada, "x-ricordo-user": "ada"},
+}
+
+
+@pytest.mark.parametrize("kind", NO_KEY)
+def test_without_a_valid_key_nothing_answers(
+    kind: str, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+) -> None:
+    everything = [*cells, *(Cell(method, path, ()) for method, path in OTHER_ROUTES)]
+    require_refused(world, watch, everything, (401,), NO_KEY[kind](world), hers)
+
+
+def test_a_key_in_basic_authentication_counts_for_git_alone(
+    world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+) -> None:
+    others = [cell for cell in cells if "/memory.git/" not in cell.path]
+    assert len(cells) - len(others) == GIT
+    require_refused(world, watch, others, (401,), basic("ada", world.ada), hers)
+
+
+def test_a_key_with_every_scope_but_the_routes_is_refused(
+    world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+) -> None:
+    lacking = {
+        scopes: world.key("boss", "admin", tuple(sorted(ALL_SCOPES - {*scopes})))
+        for scopes in {c.scopes for c in cells}
+    }
+    require_refused(world, watch, cells, (403,), lambda cell: bearer(lacking[cell.scopes]), hers)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_who_may_not_act_for_others_cannot_name_them(
+    role: Any, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+) -> None:
+    key = world.key(f"{role}-in-disguise", role, tuple(sorted(ALL_SCOPES - {IMPERSONATE})))
+    require_refused(world, watch, cells, (403,), {**bearer(key), "X-Ricordo-User": "ada"}, hers)
+
+
+# What is not Ada's alone but the organization's: with the scope, others of the organization may read it and change it.
+SHARED = {
+    "an agent without a list of its users is everybody's; what others said with it is not": """
+        (GET|PATCH|DELETE) /v1/agents/<agent_id>(/budget)?
+        (POST|GET) /v1/agents/
+        GET /v1/agents/count
+        GET /v1/agents/<agent_id>/(tools|core-memory|core-memory/blocks)
+        (GET|PATCH) /v1/agents/<agent_id>/core-memory/blocks/<block_label>
+        POST /v1/agents/<agent_id>/messages(/stream|/async|/cancel)?
+        GET /v1/agents/<agent_id>/archival-memory(/search)?
+        POST /v1/agents/<agent_id>/(archival-memory|recompile|summarize)
+        PATCH /v1/agents/<agent_id>/(reset-messages|tools/approval/<tool_name>)
+        PATCH /v1/agents/<agent_id>/(tools|archives)/(attach|detach)/<(tool|archive)_id>
+        POST /v1/conversations/
+    """,
+    "models, tools and providers are the organization's": """
+        GET /v1/models/(embedding)?
+        GET /v1/tools/(<tool_id>|count)?
+        (GET|POST) /v1/providers/
+        POST /v1/providers/(check|<provider_id>/check)
+        PATCH /v1/providers/<provider_id>(/refresh)?
+        (GET|DELETE) /v1/providers/<provider_id>
+    """,
+    "archives and blocks of no user are the organization's; a passage is the user's who filed it": """
+        (GET|POST) /v1/archives/
+        (GET|PATCH|DELETE) /v1/archives/<archive_id>
+        (GET|POST) /v1/archives/<archive_id>/(agents|passages|passages/batch)
+        (GET|POST) /v1/blocks/
+        GET /v1/blocks/count
+    """,
+    "lists and searches find what the caller may see": """
+        GET /v1/(runs|steps|conversations|jobs)/
+        GET /v1/jobs/(active|queue)
+        GET /v1/ledger
+        POST /v1/((agents/)?messages|passages)/search
+    """,
+    "a receipt of an erasure names nobody": "GET /v1/receipts/<receipt_id>",
+}
+ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def matches(cell: Cell, lines: str) -> bool:
+    name = f"{cell.method} {cell.path}".replace(":path", "").replace("{", "<").replace("}", ">")
+    return any(re.fullmatch(line.strip(), name) for line in lines.strip().splitlines())
+
+
+def in_order(cells: list[Cell]) -> list[Cell]:
+    """Return the cells so that what they delete was asked for before, and what they detach is attached again."""
+    places = sorted(cells, key=lambda cell: cell.path, reverse=True)  # agents and users behind what is theirs
+    return sorted(
+        places, key=lambda cell: (ORDER.index(cell.method), "/detach/" not in cell.path, -cell.path.count("{"))
+    )
+
+
+def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> dict[str, str]:
+    """What Ada herself reads of what is hers."""
+    own = [
+        cell
+        for cell in cells
+        if cell.method == "GET" and any(f"{{{name}" in cell.path for name in world.own) and cell.path not in VOLATILE
+    ]
+    assert len(own) > 30
+    found = {}
+    for cell in [*own, Cell("GET", "/v1/agents/{agent_id}/messages", ())]:
+        found[cell.path] = cell.ask(world, hers, bearer(world.ada)).text
+    return found
+
+
+# What says when it was made.
+VOLATILE = ("/users/{user_id}/export", "/users/{user_id}/remotes")
+
+
+def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
+    """Make another agent, archive and provider, to be deleted."""
+    agent = world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})
+    archive = world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})
+    body = {"provider_type": "openai", "name": new_id("spare"), "api_key": "sk-2", "base_url": "http://127.0.0.1:9/v1"}
+    provider = world.ask(OPERATOR, "POST", "/v1/providers/", json=body)
+    return {**hers, "agent_id": agent["id"], "archive_id": archive["id"], "provider_id": provider["id"]}
+
+
+ALL_BUT = tuple(sorted(ALL_SCOPES - {IMPERSONATE}))
+OTHERS: dict[str, Any] = {
+    "another user": lambda world: bearer(world.key("bea", scopes=EVERY_USERS)),
+    "a service that names nobody": lambda world: bearer(world.key("clock", "service", ALL_BUT)),
+    "a service that acts for another user": lambda world: {
+        **bearer(world.key("tutor", "service", (*ALL_BUT, IMPERSONATE))),
+        "x-ricordo-user": "bea",
+    },
+    "a developer": lambda world: bearer(
+        world.key("dora", "developer", tuple(sorted(ALL_SCOPES - {IMPERSONATE, "memory:read"})))
+    ),
+}
+
+
+@pytest.mark.parametrize("names_by_id", [False, True], ids=["by name", "by id"])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
+    kind: str, names_by_id: bool, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+) -> None:
+    headers, before = OTHERS[kind](world), her_view(world, cells, hers)
+    if names_by_id:
+        hers = {**hers, "user_id": world.id_of("ada"), "block_label": "notes"}
+    shared = [cell for cell in cells if any(matches(cell, lines) for lines in SHARED.values())]
+    others = [cell for cell in cells if cell not in shared]
+    require_refused(world, watch, others, (403, 404), headers, hers)
+    for cell in in_order(shared):
+        answer = cell.ask(world, spare(world, hers) if cell.method == "DELETE" else hers, headers)
+        require_silent(world, cell, answer)
+        is_hers = names_by_id and "block_label" in cell.path
+        if "lacks the scope" in answer.text:
+            continue
+        assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
+        assert answer.status_code != 422, (cell, answer.text)
+    assert her_view(world, cells, world.shared | world.own) == before
+
+
+def test_another_organization_is_another_world(
+    world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+) -> None:
+    boss = bearer(world.key("boss", "admin", tuple(sorted(ALL_SCOPES)), OTHER_ORGANIZATION))
+    hers = {**hers, "user_id": world.id_of("ada")}
+    elsewhere = re.compile("GET /v1/(models|tools)/.*|(GET|POST) [^{]*")
+    free = [cell for cell in cells if elsewhere.fullmatch(f"{cell.method} {cell.path}") and "{" not in cell.path]
+    require_refused(world, watch, [cell for cell in cells if cell not in free], (404,), boss, hers)
+    before = her_view(world, cells, world.shared | world.own)
+    secrets = {*world.shared.values(), *world.secrets} - {"persona", hers["tool_name"]}
+    for cell in free:
+        answer = cell.ask(world, hers, boss)
+        told = all_text(answer)
+        asked_for = str(answer.request.url) + str(answer.request.content)
+        assert [secret for secret in secrets if secret in told and secret not in asked_for] == [], (cell, told[:500])
+        assert answer.status_code != 422, (cell, answer.text)
+    assert her_view(world, cells, world.shared | world.own) == before
+
+
+def test_whoever_may_is_answered_by_the_very_same_requests(
+    world: World, cells: list[Cell], hers: dict[str, str]
+) -> None:
+    """Nothing was refused above by an accident: every route works with these ids and bodies."""
+    for cell in in_order(cells):
+        is_hers = any(f"{{{name}" in cell.path for name in world.own)
+        answer = cell.ask(world, hers, bearer(world.ada if is_hers else OPERATOR))
+        assert answer.status_code not in (*REFUSED, 405, 422), (cell, answer.text)
+
+
+def test_the_page_about_trust_knows_how_many_there_are(cells: list[Cell]) -> None:
+    page = (ROOT / "docs" / "trust.md").read_text()
+    columns = len(NO_KEY) + 1 + len(ROLES) + 2 * len(OTHERS) + 1
+    assert f"{len(cells)} routes" in page
+    assert f"{len(cells) * columns + len(cells) - GIT:,} cells" in page
+
+
+def test_a_route_without_a_scope_fails_when_it_is_made() -> None:
+    with pytest.raises(TypeError, match="needs a scope"):
+        Routes(prefix="/v1/new").get("/")(lambda: None)

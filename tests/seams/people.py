@@ -1,0 +1,247 @@
+"""A server where everybody has a key: people of one organization, another organization, services, and things of one of them.
+
+`world.ada` has something of every kind, and each of it holds her CANARY. Who asks for a route in her place must not get it.
+"""
+
+import base64
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from sqlalchemy import insert, update
+
+from ricordo.domain.job import Job
+from ricordo.domain.scope import IMPERSONATE, LOCAL_ORGANIZATION, OVERRIDE, SCOPES, Role, Scope
+from ricordo.llm.scripted import call
+from ricordo.secret import Secret
+from ricordo.storage import jobs, keys, users
+from ricordo.storage.keys import KeyDraft
+from ricordo.storage.schema.core_tables import api_keys, organizations
+from ricordo.storage.schema.core_tables import users as users_table
+from tests.seams.http import ok
+from tests.seams.server import MODEL, ServerInThread, serving
+
+OPERATOR = "the-operators-own-key"
+OTHER_ORGANIZATION = "org-0ther000-0000-4000-8000-000000000000"
+CANARY = "vuqkzoqada"
+# All that a user's key can be given: what is refused then is refused because of whose it is.
+EVERY_USERS = tuple(sorted({*SCOPES} - {OVERRIDE, IMPERSONATE}))
+Wire = dict[str, Any]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@dataclass
+class People:
+    """Makes keys of a running server, and sends requests with them."""
+
+    server: ServerInThread
+    http: httpx2.Client
+
+    def key(
+        self,
+        name: str,
+        role: Role = "user",
+        scopes: tuple[str, ...] = (),
+        organization: str = LOCAL_ORGANIZATION,
+        *,
+        expires_at: int | None = None,
+    ) -> str:
+        """Make a key of a user, or of a service, with this name."""
+        user = None if role == "service" else name
+        draft = KeyDraft(name, role, user, scopes, expires_at)
+        return self.server.write(lambda tx: keys.create(tx, Scope(organization), self._secret, draft))[1]
+
+    @property
+    def _secret(self) -> bytes:
+        return Secret(self.server.settings.data_dir).derive("api keys")
+
+    def expired(self, name: str) -> str:
+        made = self.key(name)
+        return self._changed(made, expires_at=1)
+
+    def revoked(self, name: str) -> str:
+        made = self.key(name)
+        return self._changed(made, revoked_at=1)
+
+    def disabled(self, name: str) -> str:
+        made = self.key(name)
+        self.server.write(
+            lambda tx: tx.run(update(users_table).where(users_table.c.identifier == name).values(disabled_at=1))
+        )
+        return made
+
+    def _changed(self, key: str, **values: int) -> str:
+        digest = keys.hash_of(self._secret, key)
+        self.server.write(lambda tx: tx.run(update(api_keys).where(api_keys.c.hash == digest).values(**values)))
+        return key
+
+    def id_of(self, name: str, organization: str = LOCAL_ORGANIZATION) -> str:
+        user = self.server.read(lambda tx: users.named(tx, organization, name))
+        assert user, name
+        return user.id
+
+    def send(self, key: str, method: str, path: str, **given: Any) -> httpx2.Response:
+        headers = {**bearer(key), **given.pop("headers", {})}
+        return self.http.request(method, path, headers=headers, **given)
+
+    def ask(self, key: str, method: str, path: str, **given: Any) -> Any:
+        return ok(self.send(key, method, path, **given))
+
+
+@dataclass
+class World(People):
+    """The people, and what Ada has: `own` by the names of the routes' parameters, `shared` likewise."""
+
+    ada: str = ""
+    own: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, str] = field(default_factory=dict)
+
+    def fill(self) -> "World":
+        """Make Ada's things, with her own key wherever she can."""
+        other = {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1}
+        self.server.write(lambda tx: tx.run(insert(organizations), other))
+        self.ada = self.key("ada", scopes=EVERY_USERS)
+        self._make_shared()
+        self._remember()
+        self._talk()
+        user_id = self.id_of("ada")
+        self.own |= {"user_id": "ada"}
+        self.shared["remotes"] = str(self.server.settings.data_dir / "remotes")
+        job = Job("test.none", LOCAL_ORGANIZATION, {"note": CANARY}, user_id=user_id, not_before=2**50, key=CANARY)
+        self.server.write(lambda tx: jobs.add(tx, job))
+        self.own["job_id"] = job.id
+        self.key("carl")
+        gone = self.send(OPERATOR, "DELETE", "/users/carl").json()
+        self.shared["receipt_id"] = gone["id"]
+        return self
+
+    def _make_shared(self) -> None:
+        """Make what is the organization's: an agent with its block and archive, a tool, a provider."""
+        tools = ["memory_insert", "archival_memory_insert", "archival_memory_search", "conversation_search"]
+        blocks = [{"label": "persona", "value": "I teach."}]
+        agent = self.ask(
+            OPERATOR,
+            "POST",
+            "/v1/agents/",
+            json={"model": MODEL, "name": "Tutor", "tools": tools, "memory_blocks": blocks},
+        )
+        archive = self.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Books"})
+        self.ask(OPERATOR, "PATCH", f"/v1/agents/{agent['id']}/archives/attach/{archive['id']}")
+        body = {
+            "provider_type": "openai",
+            "name": "bought",
+            "api_key": "sk-nothing",
+            "base_url": "http://127.0.0.1:9/v1",
+        }
+        provider = self.ask(OPERATOR, "POST", "/v1/providers/", json=body)
+        self.shared |= {
+            "agent_id": agent["id"],
+            "archive_id": archive["id"],
+            "provider_id": provider["id"],
+            "tool_id": agent["tools"][0]["id"],
+            "tool_name": agent["tools"][0]["name"],
+            "block_label": "persona",
+            "shared_block_id": agent["memory"]["blocks"][0]["id"],
+        }
+
+    def _talk(self) -> None:
+        """Have a turn about Ada in the background, with a tool that files a passage, and find all that it left."""
+        agent = self.shared["agent_id"]
+        made = self.ask(self.ada, "POST", "/v1/conversations/", params={"agent_id": agent}, json={"summary": CANARY})
+        conversation = made["id"]
+        self.server.says(
+            call("archival_memory_insert", content=f"Passage {CANARY}.", tags=["tagged"]),
+            call("memory_insert", label="notes", new_string=f"Four {CANARY}."),
+            f"Noted {CANARY}.",
+        )
+        said = {"messages": [{"role": "user", "content": f"I say {CANARY}."}], "background": True, "streaming": True}
+        answer = self.send(self.ada, "POST", f"/v1/conversations/{conversation}/messages", json=said)
+        assert "[DONE]" in answer.text, answer.text
+        (run,) = self.ask(self.ada, "GET", "/v1/runs/", params={"conversation_id": conversation})
+        (step, *_) = self.ask(self.ada, "GET", f"/v1/runs/{run['id']}/steps")
+        messages = self.ask(self.ada, "GET", f"/v1/conversations/{conversation}/messages")
+        (passage,) = self.ask(self.ada, "GET", f"/v1/agents/{agent}/archival-memory")
+        filed = {"text": f"Also {CANARY}."}
+        (another,) = self.ask(self.ada, "POST", f"/v1/agents/{agent}/archival-memory", json=filed)
+        self.own |= {
+            "conversation_id": conversation,
+            "run_id": run["id"],
+            "step_id": step["id"],
+            "message_id": messages[-1]["id"],
+            "memory_id": another["id"],
+            "passage_id": passage["id"],
+        }
+        # What she says without a conversation's name is in one of her own.
+        self.server.says(f"Aside {CANARY}.")
+        aside = {"messages": [{"role": "user", "content": f"I whisper {CANARY}."}]}
+        self.ask(self.ada, "POST", f"/v1/agents/{agent}/messages", json=aside)
+
+    def _remember(self) -> None:
+        """Write a block of hers, propose to it, and let a remote follow it."""
+        block = {"body": f"One {CANARY}.\n", "title": CANARY, "policy": "propose", "message": CANARY}
+        diary = self.ask(self.ada, "PUT", "/users/ada/blocks/diary", json=block)
+        made = self.ask(self.ada, "PUT", "/users/ada/blocks/notes", json=block)
+        changed = self.ask(self.ada, "PUT", "/users/ada/blocks/notes", json={"body": f"One {CANARY}.\nTwo.\n"})
+        edit = {"old_string": "Two", "new_string": f"Three {CANARY}", "reasoning": CANARY}
+        proposal = self.ask(self.ada, "POST", "/users/ada/blocks/notes/propose", json=edit)
+        place = self.server.settings.data_dir / "remotes" / f"{CANARY}.git"
+        remote = self.ask(self.ada, "PUT", "/users/ada/remotes", json={"kind": "git", "address": str(place)})
+        deadline = time.monotonic() + 20
+        while not self.ask(self.ada, "GET", "/users/ada/remotes")[0]["last_at"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (*_, first) = self.ask(self.ada, "GET", "/users/ada/blocks/notes/history")
+        self.own |= {
+            "label": "notes",
+            "block_id": diary["id"],
+            "sha": first["sha"],
+            "diff_id": proposal["id"],
+            "remote_id": remote["id"],
+        }
+        assert changed["id"] == made["id"]
+
+    @property
+    def secrets(self) -> set[str]:
+        """What no other may be told: her canary and the ids of what is hers alone."""
+        hers = {value for name, value in self.own.items() if name not in ("user_id", "label")}
+        return {CANARY, self.id_of("ada"), *hers}
+
+
+def all_text(answer: httpx2.Response) -> str:
+    """Return all that an answer says, with what is packed in it unpacked: headers, JSON, streams, zip archives, git packs."""
+    body = answer.content
+    found = [str(answer.headers.multi_items()), body.decode("utf-8", "replace")]
+    # Streams of zlib begin with such a byte; those of zip archives have no head.
+    starts = [place for place in range(len(body) - 1) if body[place] == 0x78 and (0x7800 + body[place + 1]) % 31 == 0]
+    if answer.headers.get("content-type", "").startswith("application/x-git"):
+        for start in starts:
+            try:
+                found.append(zlib.decompressobj().decompress(body[start:]).decode("utf-8", "replace"))
+            except zlib.error:
+                continue
+    if body[:2] == b"PK":
+        import io
+        import zipfile
+
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+            found += [archive.read(name).decode("utf-8", "replace") for name in archive.namelist()]
+            found += archive.namelist()
+    return "\n".join(found)
+
+
+def basic(user: str, key: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"{user}:{key}".encode()).decode()}
+
+
+@contextmanager
+def open_world(folder: Path) -> Iterator[World]:
+    with serving(folder, api_key=OPERATOR, traces="all", allow_private_providers=True) as server, server.http() as http:
+        yield World(server, http).fill()
