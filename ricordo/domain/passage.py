@@ -6,7 +6,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A store of passages, which agents share by attachment. `tags` are all the tags its passages carry, sorted."""
+    """A store of passages, which agents share by attachment.
+
+    `tags` are those of its shared passages and, where it was loaded for a user, of those about this user, sorted.
+    """
 
     id: str
     organization_id: str

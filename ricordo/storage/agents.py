@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import Row, Text, bindparam, delete, func, insert, select
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.model import ModelSettings
+from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
-from ricordo.storage.engine.repository import Page, Repository, equal, found, plain, tagged_with
+from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, plain, tagged_with
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, agents_archives, agents_tags
+from ricordo.storage.schema.core_tables import agents, agents_archives, agents_tags, passages_tags
 from ricordo.storage.schema.core_tables import archives as archives_table
 from ricordo.storage.schema.core_tables import conversations as conversations_table
 from ricordo.storage.schema.memory_tables import agents_blocks
@@ -28,8 +29,14 @@ _ROWS = Repository(
     },
 )
 _PARTS = (("agent", _ROWS), ("conversation", conversations.ROWS), ("archive", archives.ROWS))
+_USER = func.coalesce(bindparam("user_id", type_=Text), conversations_table.c.user_id)
+_USERS_TAGS = (
+    select(distinct_list(passages_tags.c.tag))
+    .where(passages_tags.c.archive_id == archives_table.c.id, passages_tags.c.user_id == _USER)
+    .label("users_tags")
+)
 _WITH_CONVERSATION = (
-    select(*(column.label(f"{name}_{column.name}") for name, rows in _PARTS for column in rows.columns))
+    select(*(column.label(f"{name}_{column.name}") for name, rows in _PARTS for column in rows.columns), _USERS_TAGS)
     .join(conversations_table, conversations_table.c.agent_id == agents.c.id)
     .outerjoin(agents_archives, agents_archives.c.agent_id == agents.c.id)
     .outerjoin(archives_table, archives_table.c.id == agents_archives.c.archive_id)
@@ -44,7 +51,7 @@ _WITH_CONVERSATION = (
 # Where the three parts of such a row begin and end.
 _AGENT = slice(len(_ROWS.columns))
 _CONVERSATION = slice(_AGENT.stop, _AGENT.stop + len(conversations.ROWS.columns))
-_ARCHIVE = slice(_CONVERSATION.stop, None)
+_ARCHIVE = slice(_CONVERSATION.stop, _CONVERSATION.stop + len(archives.ROWS.columns))
 _ONE = equal(agents, "id", "organization_id")
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
 _TAGS = select(agents_tags.c.tag).where(equal(agents_tags, "agent_id")).order_by(agents_tags.c.tag)
@@ -68,7 +75,7 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
     ids = [conversation_id or conversations.default_id(agent_id)]
     if conversation_id is None and scope.subject:
         ids.insert(0, conversations.users_default_id(agent_id, scope.subject))
-    values = {"agent_id": agent_id, "organization_id": scope.organization_id}
+    values = {"agent_id": agent_id, "organization_id": scope.organization_id, "user_id": scope.subject}
     rows = next((rows for id in ids if (rows := tx.all(_WITH_CONVERSATION, values | {"conversation_id": id}))), ())
     conversation = conversations.ROWS.of(rows[0][_CONVERSATION]) if rows else None
     if conversation is None or (conversation_id and not scope.sees(conversation.user_id)):
@@ -82,8 +89,13 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
         conversation,
         blocks=blocks.of_agent(tx, agent_id, scope.subject_id or conversation.user_id, agent.course),
         tools=tools.of_agent(tx, agent_id),
-        archives=tuple(archives.ROWS.of(row[_ARCHIVE]) for row in rows if row.archive_id),
+        archives=tuple(_archive(row) for row in rows if row.archive_id),
     )
+
+
+def _archive(row: Row[Any]) -> Archive:
+    archive, users_tags = archives.ROWS.of(row[_ARCHIVE]), row.users_tags
+    return replace(archive, tags=tuple(sorted({*archive.tags, *users_tags}))) if users_tags else archive
 
 
 def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:

@@ -1,4 +1,4 @@
-"""Archives and their passages. An archive's row carries the count and the set of tags of its passages, for the prompt."""
+"""Archives and their passages. An archive's row carries the count of its passages and the tags of the shared ones, for prompts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -27,7 +27,9 @@ _ATTACH = insert(agents_archives)
 _ATTACHED = select(agents_archives.c.seq).where(equal(agents_archives, "agent_id", "archive_id"))
 _DETACH = delete(agents_archives).where(equal(agents_archives, "agent_id", "archive_id"))
 _INSERT_TAG = insert(passages_tags)
-_TAG_IN_USE = select(passages_tags.c.tag).where(equal(passages_tags, "archive_id", "tag")).limit(1)
+_TAG_IN_USE = select(passages_tags.c.tag).where(
+    equal(passages_tags, "archive_id", "tag"), passages_tags.c.user_id.is_(None)
+)
 _DELETE = delete(passages).where(equal(passages, "id"))
 
 
@@ -38,13 +40,12 @@ def insert_one(
 
     It does not index the passages: use `ricordo.search.index.insert_archive`.
     """
-    tags = tuple(sorted({tag for passage in holding for tag in passage.tags}))
-    archive = replace(archive, passage_count=len(holding), tags=tags)
+    archive = replace(archive, passage_count=len(holding), tags=tuple(sorted(_shared_tags(holding))))
     ROWS.insert(tx, archive)
     if owner:
         tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
     _insert_passages(tx, archive, redacted(holding))
-    return archive
+    return _with_tags(archive, holding)
 
 
 get, ids = ROWS.get, ROWS.ids
@@ -97,14 +98,29 @@ def insert_passages(
     if not new:
         return archive, []
     # Read again: others may have filed under other tags, detached or deleted it, since `archive` was loaded.
-    archive, stored = _lock(tx, archive, attached_to), redacted(new)
+    stored, known = redacted(new), archive.tags
+    archive = _lock(tx, archive, attached_to)
     _insert_passages(tx, archive, stored)
-    return _recount(tx, archive, len(new), {*archive.tags, *(tag for passage in new for tag in passage.tags)}), stored
+    counted = _recount(tx, archive, len(new), {*archive.tags, *_shared_tags(stored)})
+    return _with_tags(counted, stored, known), stored
+
+
+def _shared_tags(some: Iterable[Passage]) -> set[str]:
+    return {tag for passage in some if passage.user_id is None for tag in passage.tags}
+
+
+def _with_tags(archive: Archive, new: Iterable[Passage], known: Iterable[str] = ()) -> Archive:
+    """The archive as those see it who have just filed these passages, and knew these tags."""
+    return replace(archive, tags=tuple(sorted({*archive.tags, *known, *(tag for one in new for tag in one.tags)})))
 
 
 def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
     _PASSAGES.insert(tx, *new)
-    tags = [{"passage_id": p.id, "archive_id": archive.id, "tag": tag} for p in new for tag in p.tags]
+    tags = [
+        {"passage_id": one.id, "archive_id": archive.id, "user_id": one.user_id, "tag": tag}
+        for one in new
+        for tag in one.tags
+    ]
     tx.run(_INSERT_TAG, tags)
 
 
@@ -144,7 +160,8 @@ def lock_passage(
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
     tx.run(_DELETE, {"id": passage.id})
-    unused = {tag for tag in passage.tags if not tx.first(_TAG_IN_USE, {"archive_id": archive.id, "tag": tag})}
+    own = _shared_tags([passage])
+    unused = {tag for tag in own if not tx.first(_TAG_IN_USE, {"archive_id": archive.id, "tag": tag})}
     _recount(tx, archive, -1, set(archive.tags) - unused)
 
 

@@ -158,13 +158,19 @@ def count_fewer_messages(tx: Transaction, rows: Sequence[Any]) -> None:
 
 
 def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
-    """Take these passages out of what their archives count, with the tags that no other passage has."""
+    """Take these passages out of what their archives count, with the tags that no other shared passage has."""
     table, tagged = tables.archives, passages_tags.c
+    shared = select(passages.c.tags).where(passages.c.user_id.is_(None))
     for id in sorted({row.archive_id for row in rows}):
         ids = [row.id for row in rows if row.archive_id == id]
         archive = tx.first(select(table.c.tags).where(table.c.id == id).with_for_update())
-        tags = {tag for row in tx.all(select(passages.c.tags).where(is_in(passages.c.id, ids))) for tag in row.tags}
-        others = (tagged.archive_id == id) & is_in(tagged.tag, tags) & ~is_in(tagged.passage_id, ids)
+        tags = {tag for row in tx.all(shared.where(is_in(passages.c.id, ids))) for tag in row.tags}
+        others = (
+            (tagged.archive_id == id)
+            & tagged.user_id.is_(None)
+            & is_in(tagged.tag, tags)
+            & ~is_in(tagged.passage_id, ids)
+        )
         tags -= {row.tag for row in tx.all(select(tagged.tag).where(others).distinct())}
         kept = [tag for tag in archive.tags if tag not in tags]
         tx.run(update(table).where(table.c.id == id).values(passage_count=table.c.passage_count - len(ids), tags=kept))

@@ -27,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy import update as update_table
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.dml import Update
+from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Usage
@@ -278,6 +279,14 @@ def plain(value: Any) -> dict[str, Any]:
     return {name: item for name, item in asdict(value).items() if item is not None}
 
 
+class distinct_list(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: select(distinct_list(column))
+    """The distinct values of a column, as a list."""
+
+    type = JSON()
+    name = "distinct_list"
+    inherit_cache = True
+
+
 class Appending(Insert):
     """Insert rows; the `data` of one that is there already grows by the new row's."""
 
@@ -298,6 +307,12 @@ def _append(insert: Any, compiler: Any, **options: Any) -> str:
         joined = f"CAST({joined} AS BLOB)"  # there || makes text even of blobs; NUL bytes survive it
     keys = ", ".join(column.name for column in table.primary_key)
     return f"{compiler.visit_insert(insert, **options)} ON CONFLICT ({keys}) DO UPDATE SET data = {joined}"
+
+
+@compiles(distinct_list)
+def _list(element: distinct_list, compiler: Any, **options: Any) -> str:
+    name = "json_group_array" if compiler.dialect.name == "sqlite" else "json_agg"
+    return f"{name}(DISTINCT {compiler.process(element.clauses, **options)})"
 
 
 @compiles(Missing)

@@ -8,13 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 
-from sqlalchemy import Connection, Table, inspect, text
+from sqlalchemy import Connection, Table, inspect, select, text, update
 from sqlalchemy.schema import CreateColumn
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
 from ricordo.storage.schema.columns import metadata
-from ricordo.storage.schema.core_tables import agents_users, api_keys, conversations, organizations, users
+from ricordo.storage.schema.core_tables import (
+    agents_users,
+    api_keys,
+    archives,
+    conversations,
+    organizations,
+    passages,
+    passages_tags,
+    users,
+)
 from ricordo.storage.schema.memory_tables import blocks, proposals
 
 Migration = Callable[[Connection], None]
@@ -44,6 +53,22 @@ def add_keys_and_sharing(connection: Connection) -> None:
     add_columns(connection, conversations, "has_untold")
     add_columns(connection, proposals, "is_untold")
     metadata.create_all(connection, tables=[api_keys, agents_users], checkfirst=False)
+    add_columns(connection, passages_tags, "user_id")
+    (users_tags,) = (index for index in passages_tags.indexes if index.name == "passages_tags_of_users")
+    users_tags.create(connection)
+    part_tags_by_users(connection)
+
+
+def part_tags_by_users(connection: Connection) -> None:
+    """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
+    tagged = passages_tags.c
+    about = select(passages.c.user_id).where(passages.c.id == tagged.passage_id).scalar_subquery()
+    connection.execute(update(passages_tags).values(user_id=about))
+    has_users = select(tagged.archive_id).where(tagged.user_id.is_not(None)).distinct()
+    for (archive_id,) in connection.execute(has_users).all():
+        shared = select(tagged.tag).where(tagged.archive_id == archive_id, tagged.user_id.is_(None)).distinct()
+        tags = sorted(connection.execute(shared).scalars())
+        connection.execute(update(archives).where(archives.c.id == archive_id).values(tags=tags))
 
 
 def add_columns(connection: Connection, table: Table, *names: str) -> None:

@@ -86,14 +86,12 @@ def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> 
     return Table(name, metadata, *columns, info={"erasure": erasure}, **options)
 
 
-def tags_table(
-    name: str, parent: str, *more: Column[Any], by: Sequence[str] = (), erasure: Erasure = "delete"
-) -> Table:
+def tags_table(name: str, parent: str, *more: SchemaItem, by: Sequence[str] = (), erasure: Erasure = "delete") -> Table:
     """Return the tags of the rows of another table; they are found by the columns `by`, the tag, and their row."""
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: Column[str] = Column("tag", String, nullable=False)
     constraints = (UniqueConstraint(row.name, "tag"), Index(f"{name}_by_tag", *by, "tag", row.name))
-    return table(name, row, *more, tag, *constraints, erasure=erasure)
+    return table(name, row, tag, *more, *constraints, erasure=erasure)
 
 
 def seq() -> Column[int]:
