@@ -27,7 +27,6 @@ from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
-from ricordo.domain.redaction import redact
 from ricordo.errors import Unsupported
 from ricordo.memory.step_commit import file_passages
 from ricordo.search import index
@@ -98,6 +97,7 @@ def modify(tx: Transaction, here: Here, archive_id: str, body: ArchiveUpdate) ->
         metadata=archive.metadata if body.metadata is None else body.metadata,
         updated_at=tx.clock.now(),
     )
+    changed = archives.without_secrets(changed)
     archives.update(tx, changed)
     return _json(here, changed)
 
@@ -242,11 +242,11 @@ def new_passage(
 ) -> Passage:
     """A passage as it was sent, not yet stored; made at `timestamp`, else now."""
     now = tx.clock.now()
-    return Passage(
+    passage = Passage(
         id=new_id("passage"),
         organization_id=here.scope.organization_id,
         archive_id=archive_id,
-        text=redact(item.text).text,
+        text=item.text,
         tags=tuple(unique(item.tags or ())),
         metadata=item.metadata or {},
         user_id=here.scope.subject,
@@ -254,6 +254,8 @@ def new_passage(
         created_at=now if timestamp is None else timestamp,
         updated_at=now,
     )
+    # Here too, so that the answer shows what is stored.
+    return archives.redacted([passage])[0]
 
 
 def _json(here: RequestContext, archive: Archive) -> Json:

@@ -24,6 +24,7 @@ from ricordo.api.routing import Routes, needs
 from ricordo.api.users import waiting_for
 from ricordo.domain.block import Block
 from ricordo.domain.ids import is_id, unique
+from ricordo.domain.redaction import redact
 from ricordo.domain.scope import IMPERSONATE, Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import Forbidden, NotFound, RicordoError
@@ -238,7 +239,7 @@ def _proposer(tx: Transaction, here: RequestContext, memory: UserMemory, agent_i
         return here.actor_for(memory.user)
     if not scope.may(IMPERSONATE, "agents:write"):
         raise Forbidden("This key may not propose in the name of an agent. Leave out agent_id.")
-    name = agent_id or "agent"
+    name = redact(agent_id or "agent").text
     if is_id(name, "agent"):
         try:
             return Actor("agent", name, agents.load(tx, scope, name).agent.name)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ricordo.domain.git_objects import fits_git
 from ricordo.domain.ids import new_id
+from ricordo.domain.redaction import redact
 from ricordo.errors import Conflict, Invalid, TooLong
 
 DEFAULT_LIMIT = 100_000
@@ -147,4 +148,13 @@ def require_label(label: str) -> str:
             f'Block label "{label}" cannot be used: it is a file in a clone of its owner\'s memory, and git keeps such names for '
             'itself or could not tell them from others. Choose another word, and no folder that ends in ".md".'
         )
+    require_no_secret(label)
     return label
+
+
+def require_no_secret(label: str) -> None:
+    """Raise Invalid where the label holds a secret: it is a path in every version, and cannot be rewritten."""
+    if kinds := redact(label).kinds:
+        raise Invalid(
+            f"This block label holds what looks like a secret ({kinds[0]}), and memory keeps no secrets. Choose another label."
+        )

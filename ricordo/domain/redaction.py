@@ -178,6 +178,24 @@ def redact(text: str, *, is_strict: bool = False) -> Redacted:
     return Redacted(text, tuple(dict.fromkeys(kinds)))
 
 
+def redact_values(value: Any) -> Any:
+    """JSON that people and agents keep: its texts redacted; fields whose names say that they hold credentials have no text left."""
+    match value:
+        case str():
+            return redact(value).text
+        case dict():
+            return {
+                redact_values(name): HIDDEN
+                if item and isinstance(item, str) and _SECRET_FIELD.search(str(name))
+                else redact_values(item)
+                for name, item in value.items()
+            }
+        case list() | tuple():
+            return type(value)(map(redact_values, value))
+        case _:
+            return value
+
+
 class _Plain:
     """A text as it is read for secrets: as it stands."""
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
@@ -295,6 +296,7 @@ def _without(tx: Transaction, version: BlockVersion, text: str | None) -> str | 
 
 
 def _settled(tx: Transaction, proposal: Proposal, by: Actor) -> Proposal:
-    settled = replace(proposal, resolved_at=tx.clock.now(), resolved_by=by.id)
+    note = redact_values(proposal.note)
+    settled = replace(proposal, resolved_at=tx.clock.now(), resolved_by=by.id, note=note)
     proposals.settle(tx, settled)
     return settled

@@ -10,6 +10,7 @@ from ricordo.domain.block import Block, Chain
 from ricordo.domain.clock import DAY
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.ids import new_id
+from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, NotFound
@@ -141,6 +142,8 @@ def propose(
     A change that waits already, or is part of one, makes no new proposal: that one is returned, with `is_repeated`. Raises
     Unchanged where the block says it already, Conflict where too much of the author waits, NotFound where all is erased.
     """
+    # As it would be stored, so that it is compared with what is.
+    draft = replace(draft, value=redact_values(draft.value), description=redact_values(draft.description))
     chain = versions.lock(tx, draft.chain_id)
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
@@ -175,7 +178,7 @@ def propose(
     file = chain.files.get(draft.label)
     # Only a text that the chain holds can be what the new one is a difference from, and the block may have moved on.
     is_current = file is not None and block is not None and blob_id(block.value) == file[0]
-    proposals.insert_one(tx, proposal, (*file, block.value) if file and block and is_current else None)
+    proposal = proposals.insert_one(tx, proposal, (*file, block.value) if file and block and is_current else None)
     for one, relation in older.items():
         if relation == "superseded":
             proposals.settle(tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id))

@@ -217,6 +217,7 @@ class WorkingMemory:
         require_storable(value, description, label, reason.text)
         require_free(require_label(label), self._current)
         value = self._redacted(value, call_id)
+        description = description and self._redacted(description, call_id)
         self._guard.require_new(value)
         self._note_repeated(self._repeated(label, "", value), call_id)
         new = Block(
@@ -252,6 +253,7 @@ class WorkingMemory:
         """Give the block another description. Raises NotFound, Forbidden, Invalid."""
         block = self._writable(label)
         require_storable(description)
+        description = self._redacted(description, call_id)
         if description != block.description:
             self._edit(block, replace(block, description=description), call_id)
 
@@ -270,8 +272,9 @@ class WorkingMemory:
         """Ask for a passage to be archived when the step is saved; raises Invalid."""
         require_storable(draft.text, *draft.tags, what="A passage and its tags")
         text = self._redacted(draft.text, draft.call_id)
+        tags = tuple(self._redacted(tag, draft.call_id) for tag in draft.tags)
         self._guard.require_new(text, is_archived=True)
-        self.passages.append(replace(draft, text=text))
+        self.passages.append(replace(draft, text=text, tags=tags))
 
     def _writable(self, label: str) -> Block:
         block = self.block(label)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from sqlalchemy import delete, insert, select
 
 from ricordo.domain.passage import Archive, Passage
-from ricordo.domain.redaction import redact
+from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Scope
 from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page
 from ricordo.storage.engine.store import Transaction
@@ -40,11 +40,12 @@ def insert_one(
 
     It does not index the passages: use `ricordo.search.index.insert_archive`.
     """
-    archive = replace(archive, passage_count=len(holding), tags=tuple(sorted(_shared_tags(holding))))
+    holding = redacted(holding)
+    archive = replace(without_secrets(archive), passage_count=len(holding), tags=tuple(sorted(_shared_tags(holding))))
     ROWS.insert(tx, archive)
     if owner:
         tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
-    _insert_passages(tx, archive, redacted(holding))
+    _insert_passages(tx, archive, holding)
     return _with_tags(archive, holding)
 
 
@@ -125,7 +126,21 @@ def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) 
 
 
 def redacted(new: Iterable[Passage]) -> list[Passage]:
-    return [replace(passage, text=redact(passage.text).text) for passage in new]
+    """The passages, their texts, tags and metadata without secrets."""
+    return [
+        replace(
+            one,
+            text=redact(one.text).text,
+            tags=tuple(dict.fromkeys(redact_values(one.tags))),
+            metadata=redact_values(one.metadata),
+        )
+        for one in new
+    ]
+
+
+def without_secrets(archive: Archive) -> Archive:
+    texts = {name: redact_values(getattr(archive, name)) for name in ("name", "description", "metadata")}
+    return replace(archive, **texts)
 
 
 def vector_dbs(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str | None]:

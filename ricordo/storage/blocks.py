@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, or_, select
 
-from ricordo.domain.block import Block, Chain, OwnerKind
-from ricordo.domain.redaction import redact
-from ricordo.domain.scope import Scope
+from ricordo.domain.block import Block, Chain, OwnerKind, require_no_secret
+from ricordo.domain.redaction import redact, redact_values
+from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
@@ -22,6 +22,8 @@ from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_l
 from ricordo.storage.versions import Change
 
 _ROWS = Repository(Block, blocks)
+# What people and agents write of a block; its label is a path, and cannot be rewritten.
+_TEXTS = ("value", "description", "title", "metadata", "tags", "schema_ref", "agent_id", "course")
 # Of a change the log has its author alone.
 _LOG = Repository(ChangeMetadata, blocks_log)
 _COLUMNS = _ROWS.columns
@@ -112,7 +114,7 @@ def insert_all(
     Where it `is_copy` of another block, no policy is asked: there is nothing new in it.
     """
     begun = {chain.id: chain for chain in chains_of}
-    new, metadata = [_without_secrets(block) for block in new], metadata_without_secrets(metadata)
+    new, metadata = [without_secrets(block) for block in new], metadata_without_secrets(metadata)
     stored: dict[str, Block] = {}
     for chain_id in sorted({block.chain_id for block in new}):
         group = [block for block in new if block.chain_id == chain_id]
@@ -244,7 +246,7 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
 
     Raises Forbidden, Overtaken.
     """
-    changed, metadata = _without_secrets(changed, block), metadata_without_secrets(metadata)
+    changed, metadata = without_secrets(changed, block), metadata_without_secrets(metadata)
     old_label = block.label if changed.label != block.label else None
     chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)
     metadata.require(block.label, block.rule, chain)
@@ -288,16 +290,20 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
-    return replace(metadata, reason=redact(metadata.reason).text)
+    return replace(metadata, reason=redact(metadata.reason).text, author=author_without_secrets(metadata.author))
 
 
-def _without_secrets(block: Block, before: Block | None = None) -> Block:
-    value, description = block.value, block.description
-    if before is None or value != before.value:
-        value = redact(value).text
-    if description and (before is None or description != before.description):
-        description = redact(description).text
-    return replace(block, value=value, description=description)
+def author_without_secrets(author: Actor) -> Actor:
+    """The author; an agent from elsewhere calls itself what it likes."""
+    return replace(author, id=redact(author.id).text, name=redact(author.name).text)
+
+
+def without_secrets(block: Block, before: Block | None = None) -> Block:
+    if before is None or block.label != before.label:
+        require_no_secret(block.label)
+    given = {name: getattr(block, name) for name in _TEXTS}
+    changed = {name: value for name, value in given.items() if before is None or value != getattr(before, name)}
+    return replace(block, **{name: redact_values(value) for name, value in changed.items()})
 
 
 def _locked(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None) -> Chain:

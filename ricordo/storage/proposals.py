@@ -7,8 +7,9 @@ from typing import Any
 from sqlalchemy import Row, bindparam, case, func, insert, select, update
 
 from ricordo.domain.agent import Conversation
+from ricordo.domain.block import require_no_secret
 from ricordo.domain.git_objects import blob_id
-from ricordo.domain.redaction import redact
+from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.storage import versions
@@ -91,20 +92,25 @@ class Rejection:
     reason: str
 
 
-def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> None:
-    """Store a proposal, without secrets; `base` is the text its own is a difference from, where the block is there."""
+def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> Proposal:
+    """Store a proposal, without secrets, and return it so; `base` is the text its own is a difference from, where there is one."""
+    by = proposal.author
     proposal = replace(
         proposal,
-        value=None if proposal.value is None else redact(proposal.value).text,
+        value=redact_values(proposal.value),
         reasoning=redact(proposal.reasoning).text,
-        description=proposal.description and redact(proposal.description).text,
+        description=redact_values(proposal.description),
+        author=replace(by, id=redact(by.id).text, name=redact(by.name).text),
     )
+    if proposal.new_label:
+        require_no_secret(proposal.new_label)
     blob = None if proposal.value is None else versions.put_text(tx, proposal.chain_id, proposal.value, base)[0]
     base_blob = None if proposal.base_value is None else blob_id(proposal.base_value)
     if base is None and proposal.base_value is not None:
         # A user's copy may have been made of another text than the agent saw, which no version holds.
         versions.put_text(tx, proposal.chain_id, proposal.base_value, None)
     tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
+    return proposal
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Proposal:

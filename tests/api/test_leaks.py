@@ -11,6 +11,7 @@ from ricordo.storage.migrations import part_tags_by_users
 from tests.api.conftest import Api
 from tests.seams.http import ok
 from tests.seams.server import MODEL
+from tests.support.canaries import in_tables
 
 Wire = dict[str, Any]
 
@@ -143,3 +144,73 @@ def test_tags_of_an_earlier_version_are_parted_by_users(shared: Shared) -> None:
     server.write(upgrade)
     expected = {ada: {"illness", "hours"}, bea: {"hours"}, None: {"hours"}}
     assert {user: tags_in(shared.say(user, "Hello again.")) for user in expected} == expected
+
+
+SECRET = "sk-1234567890abcdef1234567890abcdef"
+# The same, as nobody would see it.
+HIDDEN_SECRET = SECRET.replace("k-", "k\u200b-")
+NESTED = {"note": f"my key is {SECRET}", "list": [{SECRET: HIDDEN_SECRET}], "password": "swordfish", "age": 7}
+TOLD = {"note": "my key is [secret removed: api key]", "password": "[secret removed: credential]", "age": 7}
+
+
+def test_no_way_of_writing_memory_keeps_a_secret_or_answers_with_one(shared: Shared) -> None:
+    http, user, agent = shared.api.http, new_id("ada"), shared.id
+    words = {"description": f"d {SECRET}", "metadata": NESTED}
+    titled = {**words, "title": f"t {HIDDEN_SECRET}", "course": SECRET, "message": f"m {SECRET}"}
+    block = {"label": new_id("b"), "value": SECRET, **words, "tags": [SECRET, "tea"]}
+    memory = f"/users/{user}/blocks/human"
+    proposal = {"old_string": "Ada", "new_string": SECRET, "reasoning": SECRET, "agent_id": f"tutor {SECRET}"}
+    passage = {"text": SECRET, "tags": [SECRET, HIDDEN_SECRET, "tea"], "metadata": NESTED}
+    archive = {"name": f"a {SECRET}", **words}
+    answers = [
+        http.put(memory, json={"body": f"Ada {SECRET}", **titled}),
+        http.patch(memory, json={**titled, "title": f"again {SECRET}"}),
+        (proposed := http.post(f"{memory}/propose", json=proposal)),
+        http.post(f"{memory}/diffs/{proposed.json()['id']}/reject", json={"reason": SECRET}),
+        http.get(f"{memory}/diffs", params={"status": "all"}),
+        http.get(f"{memory}/history"),
+        (made := http.post("/v1/blocks/", json=block)),
+        http.patch(f"/v1/blocks/{made.json()['id']}", json={**words, "value": f"again {SECRET}"}),
+        http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [{**block, "label": "notes"}]}),
+        http.post(f"/v1/agents/{agent}/archival-memory", json=passage),
+        (archived := http.post("/v1/archives/", json=archive)),
+        http.patch(f"/v1/archives/{archived.json()['id']}", json={**archive, "name": f"again {SECRET}"}),
+        http.post(f"/v1/archives/{archived.json()['id']}/passages", json=passage),
+        http.post(f"/v1/archives/{archived.json()['id']}/passages/batch", json={"passages": [passage]}),
+    ]
+    for answer in answers:
+        ok(answer)
+        assert "sk-12" not in answer.text.replace("\u200b", ""), answer.request.url
+    found = ok(http.get(memory))
+    assert TOLD.items() <= found["metadata"].items()
+    assert found["title"] == "again [secret removed: api key]"
+    assert made.json()["tags"] == ["[secret removed: api key]", "tea"]
+    assert ok(answers[-2])["tags"] == ["[secret removed: api key]", "tea"]
+    assert shared.api.server.read(lambda tx: in_tables(tx, "sk-12")) == []
+    assert shared.api.server.read(lambda tx: in_tables(tx, "swordfish")) == []
+
+
+def test_a_label_with_a_secret_is_refused_in_words(shared: Shared) -> None:
+    http, user = shared.api.http, new_id("ada")
+    label = {"label": SECRET, "value": "Ada."}
+    ok(http.put(f"/users/{user}/blocks/human", json={"body": "Ada."}))
+    block = ok(http.post("/v1/blocks/", json={"label": new_id("b"), "value": "x"}))
+    for answer in (
+        http.put(f"/users/{user}/blocks/{SECRET}", json={"body": "Ada."}),
+        http.patch(f"/users/{user}/blocks/human", json={"label": SECRET}),
+        http.post("/v1/blocks/", json=label),
+        http.patch(f"/v1/blocks/{block['id']}", json={"label": SECRET}),
+        http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [label]}),
+    ):
+        assert answer.status_code in (400, 422), answer.text
+        assert "looks like a secret" in answer.text
+        assert SECRET not in answer.text
+    assert shared.api.server.read(lambda tx: in_tables(tx, "sk-12")) == []
+
+
+def test_a_tool_is_told_of_secrets_in_tags_and_descriptions(shared: Shared) -> None:
+    ada, _ = names()
+    shared.file(ada, "Ada has a key.", f"key {SECRET}", "tea")
+    result = shared.api.server.model.requests[-1].messages[-1].tool_returns[0].content
+    assert "A secret (api key) was taken out" in result
+    assert tags_in(shared.say(ada, "Hello.")) == {"key [secret removed: api key]", "tea"}

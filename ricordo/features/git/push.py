@@ -246,10 +246,12 @@ class Push:
     def require_faultless(self, commits: Iterable[Commit]) -> None:
         """Raise Refused if anything was found to be wrong, also with the messages of these commits."""
         for commit in commits:
-            if redact(commit.message, is_strict=True).kinds:
-                self._fault(
-                    f"The message of commit {commit.id.hex()[:10]} holds what looks like a password or key. Amend it."
-                )
+            headers = commit.body.partition(b"\n\n")[0].decode(errors="replace").split("\n")
+            people = (line for line in headers if line.startswith(("author ", "committer ")))
+            for what, text in (("message", commit.message), ("author", "\n".join(people))):
+                if redact(text, is_strict=True).kinds:
+                    short = commit.id.hex()[:10]
+                    self._fault(f"The {what} of commit {short} holds what looks like a password or key. Amend it.")
         if self._faults:
             raise Refused(list(self._faults))
 

@@ -88,7 +88,8 @@ class PassageCalls(_Calls):
         def work(tx: Transaction) -> list[Passage]:
             state, now = agents.load(tx, self._scope, agent_id), tx.clock.now()
             mine = Passage(new_id("passage"), self._scope.organization_id, "", text, created_at=now, updated_at=now)
-            passage = replace(mine, created_by=self._scope.user_id, user_id=state.conversation.user_id)
+            mine = replace(mine, created_by=self._scope.user_id, user_id=state.conversation.user_id)
+            (passage,) = archives.redacted([mine])
             return [replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)]
 
         return self._write(work)
