@@ -29,7 +29,7 @@ async def test_an_archive_and_its_passages_read_back_as_they_were_written(store:
         "Plätzchen 🍵\x01",
         tags=("tea", "book"),
         metadata={"page": 4},
-        user_id=scope.user_id,
+        user_id=None,
         created_by="agent-1",
         step_id="step-1",
     )

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from ricordo.errors import Invalid, RicordoError, Unavailable
-from ricordo.features.remotes.service import PRIVATE, require_folder
+from ricordo.features.remotes.service import PRIVATE, FolderMarker, require_folder
 from ricordo.llm.addresses import connect, require_public_host
 
 Row = Sequence[Any]
@@ -31,6 +31,7 @@ _TIMEOUT = 60.0  # seconds for one statement
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 _TABLE = """CREATE TABLE IF NOT EXISTS memory_blocks (user_id VARCHAR(255) NOT NULL, label VARCHAR(255) NOT NULL, \
 title VARCHAR(255), body {text}, schema_ref VARCHAR(255), updated_at TIMESTAMP{null}, PRIMARY KEY (user_id, label))"""
+_UNQUOTED = "/!$&'()*+,:;=@~"
 _PORT = 3306
 _CONNECT = 10.0  # seconds
 _ORDINARY = b"SQLite format 3\0"
@@ -94,7 +95,10 @@ def read_address(
         raise Invalid(f"The address cannot be read. {_HOW}")
     if parts.scheme == "doltlite":
         path = Path(unquote(parts.path))
-        plain = f"doltlite://{parts.netloc}{parts.path}"
+        if path.is_absolute() and not parts.netloc:
+            # One file has one address, whatever links lead to it.
+            path = require_folder(path, folders)
+        plain = f"doltlite://{parts.netloc}{quote(str(path), safe=_UNQUOTED)}"
         found = DoltAddress(plain, path, host=parts.netloc, folders=folders)
     elif parts.scheme not in ("mysql", "dolt") or not parts.hostname or not parts.path.strip("/"):
         raise Invalid(f"This is no address of a Dolt database. {_HOW}")
@@ -108,6 +112,21 @@ def read_address(
         )
     found.require_usable()
     return found
+
+
+def marker_of(address: str) -> FolderMarker | None:
+    """The file beside a file of doltlite that says which organization's it is: its rows name their users."""
+    parts = urlsplit(address)
+    if parts.scheme != "doltlite":
+        return None
+    path = Path(unquote(parts.path)).resolve()
+    return FolderMarker(path.with_name(f".{path.name}-owner"), path)
+
+
+def claim(address: str, organization_id: str) -> None:
+    """Note whose a file of doltlite is. Raises Conflict where it is another organization's."""
+    if marker := marker_of(address):
+        marker.claim(organization_id)
 
 
 class EngineError(Unavailable):

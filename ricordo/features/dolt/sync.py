@@ -32,7 +32,7 @@ from ricordo.features.dolt.database import (
     trailer_of,
     version_message,
 )
-from ricordo.features.dolt.engines import DoltAddress, Engine, open_engine, read_address
+from ricordo.features.dolt.engines import DoltAddress, Engine, claim, marker_of, open_engine, read_address
 from ricordo.features.dolt.pulled_commit import open_conflicts, take_over
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import owner_of, require_lease, until_settled
@@ -48,6 +48,7 @@ class DoltRemotes:
 
     kind = "dolt"
     is_shared = True  # its rows name their users
+    marker = staticmethod(marker_of)
 
     def read(self, asked: Access, settings: Settings) -> Access:
         """Check the address, and take a password out of it."""
@@ -67,6 +68,7 @@ class DoltRemotes:
         opening = asyncio.create_task(asyncio.to_thread(open_engine, _address(access, settings)))
         try:
             database = Database(await asyncio.shield(opening), user.identifier or user.id)
+            await asyncio.to_thread(claim, access.address, remote.organization_id)
             done = await _DoltSync(store, database, remote, user).run()
         finally:
             await asyncio.shield(_close(opening))

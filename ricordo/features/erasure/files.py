@@ -12,8 +12,8 @@ from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.scrub import holds
 
 BACKUPS, REMOTES = "backups", "remotes"
-# What a database has beside its file: doltlite's lock, and what SQLite would leave.
-_BESIDE = (".{}-lock", "{}-journal", "{}-wal", "{}-shm")
+# What a database has beside its file: doltlite's lock, the mark of its owner, and what SQLite would leave.
+_BESIDE = (".{}-lock", ".{}-owner", "{}-journal", "{}-wal", "{}-shm")
 _ALWAYS = (
     "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot delete them.",
     "What model providers store of the requests that they received.",

@@ -9,7 +9,6 @@ one commit without parents that shows the memory as it is, in the layout of YouL
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
@@ -36,7 +35,7 @@ from ricordo.features.git.objects import Commit, GitObject, git_object, read_pac
 from ricordo.features.git.push import Push, known_parents, merged
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, refreshed
 from ricordo.features.git.transport import GitAddress
-from ricordo.features.remotes.service import RemoteMoved, owner_of, require_lease, until_settled
+from ricordo.features.remotes.service import FolderMarker, RemoteMoved, owner_of, require_lease, until_settled
 from ricordo.memory import approval, schemas
 from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.settings import Settings
@@ -44,6 +43,7 @@ from ricordo.storage import blocks, proposals, versions
 from ricordo.storage import history as stored_history
 from ricordo.storage.engine.store import Store, Transaction
 
+MARKER = "ricordo-owner"
 PREFIX = b"refs/heads/agent/"
 TOML_BRANCH = b"refs/heads/toml"
 _NOT_IN_REFS = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
@@ -65,11 +65,17 @@ class GitRemotes:
         if asked.options.keys() - {SHOWS_TOML}:
             raise Invalid(f"A git remote takes no option but {SHOWS_TOML}. Leave the others out.")
         address = _address(asked, settings)
-        address.require_usable()
+        place = address.require_usable()
         if address.is_folder:
-            return Access(os.path.normpath(address.address), options=asked.options)
+            return Access(place, options=asked.options)
         username = None if asked.password is None else address.username
         return Access(address.address, username, asked.password, asked.options)
+
+    def marker(self, address: str) -> FolderMarker | None:
+        """The file that says whose memory a repository in a folder of this machine is."""
+        folder = Path(address)
+        is_folder = GitAddress(address).is_folder
+        return FolderMarker(folder.resolve() / MARKER, folder / "HEAD") if is_folder else None
 
     async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
         """Bring the repository and the memory together.
@@ -78,7 +84,7 @@ class GitRemotes:
         is lost on either side.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
-        sync = _GitSync(store, settings.data_dir, remote, user, _address(access, settings))
+        sync = _GitSync(store, settings.data_dir, remote, user, _address(access, settings), self.marker(access.address))
         return await until_settled(sync.attempt)
 
 
@@ -90,11 +96,20 @@ def _address(access: Access, settings: Settings) -> GitAddress:
 class _GitSync:
     """One sync of a memory with its remote at an address."""
 
-    def __init__(self, store: Store, data_dir: Path, remote: Remote, user: User, address: GitAddress) -> None:
+    def __init__(
+        self,
+        store: Store,
+        data_dir: Path,
+        remote: Remote,
+        user: User,
+        address: GitAddress,
+        marker: FolderMarker | None = None,
+    ) -> None:
         self._store = store
         self._data_dir = data_dir
         self._remote = remote
         self._address = address
+        self._marker = marker
         self._chain_id = remote.chain_id
         self._scope = Scope(remote.organization_id)
         self._owner = Actor("user", user.id, user.name)
@@ -104,6 +119,8 @@ class _GitSync:
         path = await refreshed(self._store, self._data_dir, self._chain_id)
         tip = await self._store.read(lambda tx: history.tip(tx, self._chain_id))
         seen = await asyncio.to_thread(transport.branches, self._address)
+        if self._marker:
+            await asyncio.to_thread(self._marker.claim, self._chain_id)
         theirs = seen.get(BRANCH)
         try:
             if theirs and theirs != tip and not await asyncio.to_thread(_has, path, theirs):

@@ -52,14 +52,14 @@ class GitAddress:
     def is_folder(self) -> bool:
         return not self.address.startswith(("http://", "https://"))
 
-    def require_usable(self) -> None:
-        """Raise Invalid where it can be no remote."""
+    def require_usable(self) -> str:
+        """Return the address, a folder's with every link resolved. Raises Invalid where it can be no remote."""
         if not self.is_folder:
             require_callable(self.address, allow_private=self.allow_private, setting=PRIVATE)
-        elif not Path(self.address).is_absolute():
+            return self.address
+        if not Path(self.address).is_absolute():
             raise Invalid("A remote is an address that begins with https:// or the absolute path of a folder.")
-        else:
-            require_folder(Path(self.address), self.folders)
+        return str(require_folder(Path(self.address), self.folders))
 
 
 def branches(address: GitAddress) -> dict[bytes, bytes]:
@@ -143,10 +143,10 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
     from dulwich.client import HTTPUnauthorized, LocalGitClient
     from dulwich.errors import GitProtocolError, HangupException, NotGitRepository
 
-    address.require_usable()
+    place = address.require_usable()
     try:
         if address.is_folder:
-            return ask(LocalGitClient(), address.address)
+            return ask(LocalGitClient(), place)
         with _GitConnections(address) as connections:
             try:
                 return ask(_http_client(address, connections), urlsplit(address.address).path)

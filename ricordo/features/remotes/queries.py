@@ -14,6 +14,7 @@ _REMOTES = Repository(Remote, memory_remotes)
 _SELECT = _REMOTES.select
 _AT = _SELECT.where(equal(memory_remotes, "kind", "address"))
 _OF_CHAIN = _SELECT.where(equal(memory_remotes, "chain_id")).order_by(memory_remotes.c.seq)
+_OF_KIND = _SELECT.where(equal(memory_remotes, "kind"))
 _OWNER = select(chains.c.owner_id).where(equal(chains, "id"))
 _CHANGED = exists().where(
     proposals.c.chain_id == memory_remotes.c.chain_id,
@@ -48,6 +49,10 @@ def of_chain(tx: Transaction, chain_id: str) -> list[Remote]:
 
 def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
     return _REMOTES.all(tx, _AT, {"kind": kind, "address": address})
+
+
+def of_kind(tx: Transaction, kind: str) -> list[Remote]:
+    return _REMOTES.all(tx, _OF_KIND, {"kind": kind})
 
 
 def owner_of(tx: Transaction, chain_id: str) -> str:

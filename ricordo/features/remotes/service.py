@@ -8,9 +8,11 @@ what the owner commits at the remote, titles, proposals that expire, and remotes
 """
 
 import asyncio
+import os
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ricordo.domain.clock import SECOND
@@ -34,6 +36,12 @@ PRIVATE = "RICORDO_ALLOW_PRIVATE_REMOTES"
 SWEEP = "memory_remotes_sweep"
 _SYNC_AFTER = 600 * SECOND
 _TRIES = 5
+CLAIMED = (
+    "{} holds another user's memory, also where its remote was removed. Choose another address, or empty it first if that memory "
+    "is no longer needed."
+)
+# Paths in these lead to what processes have open.
+_MAGIC = ("/proc", "/dev/fd")
 
 
 class RemoteMoved(Exception):
@@ -50,17 +58,21 @@ async def add(
     # What is at an address is pulled as this user's, so two memories at one address would become one.
     is_shared = getattr(kind, "is_shared", False)
     access = await asyncio.to_thread(kind.read, asked, settings)
+    listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
+    claimed, aliases = await asyncio.to_thread(_folder_at, kind, access, [one.address for one in listed])
     kept = {"username": access.username, "options": dict(access.options)}
     if access.password:
         kept["password"] = await asyncio.to_thread(Secret(settings.data_dir).encrypt, access.password)
 
     def work(tx: Transaction) -> Remote:
         chain = open_memory(tx, scope, user_name, makes=True).chain
-        for one in queries.at(tx, kind.kind, access.address):
+        for one in (found for address in (access.address, *aliases) for found in queries.at(tx, kind.kind, address)):
             if one.chain_id == chain.id:
                 raise Conflict(f"{access.address} is a remote of this memory already.")
             if not is_shared or one.organization_id != chain.organization_id:
                 raise Conflict(f"{access.address} is a remote of another memory. Choose another address.")
+        if claimed not in (None, chain.organization_id if is_shared else chain.id):
+            raise Conflict(CLAIMED.format(access.address))
         filled = {name: value for name, value in kept.items() if value}
         id, now = new_id("remote"), tx.clock.now()
         remote = Remote(id, chain.organization_id, chain.id, kind.kind, access.address, filled, created_at=now)
@@ -69,6 +81,61 @@ async def add(
         return remote
 
     return await store.write(work)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderMarker:
+    """The file that says whose a folder of this machine is that serves as a remote, for as long as `content` is there.
+
+    It stays where the remote is removed: what is in the folder is of that memory, and pulled into no other.
+    """
+
+    path: Path
+    content: Path
+
+    def owner(self) -> str | None:
+        """Whose the folder is: the id that was noted; None where nobody's is noted, or where it was emptied."""
+        try:
+            return (self.path.read_text("utf-8").strip() or None) if self.content.exists() else None
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise Unavailable(f"{self.path} cannot be read ({type(error).__name__}). Check it.") from error
+
+    def claim(self, owner: str) -> None:
+        """Note whose the folder is. Raises Conflict where it is another's already."""
+        found = self.owner()
+        if found is None:
+            draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
+            try:
+                if not self.content.exists():
+                    self.path.unlink(missing_ok=True)
+                draft.write_text(f"{owner}\n", "utf-8")
+                # Whole or not at all, and by one alone.
+                with suppress(FileExistsError):
+                    os.link(draft, self.path)
+            except OSError as error:
+                raise Unavailable(f"{self.path} cannot be written ({error.strerror}). Check the folder.") from error
+            finally:
+                draft.unlink(missing_ok=True)
+            found = self.path.read_text("utf-8").strip()
+        if found != owner:
+            raise Conflict(CLAIMED.format(self.path.parent))
+
+
+def _folder_at(kind: RemoteKind, access: Access, addresses: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Whose a folder of this machine is, and those of the addresses that name the same folder in another way."""
+    find = getattr(kind, "marker", None)
+    marker: FolderMarker | None = find(access.address) if find else None
+    if marker is None or not marker.content.exists():
+        return None, []
+    aliases = []
+    for address in addresses:
+        with suppress(OSError, RicordoError):
+            other = find(address) if find and address != access.address else None
+            if other and other.content.samefile(marker.content):
+                aliases.append(address)
+    return marker.owner(), aliases
 
 
 def access_of(remote: Remote, secret: Secret) -> Access:
@@ -119,10 +186,12 @@ async def require_lease(store: Store) -> None:
     await store.write(lambda _tx: None)  # the store itself checks the lease
 
 
-def require_folder(path: Path, folders: Sequence[Path]) -> None:
-    """Raise Invalid where a path, with every link resolved, lies in none of the folders that may hold remotes."""
+def require_folder(path: Path, folders: Sequence[Path]) -> Path:
+    """Return a path with every link resolved. Raises Invalid where it lies in none of the folders that may hold remotes."""
     try:
         real = path.resolve()
+        if any(Path(os.path.normpath(path)).is_relative_to(folder) for folder in _MAGIC):
+            raise Invalid(f"{path} leads through what a process has open. Give the folder's own path.")
         is_inside = any(real != folder and real.is_relative_to(folder) for folder in map(Path.resolve, folders))
     except (OSError, RuntimeError):  # links that form a circle
         is_inside = False
@@ -136,9 +205,10 @@ def require_folder(path: Path, folders: Sequence[Path]) -> None:
     try:
         real.lstat()
     except FileNotFoundError:
-        return
+        pass
     except OSError as error:  # too long, or a file where a folder should be
         raise Invalid(f"{path} cannot be used ({error.strerror}). Choose another.") from error
+    return real
 
 
 async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:

@@ -12,7 +12,6 @@ import all of it at every start.
 """
 
 import re
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -86,12 +85,20 @@ def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> 
     return Table(name, metadata, *columns, info={"erasure": erasure}, **options)
 
 
-def tags_table(name: str, parent: str, *more: SchemaItem, by: Sequence[str] = (), erasure: Erasure = "delete") -> Table:
-    """Return the tags of the rows of another table; they are found by the columns `by`, the tag, and their row."""
+def tags_table(
+    name: str, parent: str, *more: Column[Any], by: str = "", users: bool = False, erasure: Erasure = "delete"
+) -> Table:
+    """Return the tags of the rows of another table; they are found by the column `by`, the tag, and their row.
+
+    With `users` each says which user its row is about, so that one user's are found.
+    """
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: Column[str] = Column("tag", String, nullable=False)
-    constraints = (UniqueConstraint(row.name, "tag"), Index(f"{name}_by_tag", *by, "tag", row.name))
-    return table(name, row, tag, *more, *constraints, erasure=erasure)
+    about = strings("user_id", erasure="keep") if users else []  # erasure finds the user in the row itself
+    indexes = [Index(f"{name}_by_tag", *filter(None, [by]), "tag", row.name)]
+    if users:
+        indexes.append(partial_index(f"{name}_of_users", by, "user_id", "tag", where="user_id IS NOT NULL"))
+    return table(name, row, *more, tag, *about, UniqueConstraint(row.name, "tag"), *indexes, erasure=erasure)
 
 
 def seq() -> Column[int]:

@@ -218,13 +218,7 @@ passages = table(
     sqlite_autoincrement=True,
 )
 passages_tags = tags_table(
-    "passages_tags",
-    "passages",
-    reference("archive_id", "archives"),
-    # Whom the passage is about, as its own row says: erasure finds it there.
-    *strings("user_id", erasure="keep"),
-    partial_index("passages_tags_of_users", "archive_id", "user_id", "tag", where="user_id IS NOT NULL"),
-    by=["archive_id"],
+    "passages_tags", "passages", reference("archive_id", "archives"), by="archive_id", users=True
 )
 
 # Providers that an organization added itself; `secret` is encrypted.
