@@ -56,8 +56,10 @@ class ErasureFacts(BaseModel):
 class Erasure(ErasureFacts):
     """How far the erasure of a user is, so that whoever finishes it knows what others have done."""
 
-    # Empty once nothing needs it.
+    # Empty once nothing needs them: the user's id, and what others may have called the user in messages.
     user_id: str
+    identifier: str = ""
+    name: str = ""
     # When the user was first heard of, in microseconds.
     began_at: int | None = None
     # Whether all rows are erased, so that only the database's files are left to rewrite.

@@ -28,6 +28,10 @@ from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, 
 log = logging.getLogger(__name__)
 # Of very many conversations the job hides the rest: it finds them again.
 _HIDDEN_AT_ONCE = 250
+NAMELESS = (
+    "The user's name was not known any more when the erasure was resumed: messages in others' conversations that carry it, and not "
+    "the user's id, may remain."
+)
 
 
 async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False) -> Receipt:
@@ -116,9 +120,11 @@ def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
     """Return a new erasure of the user, who is asked for by this name."""
     secret = Secret(runtime.settings.data_dir)
     names = {name, user.id, *([user.identifier] if user.identifier else [])}
-    return Erasure(
+    erasure = Erasure(
         id=new_id(receipts.PREFIX),
         user_id=user.id,
+        identifier=user.identifier or "",
+        name=user.name,
         organization_id=scope.organization_id,
         subject=receipts.subject_of(user.id),
         names=sorted(receipts.hash_of_name(secret, scope.organization_id, one) for one in names),
@@ -126,6 +132,9 @@ def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
         asked_by="" if scope.user_id == user.id else scope.user_id,
         database="postgresql" if runtime.settings.postgres_url else "sqlite",
     )
+    if not (user.identifier or user.name):
+        erasure.note_elsewhere([NAMELESS])
+    return erasure
 
 
 def _running(tx: Transaction, about: set[str]) -> list[Run]:

@@ -85,19 +85,17 @@ def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> 
     return Table(name, metadata, *columns, info={"erasure": erasure}, **options)
 
 
-def tags_table(
-    name: str, parent: str, *more: Column[Any], by: str = "", users: bool = False, erasure: Erasure = "delete"
-) -> Table:
-    """Return the tags of the rows of another table; they are found by the column `by`, the tag, and their row.
+def tags_table(name: str, parent: str, *more: Column[Any], users_by: str = "", erasure: Erasure = "delete") -> Table:
+    """Return the tags of the rows of another table; they are found by the tag and their row.
 
-    With `users` each says which user its row is about, so that one user's are found.
+    With the column `users_by` they are found by it first, and each says which user its row is about.
     """
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: Column[str] = Column("tag", String, nullable=False)
-    about = strings("user_id", erasure="keep") if users else []  # erasure finds the user in the row itself
-    indexes = [Index(f"{name}_by_tag", *filter(None, [by]), "tag", row.name)]
-    if users:
-        indexes.append(partial_index(f"{name}_of_users", by, "user_id", "tag", where="user_id IS NOT NULL"))
+    about = strings("user_id", erasure="keep") if users_by else []  # erasure finds the user in the row itself
+    indexes = [Index(f"{name}_by_tag", *filter(None, [users_by]), "tag", row.name)]
+    if users_by:
+        indexes.append(partial_index(f"{name}_of_users", users_by, "user_id", "tag", where="user_id IS NOT NULL"))
     return table(name, row, *more, tag, *about, UniqueConstraint(row.name, "tag"), *indexes, erasure=erasure)
 
 

@@ -217,9 +217,7 @@ passages = table(
     erasure="delete",
     sqlite_autoincrement=True,
 )
-passages_tags = tags_table(
-    "passages_tags", "passages", reference("archive_id", "archives"), by="archive_id", users=True
-)
+passages_tags = tags_table("passages_tags", "passages", reference("archive_id", "archives"), users_by="archive_id")
 
 # Providers that an organization added itself; `secret` is encrypted.
 providers = table(

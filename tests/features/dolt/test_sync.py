@@ -12,17 +12,21 @@ import pytest
 
 from ricordo.domain.authors import signature
 from ricordo.domain.remote import Access
+from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid
 from ricordo.features.dolt import database
 from ricordo.features.dolt import sync as following
 from ricordo.features.dolt.database import Database, branch_of, date_of, proposal_in, trailer_of
 from ricordo.features.dolt.engines import DoltAddress, open_engine
 from ricordo.features.dolt.sync import DoltRemotes
+from ricordo.features.remotes import queries as remotes
+from ricordo.features.remotes.service import add
 from ricordo.memory import user_memory
 from ricordo.settings import Settings
 from ricordo.storage import history
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
+from ricordo.storage.schema.core_tables import organizations
 from tests.support import dolt
 from tests.support.dolt import at, commit
 from tests.support.synced import TUTORS, Killed, SyncedMemory, set_email
@@ -458,3 +462,27 @@ async def test_what_was_there_comes_to_a_memory_with_versions_as_one_change(memo
     assert await memory.text("student") == "Name: Ada Lovelace"
     (waiting,) = await memory.waiting()
     assert waiting.value == "Name: Ada\nLikes proofs"
+
+
+async def test_a_file_stays_with_its_organization_by_whatever_path(memory: Memory, store: SqliteStore) -> None:
+    if memory.place.path is None:
+        pytest.skip("a server is no file")
+    await memory.put("human", "Likes tea")
+    await memory.sync()
+    other = {"id": "org-other", "name": "Other", "created_at": 1}
+    await store.write(lambda tx: tx.run(organizations.insert(), other))
+    link = memory.place.path.with_name("link.db")
+    link.symlink_to(memory.place.path)
+
+    async def claim(address: str) -> None:
+        await add(store, memory.settings, Scope("org-other"), USER, memory.kind, Access(address))
+
+    for address in (memory.access.address, f"doltlite://{link}", memory.access.address.replace("a", "%61", 1)):
+        with pytest.raises(Conflict, match="another memory"):
+            await claim(address)
+    with pytest.raises(Invalid):
+        await claim(f"doltlite:///proc/self/root{memory.place.path}")
+    await store.write(lambda tx: remotes.remove(tx, memory.remote))
+    with pytest.raises(Conflict, match="holds another user's memory"):
+        await claim(memory.access.address)
+    await add(store, memory.settings, Scope(), "eve", memory.kind, memory.access)

@@ -361,3 +361,42 @@ def test_a_turn_of_hers_is_cancelled_first(shared: World) -> None:
     assert ended
     assert receipt["removed"]["runs"] == 1
     assert shared.server.read(in_tables) == []
+
+
+def said_in_bobs_conversation(world: World, text: str, **signed: str) -> None:
+    world.server.says("ok")
+    body = {"messages": [{"role": "user", "content": text, **signed}], "streaming": False}
+    ok(world.http.post(f"/v1/conversations/{world.ids['bob']}/messages", json=body))
+
+
+def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_that_is_hers_alone(world: World) -> None:
+    world.put("/users/ada/blocks/human", "Ada likes tea.")
+    for signed in ({"sender_id": "ada"}, {"name": "ada"}, {"sender_id": world.user_id("ada")}):
+        said_in_bobs_conversation(world, f"I am {canary('guest')}.", **signed)
+    kept = {"sender_id": "bob", "name": "ada"}, {"sender_id": "ida"}, {"name": "Ada"}
+    for number, signed in enumerate(kept):
+        said_in_bobs_conversation(world, f"I am somebody else, {number}.", **signed)
+    world.flush(world.ids["shared"])
+
+    receipt = world.forget("ada")
+
+    assert world.server.read(in_tables) == []
+    assert in_files(world.data) == []
+    assert receipt["removed"]["messages"] == 3
+    # Another Ada, perhaps: nobody knows, and the receipt says so.
+    assert receipt["remaining"] == {"messages.name": 1}
+    hits = ok(world.http.post("/v1/messages/search", json={"query": "somebody else", "agent_id": world.ids["shared"]}))
+    assert len([hit for hit in hits if "somebody else" in hit["content"]]) == len(kept)
+    assert "ada" not in orjson.dumps({**receipt, "names": []}).decode().lower()
+
+
+def test_a_name_that_two_users_have_erases_neithers_messages(world: World) -> None:
+    for user in ("ada", "ada-2"):
+        world.put(f"/users/{user}/blocks/human", "Likes tea.")
+    namesake = world.user_id("ada-2")
+    world.server.write(lambda tx: tx.run(text(f"UPDATE users SET name = 'ada' WHERE id = '{namesake}'")))  # noqa: S608
+    said_in_bobs_conversation(world, "Which of them am I?", name="ada")
+    receipt = world.forget("ada")
+    assert receipt["remaining"] == {"messages.name": 1}
+    hits = ok(world.http.post("/v1/messages/search", json={"query": "which of them", "agent_id": world.ids["shared"]}))
+    assert any("Which of them" in hit["content"] for hit in hits)

@@ -2,7 +2,9 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from ricordo.features.git import sync as following
 from ricordo.features.git import transport
 from ricordo.features.git.sync import GitRemotes
 from ricordo.features.remotes import queries as remotes
+from ricordo.features.remotes.service import sync
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import open_memory
 from ricordo.settings import Settings
-from ricordo.storage import proposals
+from ricordo.storage import blocks, proposals
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from tests.support.git import fsck, git, ids, run_git
@@ -248,6 +251,52 @@ async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> 
             await world.add(Access(address))
     with pytest.raises(Invalid, match="no option but shows_toml"):
         await world.add(Access("https://example.org/x.git", options={"shows_yaml": True}))
+
+
+async def test_a_folder_is_of_one_memory_by_whatever_path(world: World) -> None:
+    link, same = world.bare.with_name("link.git"), world.bare.with_name("same.git")
+    link.symlink_to(world.bare)
+    same.mkdir()
+    (same / "HEAD").hardlink_to(world.bare / "HEAD")  # as in a folder that is mounted twice
+    for address in (link, same):
+        with pytest.raises(Conflict, match="another memory"):
+            await world.add(Access(str(address)), "eve")
+    for address in (
+        f"/proc/self/root{world.bare}",
+        f"/proc/../proc/self/root{world.bare}",
+        f"/dev/fd/../..{world.bare}",
+    ):
+        with pytest.raises((Conflict, Invalid)):
+            await world.add(Access(address), "eve")
+    with pytest.raises(NotFound):
+        await world.store.read(lambda tx: open_memory(tx, Scope(), "eve"))
+
+
+async def test_a_folder_stays_with_its_memory_where_its_remote_is_removed(world: World) -> None:
+    await world.put("human", "Name: Ada")
+    await world.sync()
+    await world.store.write(lambda tx: remotes.remove(tx, world.remote))
+    with pytest.raises(Conflict, match="holds another user's memory"):
+        await world.add(world.access, "eve")
+    again = await world.add(world.access)
+    await world.store.write(lambda tx: remotes.remove(tx, again))
+    shutil.rmtree(world.bare)
+    taken = await world.add(world.access, "eve")
+    await world.put("human", "Name: Eve", user="eve")
+    await sync(world.store, world.settings, world.kind, taken)
+    assert await world.text() == "Name: Ada"
+    assert git(world.bare, "show", "main:human.md") == "Name: Eve"
+
+
+async def test_a_remote_that_came_by_an_alias_pulls_nothing_of_anothers(world: World) -> None:
+    """As an earlier version let users add it."""
+    await world.put("human", "Name: Ada")
+    await world.sync()
+    elsewhere = await world.add(Access(str(world.bare.with_name("eve.git"))), "eve")
+    alias = replace(elsewhere, address=f"{world.bare.parent}/../{world.bare.parent.name}/{world.bare.name}")
+    with pytest.raises(Conflict, match="holds another user's memory"):
+        await sync(world.store, world.settings, world.kind, alias)
+    assert await world.do(lambda tx, owned: blocks.of_user(tx, Scope(), owned.user.id), "eve") == ()
 
 
 async def test_what_has_something_to_do_is_found(world: World) -> None:
