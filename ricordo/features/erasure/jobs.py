@@ -64,7 +64,7 @@ class ErasureWork:
                 await self._flush(owner_id)
             await self._erase_files()
             remaining = {str(one): len(await self._named(one)) for one in queries.columns_that_remain()}
-            remaining["messages.name"] = len(await self._find(queries.named_like(self.erasure)))
+            remaining["messages.name"] = len(await self._find(service.named_like(self.erasure)))
             await self._write(partial(queries.erase_user, remaining=+Counter(remaining)))
         if self.erasure.finished_at is None:
             touched = [name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)]
@@ -93,7 +93,8 @@ class ErasureWork:
         await self._write(service.hide_memory)
         user_id = self.erasure.user_id
         conversation_ids = await self._hide_conversations()
-        found = [(table, await self._find(queries.rows_of(table, self.erasure))) for table in queries.tables_of_rows()]
+        said, tables = service.said_as(self.erasure), queries.tables_of_rows()
+        found = [(table, await self._find(queries.rows_of(table, user_id, said))) for table in tables]
         ids = {row.id for _, rows in found for row in rows if "id" in row._fields}
         if ids:
             quoting = await self._find(queries.QUOTES, lambda row: queries.quotes(row, ids) and row.id not in ids)

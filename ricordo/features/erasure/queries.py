@@ -7,27 +7,11 @@ Each function that changes something is one portion; it notes what it did in the
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Select,
-    String,
-    Table,
-    cast,
-    delete,
-    exists,
-    false,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Column, ColumnElement, Select, String, Table, cast, delete, exists, func, or_, select, update
 
 from ricordo.agents.deletion import before_purge, purge_portion
-from ricordo.domain.clock import to_micros
 from ricordo.domain.job import Job
 from ricordo.domain.message import TextPart, ToolReturnPart
 from ricordo.domain.scope import LOCAL_ORGANIZATION
@@ -102,42 +86,15 @@ def conversations_of(user_id: str) -> Select[Any]:
     return select(*columns).where(conversations.c.user_id == user_id)
 
 
-def said_as(erasure: Erasure) -> ColumnElement[bool]:
-    """Messages that say by another sign than the user's id that the user sent them: the identifier, or without a sender the name.
-
-    A name tells who it was only where no other user has it. What came since the erasure began is somebody else's.
-    """
-    column, names = messages.c, sorted(filter(None, {erasure.user_id, erasure.identifier, erasure.name}))
-    is_anothers = users.c.organization_id == erasure.organization_id
-    is_anothers &= (users.c.name == column.name) | (users.c.identifier == column.name)
-    is_named = (column.name.in_(names)) & ~exists().where(is_anothers)
-    is_sent = column.sender_id == erasure.identifier if erasure.identifier else false()
-    asked_at = to_micros(datetime.fromisoformat(erasure.asked_at))
-    return _from_people(erasure) & (column.created_at <= asked_at) & (is_sent | (column.sender_id.is_(None) & is_named))
-
-
-def named_like(erasure: Erasure) -> Select[Any]:
-    """Messages without a sender whose name is the user's in other capitals, or also another user's: nobody knows whose they are."""
-    names = sorted({name.lower() for name in (erasure.identifier, erasure.name) if name})
-    is_like = messages.c.sender_id.is_(None) & func.lower(messages.c.name).in_(names)
-    return select(messages.c.seq).where(_from_people(erasure) & is_like)
-
-
-def _from_people(erasure: Erasure) -> ColumnElement[bool]:
-    return (messages.c.organization_id == erasure.organization_id) & (messages.c.role == "user")
-
-
-def rows_of(table: Table, erasure: Erasure) -> Select[Any]:
-    """The rows of the table that are the user's, each with what it refers to."""
-    user_id = erasure.user_id
+def rows_of(table: Table, user_id: str, said: ColumnElement[bool]) -> Select[Any]:
+    """The rows of the table that are the user's, each with what it refers to; also messages that the user `said` by a name."""
     own_conversations = select(conversations.c.id).where(conversations.c.user_id == user_id)
     own_runs = select(runs.c.id).where(or_(runs.c.user_id == user_id, runs.c.conversation_id.in_(own_conversations)))
     is_own: ColumnElement[bool] = or_(*(column == user_id for column in _owners(table)))
     if table is messages:
         leaving = own_conversations.where(conversations.c.is_default.is_(False))
         is_prompt_that_stays = (messages.c.role == "system") & messages.c.conversation_id.not_in(leaving)
-        is_own |= messages.c.conversation_id.in_(own_conversations) | messages.c.run_id.in_(own_runs)
-        is_own |= said_as(erasure)
+        is_own |= messages.c.conversation_id.in_(own_conversations) | messages.c.run_id.in_(own_runs) | said
         is_own &= ~is_prompt_that_stays
     elif table is passages:
         own_steps = select(steps.c.id).where(steps.c.run_id.in_(own_runs))

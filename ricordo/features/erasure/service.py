@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, Select, delete, exists, false, func, select, update
 
 from ricordo.agents.run_end import close_run
-from ricordo.domain.clock import to_datetime
+from ricordo.domain.clock import to_datetime, to_micros
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.run import Run
@@ -21,7 +22,7 @@ from ricordo.secret import Secret
 from ricordo.storage import deletion, runs, users
 from ricordo.storage.deletion import DELETED, is_in
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, agents_archives, conversations
+from ricordo.storage.schema.core_tables import agents, agents_archives, conversations, messages
 from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, proposals
 
@@ -214,3 +215,28 @@ def _hide_chains(tx: Transaction, erasure: Erasure, which: ColumnElement[bool]) 
             tx.run(update(table).where(table.c.chain_id == row.id).values(organization_id=DELETED))
         own = select(blocks.c.id).where(blocks.c.chain_id == row.id)
         tx.run(delete(agents_blocks).where(agents_blocks.c.block_id.in_(own)))
+
+
+def said_as(erasure: Erasure) -> ColumnElement[bool]:
+    """Messages that say by another sign than the user's id that the user sent them: the identifier, or without a sender the name.
+
+    A name tells who it was only where no other user has it. What came since the erasure began is somebody else's.
+    """
+    column, names = messages.c, sorted({erasure.user_id, erasure.identifier, erasure.name} - {""})
+    has_name = (users_table.c.name == column.name) | (users_table.c.identifier == column.name)
+    is_anothers = exists().where((users_table.c.organization_id == erasure.organization_id) & has_name)
+    is_sent = (column.sender_id == erasure.identifier) if erasure.identifier else false()
+    is_named = column.sender_id.is_(None) & column.name.in_(names) & ~is_anothers
+    asked_at = to_micros(datetime.fromisoformat(erasure.asked_at))
+    return _from_people(erasure) & (column.created_at <= asked_at) & (is_sent | is_named)
+
+
+def named_like(erasure: Erasure) -> Select[Any]:
+    """Messages without a sender whose name is the user's in other capitals, or also another user's: nobody knows whose they are."""
+    names = sorted({erasure.identifier.lower(), erasure.name.lower()} - {""})
+    is_like = messages.c.sender_id.is_(None) & func.lower(messages.c.name).in_(names)
+    return select(messages.c.seq).where(_from_people(erasure) & is_like)
+
+
+def _from_people(erasure: Erasure) -> ColumnElement[bool]:
+    return (messages.c.organization_id == erasure.organization_id) & (messages.c.role == "user")
