@@ -14,7 +14,7 @@ from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.memory.line_changes import change_summary
+from ricordo.memory.line_changes import edit_summary
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import TAKEN
 from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block, require_free, require_writable
@@ -204,21 +204,15 @@ def _is_own(ground: _Ground, block: Block) -> bool:
 def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tuple[Block, ...]:
     tx, there = ground.tx, ground.there
 
-    def metadata(block: Block, done: str) -> ChangeMetadata:
-        own = [edit for edit in edits if edit.base.id == block.id]
-        before = there[block.id].value if block.id in there else ""
-        otherwise = f"{done} {block.shown_label}"
-        summary = (
-            otherwise
-            if done in ("Delete", "Rename")
-            else change_summary(block.shown_label, before, block.value, otherwise)
-        )
-        return ground.context.metadata([edit.reason for edit in own], summary)
+    def metadata(before: Block | None, block: Block | None) -> ChangeMetadata:
+        id = before.id if before else block.id if block else ""
+        reasons = [edit.reason for edit in edits if edit.base.id == id]
+        return ground.context.metadata(reasons, edit_summary(before, block))
 
     for id in there.keys() - after.keys():
         # A block that nobody attached is the user's, whose policy lets the agent delete it.
         if _is_own(ground, there[id]) or ground.agent_id not in blocks.agent_ids(tx, id):
-            blocks.remove(tx, there[id], metadata(there[id], "Delete"))
+            blocks.remove(tx, there[id], metadata(there[id], None))
         else:
             blocks.detach(tx, ground.agent_id, id)
     stored = {id: there[id] for id in after if id in there}
@@ -228,14 +222,16 @@ def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tupl
         if block.label != stored[block.id].label in wanted:
             # Its old label is another's new one; out of the way, so that blocks can change places.
             aside = replace(stored[block.id], label=block.id)
-            stored[block.id] = blocks.update(tx, stored[block.id], aside, metadata(block, "Rename"))
+            stored[block.id] = blocks.update(tx, stored[block.id], aside, metadata(there[block.id], block))
     for block in changed:
-        stored[block.id] = blocks.update(tx, stored[block.id], block, metadata(block, "Edit"))
+        stored[block.id] = blocks.update(tx, stored[block.id], block, metadata(there[block.id], block))
     made = [block for id, block in after.items() if id not in there]
     return (*stored.values(), *_make(ground, made, metadata))
 
 
-def _make(ground: _Ground, made: Sequence[Block], metadata: Callable[[Block, str], ChangeMetadata]) -> list[Block]:
+def _make(
+    ground: _Ground, made: Sequence[Block], metadata: Callable[[Block | None, Block | None], ChangeMetadata]
+) -> list[Block]:
     if not made:
         return []
     tx, organization = ground.tx, made[0].organization_id
@@ -245,7 +241,7 @@ def _make(ground: _Ground, made: Sequence[Block], metadata: Callable[[Block, str
     stored: list[Block] = []
     for block in made:
         new = replace(block, chain_id=chain.id, created_at=now, updated_at=now)
-        stored += blocks.insert_all(tx, [new], new_chains, metadata(block, "Make"))
+        stored += blocks.insert_all(tx, [new], new_chains, metadata(None, block))
         new_chains = []
     if chain.owner_kind == "agent":  # a user's block is seen where its agent talks with the user
         blocks.attach(tx, ground.agent_id, stored)

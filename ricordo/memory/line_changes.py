@@ -7,6 +7,7 @@ lines, and additions at one place.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ricordo.domain.block import Block
 from ricordo.domain.redaction import redact
 from ricordo.memory.merge import common_ends, kept_lines
 
@@ -44,6 +45,18 @@ def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
             break
         return f'{label}: {sign} "{told if len(told) <= _SHOWN else told[: _SHOWN - 1].rstrip() + "…"}"'
     return otherwise
+
+
+def edit_summary(before: Block | None, after: Block | None) -> str:
+    """A short message for a change of a block: from None where it is made, to None where it goes."""
+    if after is None or before is None:
+        block = before or after
+        label = block.shown_label if block else ""
+        return f"Delete {label}" if after is None else change_summary(label, "", after.value, f"Make {label}")
+    old_label, label = before.shown_label, after.shown_label
+    if before.value != after.value:
+        return change_summary(label, before.value, after.value, f"Edit {label}")
+    return f"Rename {old_label} to {label}" if label != old_label else f"Describe {label}"
 
 
 def line_changes(old: str, new: str) -> list[LineChange] | None:

@@ -16,7 +16,7 @@ from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.memory.line_changes import (
     LineChange,
-    change_summary,
+    edit_summary,
     line_changes,
     merge_changes,
     removes_lines,
@@ -84,9 +84,7 @@ def propose_edits(
         if not group[0].is_new and after and after.description != block.description:
             failed |= {edit.call_id: NOT_A_TEXT.format(block.shown_label) for edit in group}
             continue
-        summary = change_summary(
-            block.shown_label, block.value, after.value if after else "", f"Edit {block.shown_label}"
-        )
+        summary = edit_summary(None if group[0].is_new else block, after)
         metadata = context.metadata((edit.reason for edit in group), summary)
         try:
             proposal = propose(tx, _draft(tx, group, home), metadata, context.expires_after)

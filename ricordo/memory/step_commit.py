@@ -14,7 +14,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, NotFound
 from ricordo.memory.edit_plan import Committed, store_plan, version_notes
-from ricordo.memory.line_changes import change_summary
+from ricordo.memory.line_changes import edit_summary
 from ricordo.memory.proposals import propose_edits
 from ricordo.memory.rotation import may_rotate, new_passage, rotate
 from ricordo.memory.user_copies import needs_copy, users_chain, with_copies
@@ -127,8 +127,7 @@ def _write_texts(
     # In the order of their chains, as everyone locks them, so that no two wait for each other.
     for block_id, edits in sorted(texts.items(), key=lambda item: item[1][0].base.chain_id):
         base = edits[0].base
-        summary = change_summary(base.shown_label, base.value, edits[-1].value, f"Edit {base.shown_label}")
-        metadata = context.metadata((edit.reason for edit in edits), summary)
+        metadata = context.metadata((edit.reason for edit in edits), edit_summary(base, edits[-1].after))
         try:
             block = blocks.write(tx, base, edits[-1].value, metadata)
         except Forbidden:

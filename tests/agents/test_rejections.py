@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from ricordo.agents.conversations import create_conversation
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.run_end import close_all
@@ -46,6 +48,7 @@ def told(stage: Stage) -> list[str]:
     return [message.text for message in stage.model.requests[-1].messages if "proposal_rejected" in message.text]
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
 async def test_a_rejection_while_a_turn_runs_is_told_in_the_next_one(stage: Stage) -> None:
     agent, conversation = await begun(stage)
     stage.lines += [call("memory_insert", label="human", new_string="Has a cat."), "Noted."]

@@ -1,16 +1,20 @@
 """Changes of one text taken together: what goes together, what collides, and what is the same."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.memory.line_changes import (
     change_summary,
+    edit_summary,
     line_changes,
     merge_changes,
     removes_lines,
     same_text,
     touch_same_lines,
 )
+from tests.seams import make
 
 texts = st.lists(st.sampled_from(["", "a", "b", "c", "tea ☕"]), max_size=7).map("\n".join)
 
@@ -92,3 +96,17 @@ def test_a_summary_shows_the_first_line_that_changed_without_secrets_and_no_long
         ("", f"{'word ' * 13}{secret}", f'human: + "{"word " * 13}[secre…"'),
     ):
         assert change_summary("human", old, new, "Edit human") == told, (old, new)
+
+
+def test_a_summary_tells_what_became_of_a_block() -> None:
+    block = make.block("human", "Ada")
+    for before, after, told in (
+        (None, replace(block, value="Ada\nTea"), 'human: + "Ada"'),
+        (None, replace(block, value=""), "Make human"),
+        (block, None, "Delete human"),
+        (block, replace(block, label="you"), "Rename human to you"),
+        (block, replace(block, label="you", value="Ada\nTea"), 'you: + "Tea"'),
+        (block, replace(block, description="Who"), "Describe human"),
+        (replace(block, seen_as="me"), None, "Delete me"),
+    ):
+        assert edit_summary(before, after) == told
