@@ -52,8 +52,10 @@ def resolve_conversation(tx: Transaction, scope: Scope, name: str, agent_id: str
     if name == DEFAULT and not agent_id:
         raise Invalid('Every agent has a conversation "default". Say in agent_id which one you mean.')
     if own := _agent_of(name, agent_id):
-        agents.require(tx, scope, own)
-        return found(conversations.default_of(tx, scope, own), "Conversation", name)
+        conversation = conversations.default_of(tx, scope, own)
+        if conversation is None:
+            agents.require(tx, scope, own)
+        return found(conversation, "Conversation", name)
     conversation = conversations.require(tx, scope, name)
     if agent_id and conversation.agent_id != agent_id:
         raise NotFound(f"Conversation with ID {name} not found")

@@ -17,7 +17,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.storage import messages
-from ricordo.storage.engine.repository import Page, Repository, equal, found, read_page, seen_by, setter
+from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page, seen_by, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, runs
 from ricordo.storage.schema.core_tables import messages as messages_table
@@ -26,6 +26,9 @@ ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(equal(agents, "organization_id"))
+_DEFAULTS = ROWS.select.join(agents, agents.c.id == conversations.c.agent_id).where(
+    equal(agents, "organization_id"), one_of(conversations.c.id, "ids"), _IS_THERE
+)
 _LOCK = select(conversations.c.id).where(equal(conversations, "id")).with_for_update()
 _WAITING = select(conversations.c.id, conversations.c.user_id).where(
     equal(conversations, "agent_id"), conversations.c.last_stop_reason == "requires_approval"
@@ -108,15 +111,11 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
     ids = [default_id(agent_id)]
     if scope.subject:
         ids.append(users_default_id(agent_id, scope.subject))
-    found = {
-        one.id: one
-        for id in ids
-        if (one := ROWS.first(tx, _REQUIRED, {"id": id, "organization_id": scope.organization_id}))
-    }
-    agents_own = found.get(ids[0])
+    there = {one.id: one for one in ROWS.all(tx, _DEFAULTS, {"ids": ids, "organization_id": scope.organization_id})}
+    agents_own = there.get(ids[0])
     if agents_own and (scope.subject_id is None or agents_own.user_id == scope.subject):
         return agents_own
-    return found.get(ids[-1]) if scope.subject else None
+    return there.get(ids[-1]) if scope.subject else None
 
 
 def lock(tx: Transaction, id: str) -> None:

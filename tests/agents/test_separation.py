@@ -19,6 +19,7 @@ from ricordo.storage import agents, blocks, conversations, history, proposals, u
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from tests.seams.stage import Stage, call, returns
+from tests.seams.stores import count_statements
 
 HUMAN = ("human", "Nobody is known yet.")
 
@@ -257,3 +258,18 @@ async def test_a_users_block_does_not_hide_a_shared_one(stage: Stage) -> None:
         await stage.store.write(lambda tx, label=label: put(tx, memory, label, "My own.", by))  # type: ignore[misc]
     seen = await seen_by(stage, agent_id, await talk(stage, agent_id, "ada"))
     assert (seen["course"].value, seen["plan"].value) == ("The exam is in May.", "My own.")
+
+
+async def test_a_users_turn_costs_one_statement_more_and_an_edit_of_a_copy_nothing(stage: Stage) -> None:
+    agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
+    ada = await stage.store.write(lambda tx: Scope().acting_for(users.find_or_make(tx, Scope(), "ada")))
+    counts: dict[str, list[int]] = {}
+    for user, scope in (("nobody", Scope()), ("ada", ada)):
+        stage.lines += [call("core_memory_append", label="human", content="Likes tea."), "Noted."]
+        await stage.say(agent_id, scope=scope)
+        for lines in (["Hello."], [call("core_memory_append", label="human", content="Likes rum."), "Noted."]):
+            stage.lines += lines
+            with count_statements(stage.store) as counted:
+                await stage.say(agent_id, scope=scope)
+            counts.setdefault(user, []).append(len(counted.statements))
+    assert counts["ada"] == [counts["nobody"][0] + 1, counts["nobody"][1] + 1]
