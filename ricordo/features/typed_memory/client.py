@@ -41,8 +41,11 @@ class _Calls:
     def _write(self, work: Callable[[Transaction], T]) -> T:
         return self._wait(self._runtime.store.write(work))
 
-    def _archives(self, tx: Transaction, agent_id: str) -> tuple[str, ...]:
-        return tuple(archive.id for archive in agents.load(tx, self._scope, agent_id).archives)
+    def _archives(self, tx: Transaction, agent_id: str) -> tuple[tuple[str, ...], Scope]:
+        """The agent's archives, and what may be read in them: where the agent was made for a user, nothing of other users."""
+        state = agents.load(tx, self._scope, agent_id)
+        scope = replace(self._scope, subject_id=state.conversation.user_id)
+        return tuple(archive.id for archive in state.archives), scope
 
 
 class BlockCalls(_Calls):
@@ -99,14 +102,20 @@ class PassageCalls(_Calls):
         page = Page(limit=limit, order="asc" if ascending else "desc")
 
         def work(tx: Transaction) -> Sequence[Passage]:
-            return archives.page_of_passages(tx, self._archives(tx, agent_id), page, search_text=search)
+            ids, scope = self._archives(tx, agent_id)
+            return archives.page_of_passages(tx, ids, page, search_text=search, scope=scope)
 
         return self._wait(self._runtime.store.read(work))
 
     def search(self, agent_id: str, /, *, query: str, top_k: int) -> SimpleNamespace:
         """The passages that match the query best. Raises NotFound."""
-        wanted = self._runtime.recall.passages(query, lambda tx: PassageFilter(self._archives(tx, agent_id)), top_k)
-        return SimpleNamespace(results=[SimpleNamespace(content=hit.passage.text) for hit in self._wait(wanted)])
+
+        def wanted(tx: Transaction) -> PassageFilter:
+            ids, scope = self._archives(tx, agent_id)
+            return PassageFilter(ids, subject_id=scope.subject_id)
+
+        found = self._wait(self._runtime.recall.passages(query, wanted, top_k))
+        return SimpleNamespace(results=[SimpleNamespace(content=hit.passage.text) for hit in found])
 
 
 class AgentCalls(_Calls):

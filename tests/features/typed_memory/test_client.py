@@ -54,6 +54,21 @@ def test_what_is_not_there_or_not_known_is_told(client: InProcessClient) -> None
         BaseAgent(client, colour="green")
 
 
+def test_what_an_agent_learns_that_was_made_for_a_user_is_the_users(client: InProcessClient) -> None:
+    own = BaseAgent(client, user_id="ada")
+    own.learn(fact="Ada sings")
+    client.agents.passages.create(own.agent_id, text="Ada was in Rome.")
+    (passage,) = client.agents.passages.list(own.agent_id, search="Rome", limit=5, ascending=True)
+    assert passage.user_id is not None
+    assert [hit.content for hit in client.agents.passages.search(own.agent_id, query="Rome", top_k=3).results]
+    human = client.agents.blocks.retrieve("human", agent_id=own.agent_id)
+    assert "Ada sings" in human.value
+    assert (human.agent_id, human.is_users) == (own.agent_id, True)
+    before = human.id
+    own.learn(fact="Ada plays chess")
+    assert client.agents.blocks.retrieve("human", agent_id=own.agent_id).id == before
+
+
 def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:
     with open_client(tmp_path) as closed:
         pass
