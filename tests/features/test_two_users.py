@@ -68,7 +68,7 @@ def edits(word: str, number: int) -> Sequence[tuple[str, Wire]]:
             (name, {"label": "plan", "old_string": "No plan.", "new_string": f"No plan. {said}.", "reasoning": said})
             for name in ("edit_memory_block", "propose_memory_edit")
         ),
-        ("archival_memory_insert", {"content": f"{said}, for the archive.", "tags": ["told"]}),
+        ("archival_memory_insert", {"content": f"{said}, for the archive.", "tags": [f"{word}tag"]}),
         ("core_memory_append", {"label": "course", "content": f"Note {number} for all."}),
     )
 
@@ -154,7 +154,7 @@ def talk(world: World) -> None:
         past = {"messages": [{"role": "user", "content": f"Long ago {CANARY[user]} said so."}]}
         ok(world.clients[user].post(f"/v1/agents/{world.agent_id}/messages/import", json=past))
         acting = {"x-ricordo-user": user}
-        passage = {"text": f"{CANARY[user]} said so by REST.", "tags": ["told"]}
+        passage = {"text": f"{CANARY[user]} said so by REST.", "tags": [f"{CANARY[user]}rest"]}
         stored = world.operator.post(f"/v1/agents/{world.agent_id}/archival-memory", json=passage, headers=acting)
         world.note(user, "passage_id", *(one["id"] for one in ok(stored)))
         changed = {"value": f"I was told by {CANARY[user]}."}
