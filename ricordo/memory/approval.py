@@ -28,6 +28,10 @@ _MOST_VERSIONS = 100
 _CONFLICT = (
     "The block changed in the same lines since this was proposed. Settle it with a text of your own, or reject it."
 )
+_ANOTHERS = (
+    "A block with this label was made for another agent since this was proposed. "
+    "Settle it with a text of your own, or reject it."
+)
 _GONE = "The block was deleted since this was proposed. Approve it with a text, which creates it again, or reject it."
 
 
@@ -64,7 +68,7 @@ def approve(
     block = blocks.labelled(tx, chain.id, proposal.label)
     value, conflict = _merged(tx, proposal, block)
     metadata = metadata_of(proposal, by)
-    if body is not None and (value is None or not same_text(body, value)):
+    if body is not None and (conflict or value is None or not same_text(body, value)):
         value, conflict = body, None
         # The owner's words, but what led to them stays known.
         metadata = replace(metadata, author=by, is_untrusted=False)
@@ -123,6 +127,8 @@ def _merged(tx: Transaction, proposal: Proposal, block: Block | None) -> tuple[s
         return proposal.value, None if is_clean else _GONE
     if proposal.value is None:
         return None, None if same_text(block.value, proposal.base_value or "") else _CONFLICT
+    if proposal.base is None and block.agent_id not in (None, proposal.author.id):
+        return proposal.value, _ANOTHERS
     # What the block holds by now stands above what is added to it at the same place.
     merged = merge_changes(proposal.base_value or "", block.value, proposal.value)
     if merged is None:

@@ -155,6 +155,17 @@ async def test_what_was_proposed_for_a_block_that_is_gone_waits_for_a_text_and_m
     assert (made.id, made.title, made.policy, made.value) == (block.id, "You", "guarded", "Anew")
 
 
+async def test_a_text_settles_a_conflict_also_where_it_is_the_very_one_that_was_proposed(store: SqliteStore) -> None:
+    await put(store, "human", TEXT)
+    proposal = await proposed(store, "tea", "rum")
+    owned = await owned_of(store)
+    await store.write(lambda tx: user_memory.delete(tx, owned, "human", owned.owner))
+    assert isinstance(await approve(store, proposal), Conflicted)
+    done = await approve(store, proposal, body=proposal.value)
+    assert isinstance(done, Approved)
+    assert await text_of(store) == TEXT.replace("tea", "rum")
+
+
 async def test_a_proposed_new_label_is_taken_with_the_text_unless_it_is_taken(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
     proposal = await drafted(store, TEXT.replace("tea", "rum"), new_label="profile")

@@ -11,7 +11,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict
 from ricordo.memory import approval, user_memory
-from ricordo.memory.approval import Approved
+from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
 from ricordo.storage import proposals
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -178,6 +178,17 @@ async def test_a_block_that_is_proposed_twice_is_made_of_both(store: SqliteStore
     assert await approved(store, *made) == "Reads.\nHas a cat."
     owned = await owned_of(store)
     assert (await store.read(lambda tx: user_memory.require(tx, owned, "human"))).description == "Who"
+
+
+async def test_a_block_that_was_made_for_one_agent_takes_no_proposal_of_another_to_make_it(store: SqliteStore) -> None:
+    await put(store, "other", "x")
+    made = await drafted(store, "Reads.", COACH)
+    await put(store, "human", "Has a cat.", agent_id=TUTOR.id)
+    done = await store.write(lambda tx: approval.approve(tx, Scope(), made.id, ADA))
+    assert isinstance(done, Conflicted)
+    assert "made for another agent" in (done.proposal.note or "")
+    settled = await store.write(lambda tx: approval.approve(tx, Scope(), made.id, ADA, body="Has a cat. Reads."))
+    assert isinstance(settled, Approved)
 
 
 async def test_of_one_agent_no_more_than_a_hundred_wait_for_one_block_and_comparing_them_stays_cheap(
