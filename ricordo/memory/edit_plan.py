@@ -186,12 +186,15 @@ def _require_free(ground: _Ground, after: _Blocks, block: Block) -> None:
             leaves = other.id in after or (other.id in ground.there and _is_own(ground, other))
             if not leaves:
                 raise Conflict(TAKEN.format(label))
-    if block.id not in ground.there:
+    there = ground.there.get(block.id)
+    # A user's chain is asked about new blocks too, whose chain is not theirs before they are stored.
+    home = block.chain_id if there else chain_id
+    if (there or (ground.chain and ground.chain.owner_kind == "user")) and (chain := versions.lock(tx, home or "")):
+        # As it is, and with what others are renamed to or made in this step.
+        renamed = {one.label: (b"", 0) for one in beside if one.chain_id in (chain.id, "")}
+        replace(chain, files={**chain.files, **renamed}).require_told_apart(label, there.label if there else None)
+    if there is None:
         return
-    if chain := versions.lock(tx, block.chain_id):
-        # As it is, and with what others are renamed to in this step.
-        renamed = {one.label: (b"", 0) for one in beside if one.chain_id == chain.id}
-        replace(chain, files={**chain.files, **renamed}).require_told_apart(label, ground.there[block.id].label)
     others = set(blocks.agent_ids(tx, block.id)) - {ground.agent_id}
     if any(other.shown_label == label for agent_id in others for other in blocks.of_agent(tx, agent_id)):
         raise Conflict(TAKEN.format(label))

@@ -116,6 +116,8 @@ def _draft(tx: Transaction, group: Sequence[MemoryEdit], home: Chain | None) -> 
     chain = versions.lock(tx, home.id)
     if chain and after.label in chain.files:
         raise Conflict(TAKEN.format(after.label))
+    if chain:
+        chain.require_told_apart(after.label)
     return ProposalDraft(home.id, after.label, value, description=after.description, confidence=confidence)
 
 

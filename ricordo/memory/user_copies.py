@@ -6,18 +6,21 @@ this user from then on. Blocks that are `shared` are edited in place.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ricordo.domain.agent import Agent, AgentState
-from ricordo.domain.block import Block, Chain, new_in
+from ricordo.domain.block import Block, Chain, new_in, require_label
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import Conflict, Invalid
 from ricordo.memory.user_memory import open_memory
 from ricordo.memory.working_memory import MemoryEdit
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
 
 REASON = "Copy of the agent's block"
+_LONGEST = 40  # characters of an agent's name in a label
 _UNFIT = re.compile(r"[^a-z0-9]+")
 
 
@@ -61,15 +64,22 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
     known = blocks.copy_in(tx, chain_id, agent.id, block.shown_label)
     if known is not None:
         return replace(known, value=block.value, description=block.description, version=0, is_users=True)
-    label = block.label
-    if label in chain.files:
-        # Two agents may have one name; the id is of one alone.
-        folder = _UNFIT.sub("-", agent.name.lower()).strip("-") or agent.id
-        label = f"agents/{folder}/{block.label}"
-        label = f"agents/{agent.id}/{block.label}" if label in chain.files else label
+    label = _free_label(chain, agent, block)
     kept = ("value", "description", "limit", "read_only", "policy", "hidden", "metadata", "title", "schema_ref")
     given = {name: getattr(block, name) for name in kept} | {"agent_id": agent.id}
     seen_as = block.label if label != block.label else None
     made = new_in(chain, label, author.id, tx.clock.now(), **given, seen_as=seen_as)
     metadata = ChangeMetadata(author, REASON, is_untrusted=block.is_untrusted)
     return replace(blocks.insert_all(tx, [made], [], metadata, is_copy=True)[0], is_users=True)
+
+
+def _free_label(chain: Chain, agent: Agent, block: Block) -> str:
+    """The block's label, or one that names the agent too, where the user's chain has such a one already."""
+    folder = _UNFIT.sub("-", agent.name.lower()).strip("-")[:_LONGEST]
+    # Two agents may have one name; the id is of one alone.
+    for label in (block.label, f"agents/{folder}/{block.label}", f"agents/{agent.id}/{block.label}"):
+        with suppress(Conflict, Invalid):
+            chain.require_told_apart(require_label(label))
+            if label not in chain.files:
+                return label
+    return f"agents/{agent.id}/{block.id}"

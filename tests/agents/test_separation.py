@@ -14,7 +14,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.scope import NOBODY, Actor, Scope
 from ricordo.errors import Conflict, Forbidden, NotFound
 from ricordo.memory.approval import Approved, approve
-from ricordo.memory.user_memory import open_memory, put
+from ricordo.memory.user_memory import PutOptions, open_memory, put
 from ricordo.storage import agents, blocks, conversations, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -273,3 +273,34 @@ async def test_a_users_turn_costs_one_statement_more_and_an_edit_of_a_copy_nothi
                 await stage.say(agent_id, scope=scope)
             counts.setdefault(user, []).append(len(counted.statements))
     assert counts["ada"] == [counts["nobody"][0] + 1, counts["nobody"][1] + 1]
+
+
+async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) -> None:
+    """Nor may its parts have a meaning of their own in routes, or differ from another label in capitals alone."""
+    agent_id = await stage.agent(("Human", "Nobody."), name="History", tool_names=("core_memory_append",))
+    memory = await stage.store.write(lambda tx: open_memory(tx, Scope(), "ada", makes=True))
+    by = Actor("user", memory.user.id, "ada")
+    await stage.store.write(lambda tx: put(tx, memory, "human", "My own.", by))
+    ada = await talk(stage, agent_id, "ada")
+    stage.lines += [call("core_memory_append", label="Human", content="Likes tea."), "Noted."]
+    assert [status for status, _ in returns(await stage.say(agent_id, conversation_id=ada))] == ["success"]
+    seen = await seen_by(stage, agent_id, ada)
+    assert {label: block.label for label, block in seen.items()} == {
+        "Human": f"agents/{agent_id}/Human",
+        "human": "human",
+    }
+
+
+@pytest.mark.parametrize("policy", ["direct", "propose"])
+async def test_a_new_block_that_a_clone_could_not_tell_from_another_is_an_error_of_its_call_alone(
+    stage: Stage, policy: str
+) -> None:
+    agent_id = await stage.agent(tool_names=("memory",), settings={"user_block_policy": policy})
+    memory = await stage.store.write(lambda tx: open_memory(tx, Scope(), "ada", makes=True))
+    by = Actor("user", memory.user.id, "ada")
+    await stage.store.write(lambda tx: put(tx, memory, "aims", "My own.", by, PutOptions(agent_id="agent-other")))
+    ada = await talk(stage, agent_id, "ada")
+    stage.lines += [call("memory", command="create", path="/memories/Aims", file_text="Learn Latin."), "So be it."]
+    ((status, told),) = returns(await stage.say(agent_id, conversation_id=ada))
+    assert status == "error"
+    assert "capitals" in told

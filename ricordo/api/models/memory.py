@@ -164,7 +164,10 @@ def _name(author: Actor) -> str:
 
 
 class UserBlockResponse(ResponseModel):
-    """A block of a user's memory. `version` is the id of the version that gave it its text; `pending` counts open proposals."""
+    """A block of a user's memory. `version` is the id of the version that gave it its text; `pending` counts open proposals.
+
+    `seen_as` is the label that agents know it by, where it is not its own.
+    """
 
     id: str
     label: str
@@ -178,6 +181,7 @@ class UserBlockResponse(ResponseModel):
     limit: int
     policy: Annotated[Policy, From("rule")]
     agent_id: str | None
+    seen_as: str | None
     course: str | None
     metadata: Json
     is_untrusted: bool
