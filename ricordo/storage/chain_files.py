@@ -12,6 +12,8 @@ from filelock import FileLock, Timeout
 from ricordo.errors import Unavailable
 
 FOLDER = "repositories"
+# In a repository that is a remote of a chain: its id.
+OWNER_FILE = "ricordo-owner"
 PATIENCE = 60.0  # seconds to wait while another request writes there
 
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from ricordo.domain.clock import SECOND
 from ricordo.errors import Unavailable
 from ricordo.features.erasure.receipts import Erasure
-from ricordo.storage.chain_files import delete_chain_files
+from ricordo.storage.chain_files import OWNER_FILE, delete_chain_files
 from ricordo.storage.scrub import holds
 
 BACKUPS, REMOTES = "backups", "remotes"
@@ -81,6 +81,13 @@ def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], don
                 if each.exists():
                     shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
                     done.files[_name(each, own.parent)] = "removed"
+    # Repositories whose remote was removed before still say whose they are.
+    for marker in sorted(own.rglob(OWNER_FILE)):
+        path = marker.parent
+        is_used = any(other in (path, *path.parents) or path in other.parents for other in used)
+        if marker.read_text("utf-8", "replace").strip() in erasure.chains and not is_used:
+            shutil.rmtree(path)
+            done.files[_name(path, own.parent)] = "removed"
     left = own.iterdir() if own.is_dir() else ()
     unused = [path for path in left if not any(path in (other, *other.parents) for other in used)]
     of_each = (path.rglob("*") if path.is_dir() else [path] for path in unused)

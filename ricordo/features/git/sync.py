@@ -41,9 +41,9 @@ from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.settings import Settings
 from ricordo.storage import blocks, proposals, versions
 from ricordo.storage import history as stored_history
+from ricordo.storage.chain_files import OWNER_FILE
 from ricordo.storage.engine.store import Store, Transaction
 
-MARKER = "ricordo-owner"
 PREFIX = b"refs/heads/agent/"
 TOML_BRANCH = b"refs/heads/toml"
 _NOT_IN_REFS = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
@@ -75,7 +75,7 @@ class GitRemotes:
         """The file that says whose memory a repository in a folder of this machine is."""
         folder = Path(address)
         is_folder = GitAddress(address).is_folder
-        return FolderMarker(folder.resolve() / MARKER, folder / "HEAD") if is_folder else None
+        return FolderMarker(folder.resolve() / OWNER_FILE, folder / "HEAD") if is_folder else None
 
     async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
         """Bring the repository and the memory together.

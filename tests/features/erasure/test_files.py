@@ -67,6 +67,16 @@ def test_a_repository_that_is_just_being_made_is_waited_for(tmp_path: Path, monk
     assert erase_files(tmp_path, None, ADA).files == {"repositories/chain-ada.git": "removed"}
 
 
+def test_a_repository_whose_remote_was_removed_before_goes_by_its_mark(tmp_path: Path) -> None:
+    own = tmp_path / "data" / "remotes"
+    for name, chain in (("ada.git", "chain-ada"), ("deep/ada.git", "chain-ada"), ("bob.git", "chain-bob")):
+        (own / name / "objects").mkdir(parents=True)
+        (own / name / chain_files.OWNER_FILE).write_text(f"{chain}\n")
+    done = erase_files(tmp_path / "data", None, ADA, [str(own / "bob.git")])
+    assert done.files == {"remotes/ada.git": "removed", "remotes/deep/ada.git": "removed"}
+    assert [path.name for path in own.iterdir() if any(path.iterdir())] == ["bob.git"]
+
+
 def test_remotes_in_the_data_folder_go_and_those_elsewhere_are_named(tmp_path: Path) -> None:
     own = tmp_path / "data" / "remotes"
     for folder in (own / "ada.git" / "objects", own / "bob.git" / "objects", tmp_path / "ada.git"):
