@@ -38,6 +38,7 @@ from ricordo.api.models.memory import (
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
 from ricordo.domain.block_schema import BlockSchema
+from ricordo.domain.redaction import redact
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, Stale, Unsupported
 from ricordo.memory import submission, user_memory
@@ -278,7 +279,7 @@ async def _collision(here: RequestContext, user_id: str, label: str, body: PutBl
         return history.text_at(tx, memory.chain.id, label, version), now
 
     base, ours = await here.store.read(read)
-    texts = {"base": base, "ours": ours, "theirs": body.body}
+    texts = {"base": base, "ours": ours, "theirs": redact(body.body).text}
     return text_conflict(str(stale), TextConflict.of(None, proposal_id=None, **texts, how=_HOW))
 
 

@@ -178,6 +178,10 @@ def test_no_way_of_writing_memory_keeps_a_secret_or_answers_with_one(shared: Sha
         http.post(f"/v1/archives/{archived.json()['id']}/passages", json=passage),
         http.post(f"/v1/archives/{archived.json()['id']}/passages/batch", json={"passages": [passage]}),
     ]
+    first = ok(http.put(f"/users/{user}/blocks/notes", json={"body": "One"}))["version"]
+    ok(http.put(f"/users/{user}/blocks/notes", json={"body": "Two"}))
+    collision = http.put(f"/users/{user}/blocks/notes", json={"body": SECRET, "version": first})
+    assert (collision.status_code, SECRET in collision.text) == (409, False)
     for answer in answers:
         ok(answer)
         assert "sk-12" not in answer.text.replace("\u200b", ""), answer.request.url

@@ -138,6 +138,7 @@ WIDE = str.maketrans({sign: chr(sign + 0xFEE0) for sign in range(0x21, 0x7F)})
 DISGUISES: dict[str, Callable[[str], str]] = {
     "zero-width signs": "\u200b".join,
     "joiners and marks of direction": "\u2060\ufeff\u202e".join,
+    "strokes upon letters": "\u0336".join,
     "soft hyphens": "\u00ad".join,
     "variation selectors": "\ufe0f".join,
     "wide signs": lambda text: text.translate(WIDE),

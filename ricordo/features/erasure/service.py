@@ -227,16 +227,18 @@ def said_as(erasure: Erasure) -> ColumnElement[bool]:
     is_anothers = exists().where((users_table.c.organization_id == erasure.organization_id) & has_name)
     is_sent = (column.sender_id == erasure.identifier) if erasure.identifier else false()
     is_named = column.sender_id.is_(None) & column.name.in_(names) & ~is_anothers
-    asked_at = to_micros(datetime.fromisoformat(erasure.asked_at))
-    return _from_people(erasure) & (column.created_at <= asked_at) & (is_sent | is_named)
+    return _from_people(erasure) & (is_sent | is_named)
 
 
 def named_like(erasure: Erasure) -> Select[Any]:
-    """Messages without a sender whose name is the user's in other capitals, or also another user's: nobody knows whose they are."""
+    """Messages whose sender or name is the user's in other capitals, or also another user's: nobody knows whose they are."""
     names = sorted({erasure.identifier.lower(), erasure.name.lower()} - {""})
-    is_like = messages.c.sender_id.is_(None) & func.lower(messages.c.name).in_(names)
+    # Where there is a sender, it alone says who it was.
+    is_like = func.lower(func.coalesce(messages.c.sender_id, messages.c.name)).in_(names)
     return select(messages.c.seq).where(_from_people(erasure) & is_like)
 
 
 def _from_people(erasure: Erasure) -> ColumnElement[bool]:
-    return (messages.c.organization_id == erasure.organization_id) & (messages.c.role == "user")
+    asked_at = to_micros(datetime.fromisoformat(erasure.asked_at))
+    is_before = (messages.c.role == "user") & (messages.c.created_at <= asked_at)
+    return (messages.c.organization_id == erasure.organization_id) & is_before

@@ -106,21 +106,31 @@ class FolderMarker:
         """Note whose the folder is. Raises Conflict where it is another's already."""
         found = self.owner()
         if found is None:
-            draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
             try:
                 if not self.content.exists():
                     self.path.unlink(missing_ok=True)
-                draft.write_text(f"{owner}\n", "utf-8")
-                # Whole or not at all, and by one alone.
-                with suppress(FileExistsError):
-                    os.link(draft, self.path)
+                self._write(owner)
             except OSError as error:
                 raise Unavailable(f"{self.path} cannot be written ({error.strerror}). Check the folder.") from error
-            finally:
-                draft.unlink(missing_ok=True)
-            found = self.path.read_text("utf-8").strip()
+            found = self.path.read_text("utf-8").strip() or owner
         if found != owner:
             raise Conflict(CLAIMED.format(self.path.parent))
+
+    def _write(self, owner: str) -> None:
+        """Make the file, whole or not at all, unless it is there."""
+        draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
+        try:
+            draft.write_text(f"{owner}\n", "utf-8")
+            with suppress(FileExistsError):
+                try:
+                    os.link(draft, self.path)
+                except FileExistsError:
+                    raise
+                except OSError:  # a file system without links
+                    with self.path.open("x", encoding="utf-8") as file:
+                        file.write(f"{owner}\n")
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def _folder_at(kind: RemoteKind, access: Access, addresses: Sequence[str]) -> tuple[str | None, list[str]]:
