@@ -155,7 +155,7 @@ _END_KEY = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_TEXT = re.compile(r"(?:[ \t\r\n]*[A-Za-z0-9+/=]{16,100})*")
 
 
-# Signs that nobody sees (default ignorable ones of Unicode) or that stand upon letters, and letters, digits and signs of ASCII in other forms.
+# Signs that nobody sees (default ignorable ones of Unicode) or that stand upon letters, and other forms of signs of ASCII.
 _UNSEEN = (
     "\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"

@@ -59,6 +59,8 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
     def hide(tx: Transaction) -> tuple[Job, list[Run]]:
         hidden = erasure.model_copy(deep=True)
         users.lock(tx, user.id)
+        # Whoever is called by this user's name from here on is another.
+        hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
         if with_agents:
             hide_agents(tx, scope, hidden)
         late = _running(tx, {*about, *hidden.own_agents})
