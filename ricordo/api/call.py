@@ -106,7 +106,7 @@ async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     if user is None:
         if named is None or scope.subject_id == NOBODY:
             raise NotFound(f'There is no user "{name[:80]}". Check the name.')
-        return scope
+        return replace(scope, subject_id=NOBODY)  # a user who is not there yet sees what is shared
     if user.disabled_at is not None:
         raise Forbidden(f'The user "{user.name[:80]}" is disabled.')
     return scope.acting_for(user)

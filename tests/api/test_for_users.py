@@ -110,6 +110,8 @@ def test_user_id_is_applied_or_refused_and_never_ignored(api: Api, agent_id: str
     assert said(ok(api.http.get(f"/v1/agents/{agent_id}/messages", params={"user_id": "x"}))) == ["It is x."]
     assert said(ok(api.http.get(f"/v1/agents/{agent_id}/messages"))) == []
     assert "no user" in refused(api.http.get("/v1/runs/", params={"user_id": "z"}), 404)
+    with key_of(api, "somebody-new") as new:
+        assert [one["user_id"] for one in ok(new.get("/v1/conversations/", params={"agent_id": agent_id}))] == [None]
     with key_of(api, "x") as x:
         assert len(ok(x.get("/v1/runs/", params={"agent_id": agent_id, "user_id": "x"}))) == 1
         assert "another user" in refused(x.get("/v1/runs/", params={"user_id": "y"}), 403)
