@@ -48,6 +48,8 @@ class BlockSpec:
     tags: tuple[str, ...] = ()
     policy: Policy = "direct"
     shared: bool = False
+    title: str | None = None
+    schema_ref: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_blo
 async def create(here: Here, body: AgentRequest) -> Json:
     """Make an agent."""
     body.refuse_unsupported()
-    return agent_json(here, await create_agent(here.runtime, here.scope, _spec(body)))
+    return agent_json(here, await create_agent(here.runtime, here.scope, _spec(here, body)))
 
 
 @router.get("/", response_model=list[AgentResponse])
@@ -123,7 +123,7 @@ async def context(
     return await here.store.read(read)
 
 
-def _spec(body: AgentRequest) -> AgentSpec:
+def _spec(here: RequestContext, body: AgentRequest) -> AgentSpec:
     sequence = body.initial_message_sequence
     return AgentSpec(
         name=body.name,
@@ -138,7 +138,7 @@ def _spec(body: AgentRequest) -> AgentSpec:
         timezone=body.timezone or "UTC",
         hidden=bool(body.hidden),
         settings=_settings(body),
-        blocks=tuple(block.spec() for block in body.memory_blocks or ()),
+        blocks=tuple(block.spec(here.runtime.settings.data_dir) for block in body.memory_blocks or ()),
         block_ids=tuple(body.block_ids or ()),
         tool_names=tuple(body.tools or ()),
         tool_ids=tuple(body.tool_ids or ()),

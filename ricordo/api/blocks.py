@@ -52,7 +52,7 @@ To = Annotated[str | None, Query(max_length=40, description="The newer version; 
 def create(tx: Transaction, here: Here, body: BlockRequest) -> Block:
     """Make a block of its own, to be attached to agents."""
     chain = Chain(new_id("chain"), here.scope.organization_id, "block", "")
-    block = new_block(tx, here.scope, body.spec(), chain)
+    block = new_block(tx, here.scope, body.spec(here.runtime.settings.data_dir), chain)
     chain = replace(chain, owner_id=block.id)
     return blocks.insert_all(tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}"))[0]
 

@@ -37,13 +37,12 @@ from ricordo.api.models.memory import (
 )
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
-from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.redaction import redact
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, Stale, Unsupported
 from ricordo.memory import submission, user_memory
 from ricordo.memory.blame import BlamedLine
-from ricordo.memory.schemas import FOLDER, read_schema, schema_names
+from ricordo.memory.schemas import find_schema, read_block, require_schema, starting_settings
 from ricordo.memory.sections import starting_text
 from ricordo.memory.submission import Submitted
 from ricordo.memory.user_memory import PutOptions, UserMemory
@@ -97,12 +96,16 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
     except UnicodeDecodeError as error:
         raise Invalid("The text is not UTF-8. Save it as UTF-8.") from error
     block = await here.store.read(lambda tx: _find(tx, here, user_id, label))
-    parsed = format.read(text, await _schema(here, block.schema_ref if block else None))
+    ref = block.schema_ref if block else None
+    parsed = await asyncio.to_thread(read_block, format.read, text, ref, here.runtime.settings.data_dir)
     if parsed.label not in (None, label):
         raise Invalid(
             f'The text says that it is block "{parsed.label}", and it was sent to "{label}". Correct one of them.'
         )
-    return _checked({"body": parsed.text} | ({"message": message} if message else {}))
+    sent = {"body": parsed.text} | ({"message": message} if message else {})
+    if parsed.schema_ref not in (None, ref):
+        sent["schema_ref"] = parsed.schema_ref
+    return _checked(await _with_defaults(here, user_id, label, sent))
 
 
 Sent = Annotated[PutBlockRequest, Depends(read_sent)]
@@ -214,6 +217,9 @@ def modify(
     settings = body.settings()
     if "policy" in settings:
         settings["read_only"] = False
+    ref = settings.get("schema_ref")
+    if ref and ref != user_memory.require(tx, memory, label).schema_ref:
+        require_schema(ref, here.runtime.settings.data_dir)
     edit = here.submission(memory.user, body.message)
     done = Submitted(user_memory.change_settings(tx, memory, label, settings, edit.author))
     if body.label is not None:
@@ -287,24 +293,25 @@ async def show_as(here: RequestContext, block: Block, format: str) -> tuple[str,
     """The block in this format, and its media type. Raises Unsupported where no plugin offers it."""
     for offered in here.runtime.plugins.block_formats():
         if offered.name == format:
-            text = offered.write(block.label, block.value, await _schema(here, block.schema_ref))
+            schema = await asyncio.to_thread(find_schema, block.schema_ref, here.runtime.settings.data_dir)
+            text = offered.write(block.label, block.value, schema)
             return text, f"{offered.media_type}; charset=utf-8"
     raise Unsupported(f"This server cannot show a block as {format}. Use json.")
 
 
 async def _with_defaults(here: RequestContext, user_id: str, label: str, sent: Any) -> Any:
-    """A new block that names a schema begins with its headings, defaults and settings, as far as they are not sent."""
+    """A new block that names a schema begins with its headings, defaults and settings, as far as they are not sent.
+
+    Raises Invalid for a schema that is unknown here, unless the block names it already.
+    """
     ref = sent.get("schema_ref") if isinstance(sent, dict) else None
-    schema = await _schema(here, ref) if isinstance(ref, str) else None
-    existing = await here.store.read(lambda tx: _find(tx, here, user_id, label)) if schema else None
-    if schema is None or existing is not None:
+    if not isinstance(ref, str):
         return sent
-    settings = {name: getattr(schema, name) for name in ("title", "description", "policy", "limit")}
-    return {
-        "body": starting_text(schema),
-        **{name: value for name, value in settings.items() if value not in (None, "")},
-        **sent,
-    }
+    existing = await here.store.read(lambda tx: _find(tx, here, user_id, label))
+    if existing is not None and existing.schema_ref == ref:
+        return sent
+    schema = await asyncio.to_thread(require_schema, ref, here.runtime.settings.data_dir)
+    return sent if existing is not None else {"body": starting_text(schema), **starting_settings(schema), **sent}
 
 
 def _find(tx: Transaction, here: RequestContext, user_id: str, label: str) -> Block | None:
@@ -327,16 +334,6 @@ def _checked(sent: Any) -> PutBlockRequest:
         return PutBlockRequest.model_validate(sent)
     except ValidationError as error:
         raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from error
-
-
-async def _schema(here: RequestContext, name: str | None) -> BlockSchema | None:
-    """The schema of this name, where there is one here: a block may name one that only another system has."""
-    folder = here.runtime.settings.data_dir / FOLDER
-
-    def read() -> BlockSchema | None:
-        return read_schema(name, folder) if name in schema_names(folder) else None
-
-    return await asyncio.to_thread(read) if name else None
 
 
 def tagged(block: Block, content: bytes, media_type: str, known: str | None = None) -> Response:

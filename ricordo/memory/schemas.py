@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from ricordo.domain.block import DEFAULT_LIMIT, Policy
+from ricordo.domain.block_format import ParsedBlock
 from ricordo.domain.block_schema import KINDS, BlockSchema, SchemaField, same_headings
 from ricordo.errors import Invalid, NotFound, RicordoError, Unavailable
 from ricordo.memory.sections import ParsedSections, Problem, read_sections, refuse
@@ -259,6 +260,46 @@ def schema_names(folder: Path) -> list[str]:
         return sorted(path.stem for path in folder.glob("*.toml") if _NAME.fullmatch(path.stem))
     except OSError as error:
         raise Unavailable(f"{FOLDER} cannot be read: {error.strerror}. See to its permissions.") from error
+
+
+def find_schema(name: str | None, data_dir: Path) -> BlockSchema | None:
+    """The schema of this name in a data folder, where there is one: an imported block may name one that only another system has.
+
+    Raises Invalid, Unavailable where it cannot be read.
+    """
+    folder = data_dir / FOLDER
+    return read_schema(name, folder) if name and name in schema_names(folder) else None
+
+
+def require_schema(name: str, data_dir: Path) -> BlockSchema:
+    """The schema of this name in a data folder. Raises Invalid, with the names that there are."""
+    found = find_schema(name, data_dir)
+    if found is None:
+        known = ", ".join(schema_names(data_dir / FOLDER)) or "none yet"
+        raise Invalid(
+            f'There is no block schema "{name[:80]}". Use one of these: {known}. New ones are files '
+            f"{FOLDER}/<name>.toml in the data folder."
+        )
+    return found
+
+
+def starting_settings(schema: BlockSchema) -> dict[str, Any]:
+    """What a new block of the schema has beside its text, as far as the schema says."""
+    settings = {name: getattr(schema, name) for name in ("title", "description", "policy", "limit")}
+    return {name: value for name, value in settings.items() if value not in (None, "")}
+
+
+def read_block(
+    read: Callable[[str, BlockSchema | None], ParsedBlock], text: str, schema_ref: str | None, data_dir: Path
+) -> ParsedBlock:
+    """What somebody wrote of a block with this schema, read with the schema that it names where that is another.
+
+    Raises Invalid.
+    """
+    parsed = read(text, find_schema(schema_ref, data_dir))
+    if parsed.schema_ref in (None, schema_ref):
+        return parsed
+    return read(text, require_schema(parsed.schema_ref, data_dir))
 
 
 def schemas_in(data_dir: Path) -> Schemas:

@@ -17,6 +17,7 @@ import pytest
 from ricordo.api.routing import LazyRoute, Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import ALL_SCOPES, IMPERSONATE
+from ricordo.memory.schemas import FOLDER
 from tests.seams.people import EVERY_USERS, OPERATOR, OTHER_ORGANIZATION, World, all_text, basic, bearer, open_world
 
 ROOT = Path(__file__).parents[2]
@@ -226,7 +227,10 @@ def require_silent(world: World, cell: Cell, answer: httpx2.Response) -> None:
 
 @pytest.fixture(scope="module")
 def hers(world: World) -> dict[str, str]:
-    return world.shared | world.own
+    folder = world.server.settings.data_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / "student.toml").write_text("[fields.name]\n")
+    return {**world.shared, **world.own, "schema_name": "student"}
 
 
 NO_KEY: dict[str, Any] = {
@@ -311,6 +315,7 @@ SHARED = {
         GET /v1/ledger
         POST /v1/((agents/)?messages|passages)/search
     """,
+    "block schemas are files of the server, for every organization": "GET /v1/schemas/(<schema_name>)?",
     "a receipt of an erasure names nobody": "GET /v1/receipts/<receipt_id>",
 }
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -398,7 +403,12 @@ def test_another_organization_is_another_world(
     boss = bearer(world.key("boss", "admin", tuple(sorted(ALL_SCOPES)), OTHER_ORGANIZATION))
     hers = {**hers, "user_id": world.id_of("ada")}
     elsewhere = re.compile("GET /v1/(models|tools)/.*|(GET|POST) [^{]*")
-    free = [cell for cell in cells if elsewhere.fullmatch(f"{cell.method} {cell.path}") and "{" not in cell.path]
+    free = [
+        cell
+        for cell in cells
+        if cell.path.startswith("/v1/schemas/")
+        or (elsewhere.fullmatch(f"{cell.method} {cell.path}") and "{" not in cell.path)
+    ]
     require_refused(world, watch, [cell for cell in cells if cell not in free], (404,), boss, hers)
     before = her_view(world, cells, world.shared | world.own)
     secrets = {*world.shared.values(), *world.secrets} - {"persona", hers["tool_name"]}

@@ -14,6 +14,7 @@ from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.memory import user_memory
+from ricordo.memory.schemas import FOLDER
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
 from tests.api.conftest import Api
@@ -129,7 +130,12 @@ def test_two_versions_are_compared_by_lines_and_by_words(http: httpx2.Client, ad
     assert (beginning["from_version"], beginning["words"][0]["kind"]) == (None, "added")
 
 
-def test_settings_change_without_a_version_and_a_new_label_with_one(http: httpx2.Client, ada: str) -> None:
+def test_settings_change_without_a_version_and_a_new_label_with_one(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
+    folder = server.settings.data_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / "student.toml").write_text("[fields.name]\n")
     made = put(http, ada, "student", "One", title="Student", schema_ref="student")
     proposal = propose(http, ada, "student", "One", "Two")
 

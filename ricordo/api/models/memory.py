@@ -1,5 +1,6 @@
 """Request and response models of memory: blocks of agents and of users, versions, proposals, decisions, and what an answer knew."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -20,6 +21,8 @@ from ricordo.domain.block import DEFAULT_LIMIT, Block, Policy
 from ricordo.domain.scope import Actor, ActorKind
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.memory.merge import PieceKind, by_words, unified
+from ricordo.memory.schemas import require_schema, starting_settings
+from ricordo.memory.sections import starting_text
 
 _MOST_AT_ONCE = 500
 _SHORT, _LONG = 255, 10_000
@@ -49,10 +52,23 @@ class BlockRequest(BlockUpdate):
     limit: int = Field(DEFAULT_LIMIT, ge=0, le=MAX_COUNT)
     read_only: bool = False
     policy: Policy | None = Field(None, description="What becomes of an agent's edit; `direct` where it is left out.")
+    schema_ref: str | None = Field(
+        None, max_length=_SHORT, description="The block schema that it follows and begins with."
+    )
 
-    def spec(self) -> BlockSpec:
-        """Return the block to create."""
+    @model_validator(mode="before")
+    @classmethod
+    def _begin_with_schema(cls, sent: Any) -> Any:
+        has_schema = isinstance(sent, dict) and sent.get("schema_ref")
+        return {"value": "", **sent} if has_schema else sent
+
+    def spec(self, data_dir: Path) -> BlockSpec:
+        """Return the block to create. Raises Invalid for a schema that is not in the data folder."""
         given = {name: value for name, value in self if value is not None}
+        if self.schema_ref is not None:
+            schema = require_schema(self.schema_ref, data_dir)
+            sent = {name: value for name, value in given.items() if name in self.model_fields_set}
+            given = {**starting_settings(schema), **sent, "value": self.value or starting_text(schema)}
         return BlockSpec(**{**given, "tags": tuple(self.tags or ())})
 
 
@@ -70,6 +86,7 @@ class BlockResponse(HostedFields, AuthorFields):
     shared: bool
     hidden: bool
     tags: list[str]
+    schema_ref: str | None
     is_template: bool = False
     template_name: str | None = None
     preserve_on_migration: bool | None = None

@@ -7,7 +7,7 @@ text follows the block's schema, and otherwise the text as it stands. Both say s
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Literal, cast
 
@@ -58,10 +58,12 @@ class ParsedText(ParsedBlock):
 
 
 def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
-    """The text below a front matter with the block's label, and with a `format` where it does not follow the schema."""
+    """The text below a front matter with the block's label and schema, and with a `format` where it does not follow the schema."""
     label = block_label if _WORDS.fullmatch(block_label) else json.dumps(block_label, ensure_ascii=False)
     form = _form(read_sections(text, schema)) if schema else "complete"
     marked = [f"format: {form}"] if form in _MARKED else []
+    if schema:
+        marked.insert(0, f"schema: {schema.name}")
     return "\n".join([_FENCE, f"block: {label}", *marked, _FENCE, text]) + "\n"
 
 
@@ -69,7 +71,7 @@ def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
     """What `to_markdown` wrote and a person may have edited; the front matter may be missing.
 
     Raises Invalid that names the line of each problem: in the front matter, and below it where the text does not follow the
-    schema and its `format` does not say so.
+    schema and its `format` does not say so. Where the front matter names another schema, nothing is checked by this one.
     """
     if text.startswith(f"\ufeff{_FENCE}"):
         text = text[1:]
@@ -77,7 +79,11 @@ def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
     if problems:
         refuse(problems)
     first_line = len(head) + 3 if head else 1
-    return _checked(head.get("block"), below, schema, head.get("format"), lambda line: line + first_line - 1)
+    named = head.get("schema")
+    if schema is not None and named not in (None, schema.name):
+        schema = None
+    parsed = _checked(head.get("block"), below, schema, head.get("format"), lambda line: line + first_line - 1)
+    return replace(parsed, schema_ref=named)
 
 
 def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
@@ -157,9 +163,13 @@ def _front_matter(text: str) -> tuple[dict[str, str], str, list[Problem]]:
             problems.append(Problem(number, f'"{key}" occurs twice. Keep one of the two.'))
         elif key == "block":
             problems += _label_problem(value := _unquoted(value), number)
+        elif key == "schema":
+            value = _unquoted(value)
         elif key != "format":
             problems.append(
-                Problem(number, f'"{key}" is not known here. Use block and format, or put it below the second ---.')
+                Problem(
+                    number, f'"{key}" is not known here. Use block, schema and format, or put it below the second ---.'
+                )
             )
         elif value not in _MARKED:
             problems.append(

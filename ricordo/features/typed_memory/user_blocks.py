@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.features.formats.service import ParsedText, from_markdown, from_toml, to_markdown, to_toml
 from ricordo.memory import approval, user_memory
 from ricordo.memory.merge import unified
-from ricordo.memory.schemas import FOLDER, read_schema, require_follows, schema_names
+from ricordo.memory.schemas import find_schema, read_block, require_follows, require_schema, starting_settings
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals, users
@@ -60,8 +60,7 @@ class GitUserStorage:
 
     def schema(self, name: str | None) -> BlockSchema | None:
         """Return the block schema with this name in the data folder, if there is one."""
-        folder = self.data_dir / FOLDER
-        return read_schema(name, folder) if name and name in schema_names(folder) else None
+        return find_schema(name, self.data_dir)
 
     def close(self) -> None:
         """Close the database; closing twice is allowed."""
@@ -124,8 +123,15 @@ class UserBlockManager(_OneUser):
         return self._shown(label, to_toml)
 
     def update_block(self, label: str, text: str, *, message: str | None = None, schema_ref: str | None = None) -> str:
-        """Write the block; returns the id of the new version. Raises Invalid, TooLong."""
+        """Write the block; returns the id of the new version. A new block has the settings of its schema.
+
+        Raises Invalid, also for a schema that is not in the data folder, and TooLong.
+        """
+        block = self._block(label) if schema_ref else None
         options = PutOptions(message=message, schema_ref=schema_ref)
+        if schema_ref and (block is None or block.schema_ref != schema_ref):
+            schema = require_schema(schema_ref, self.storage.data_dir)
+            options = replace(options, **starting_settings(schema)) if block is None else options
         return _head(
             self._change(lambda tx, owned: user_memory.put(tx, owned, label, text, owned.owner, options), makes=True)
         )
@@ -180,8 +186,8 @@ class UserBlockManager(_OneUser):
 
     def _update_from(self, parse: Callable[..., ParsedText], label: str, source: str, message: str | None) -> str:
         block = self._block(label)
-        parsed = parse(source, self.storage.schema(block.schema_ref if block else None))
-        return self.update_block(label, parsed.text, message=message)
+        parsed = read_block(parse, source, block.schema_ref if block else None, self.storage.data_dir)
+        return self.update_block(label, parsed.text, message=message, schema_ref=parsed.schema_ref)
 
     def _block(self, label: str) -> Block | None:
         return self._read(lambda tx, owned: user_memory.find(tx, owned, label))

@@ -9,8 +9,11 @@ import httpx2
 import pytest
 
 from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Scope
 from ricordo.features.formats import routes as exporting
+from ricordo.memory import user_memory
 from ricordo.memory.schemas import FOLDER
+from ricordo.storage.engine.store import Transaction
 from tests.seams.http import get, ok, post, propose, put, refused
 from tests.seams.server import ServerInThread
 
@@ -51,9 +54,24 @@ def test_a_schema_gives_fields_and_the_lines_of_faults(http: httpx2.Client, serv
     assert get(http, ada, "student")["body"].split() == ["##", "Name", "Ada", "##", "Likes", "-", "tea", "-", "proofs"]
     assert 'likes = ["tea", "proofs"]' in http.get(address, params={"format": "toml"}).text
     assert "Line 2" in refused(http.put(address, content=b'name = "Ada"\nlikes = 5\n', headers=toml), 400)
-    # A block may name a schema that only another system has.
-    ok(http.patch(address, json={"schema_ref": "elsewhere/pupil@2"}))
-    assert "Ada" in http.get(address, params={"format": "markdown"}).text
+    assert "pupil" in refused(http.patch(address, json={"schema_ref": "elsewhere/pupil@2"}), 400)
+    assert get(http, ada, "student")["schema_ref"] == "pupil"
+
+
+def test_an_imported_block_may_name_a_schema_that_only_another_system_has(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
+    options = user_memory.PutOptions(schema_ref="elsewhere/pupil@2")
+
+    def imported(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, Scope(), ada, makes=True)
+        user_memory.put(tx, owned, "student", "Ada", owned.owner, options)
+
+    server.write(imported)
+    address = f"/users/{ada}/blocks/student"
+    assert http.get(address, params={"format": "markdown"}).text == "---\nblock: student\n---\nAda\n"
+    sent = {"body": "Ada L.", "schema_ref": "elsewhere/pupil@2"}
+    assert ok(http.put(address, json=sent))["schema_ref"] == "elsewhere/pupil@2"
 
 
 def test_a_new_block_has_the_defaults_of_its_schema(http: httpx2.Client, server: ServerInThread, ada: str) -> None:
@@ -69,7 +87,87 @@ def test_a_new_block_has_the_defaults_of_its_schema(http: httpx2.Client, server:
     # An existing block keeps what it has, and needs a text.
     refused(http.put(address, json={"schema_ref": "begun"}), 422)
     assert ok(http.put(address, json={"schema_ref": "begun", "body": "## Name\nAda"}))["limit"] == 800
-    refused(http.put(f"/users/{ada}/blocks/other", json={"schema_ref": "elsewhere"}), 422)
+    for name in ("elsewhere", "../begun", ""):
+        said = refused(http.put(f"/users/{ada}/blocks/other", json={"body": "x", "schema_ref": name}), 400)
+        assert "begun" in said.split("Use one of these: ")[1]
+    refused(http.get(f"/users/{ada}/blocks/other"), 404)
+
+
+def test_the_markdown_view_names_the_schema_and_reads_it_back(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
+    folder = server.settings.data_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / "course.toml").write_text('title = "Course"\nlimit = 500\n[fields.name]\nrequired = true\n')
+    (folder / "plain.toml").write_text("[fields.other]\n")
+    markdown, one, other = {"content-type": "text/markdown"}, f"/users/{ada}/blocks/one", f"/users/{ada}/blocks/two"
+    put(http, ada, "one", "## Name\nMaths", schema_ref="course")
+    view = http.get(one, params={"format": "markdown"}).text
+    assert view == "---\nblock: one\nschema: course\n---\n## Name\nMaths\n"
+    version = get(http, ada, "one")["version"]
+    assert ok(http.put(one, content=view.encode(), headers=markdown))["version"] == version
+
+    made = ok(http.put(other, content=view.replace("one", "two").encode(), headers=markdown))
+    assert [made[name] for name in ("schema_ref", "title", "limit", "body")] == [
+        "course",
+        "Course",
+        500,
+        "## Name\nMaths",
+    ]
+    # It is checked by the schema that it names, whichever the block has.
+    wrong = view.replace("course", "plain")
+    assert "Line 5" in refused(http.put(one, content=wrong.encode(), headers=markdown), 400)
+    free = ok(http.put(one, content=wrong.replace("plain", "plain\nformat: free").encode(), headers=markdown))
+    assert free["schema_ref"] == "plain"
+    assert "course" in refused(http.put(one, content=view.replace("course", "gone").encode(), headers=markdown), 400)
+
+
+def test_agents_blocks_and_loose_blocks_begin_with_their_schemas(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
+    folder = server.settings.data_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / "club.toml").write_text(
+        'description = "Of the club"\npolicy = "guarded"\nlimit = 700\n[fields.name]\n[fields.level]\ndefault = "new"\n'
+    )
+    loose = ok(http.post("/v1/blocks/", json={"label": "club", "schema_ref": "club", "limit": 900}))
+    sent = {"label": "club", "value": "## Name\nChess", "schema_ref": "club"}
+    agent = ok(http.post("/v1/agents/", json={"model": "scripted/model", "memory_blocks": [sent]}))
+    (own,) = agent["memory"]["blocks"]
+    shown = [[one[name] for name in ("value", "limit", "policy", "description", "schema_ref")] for one in (loose, own)]
+    assert shown == [
+        ["## Name\n## Level\nnew", 900, "guarded", "Of the club", "club"],
+        ["## Name\nChess", 700, "guarded", "Of the club", "club"],
+    ]
+    before = server.rows()
+    for path, body in (
+        ("/v1/blocks/", {"label": "x", "schema_ref": "gone"}),
+        ("/v1/agents/", {"model": "scripted/model", "memory_blocks": [{"label": "x", "schema_ref": "gone"}]}),
+    ):
+        assert "club" in refused(http.post(path, json=body), 400)
+    refused(http.post("/v1/blocks/", json={"label": "x"}), 422)
+    assert server.rows() == before
+
+
+def test_schemas_are_listed_and_shown(http: httpx2.Client, server: ServerInThread) -> None:
+    folder = server.settings.data_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / "team.toml").write_text(
+        'title = "Team"\n[fields.name]\n[fields.goals]\nkind = "list"\ndefault = ["Win"]\n'
+    )
+    (folder / "torn.toml").write_text("limit = 0\n")
+    listed = {one["name"]: one for one in ok(http.get("/v1/schemas/"))}
+    assert (listed["team"]["title"], listed["team"]["error"]) == ("Team", None)
+    assert "Line 1" in listed["torn"]["error"]
+    team = ok(http.get("/v1/schemas/team"))
+    assert [(one["name"], one["kind"], one["default"]) for one in team["fields"]] == [
+        ("name", "string", None),
+        ("goals", "list", ["Win"]),
+    ]
+    assert team["text"] == "## Name\n## Goals\n- Win"
+    assert "team" in refused(http.get("/v1/schemas/gone"), 404)
+    refused(http.get("/v1/schemas/torn"), 400)
+    (folder / "torn.toml").unlink()
 
 
 def test_each_format_has_an_entity_tag_of_its_own_which_goes_with_the_block(http: httpx2.Client, ada: str) -> None:

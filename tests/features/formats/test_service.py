@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_fields_come_back_typed_from_both_views(fields: dict[str, FieldValue], l
     toml = to_toml("student", text, LOOSE)
     assert ("body = " in toml) == (not fields)
     for parsed in (from_toml(toml, LOOSE), from_markdown(to_markdown("student", text, LOOSE), LOOSE)):
-        assert parsed == ParsedText("student", text, fields, "complete")
+        assert replace(parsed, schema_ref=None) == ParsedText("student", text, fields, "complete")
         assert list(parsed.fields) == list(fields)
 
 
@@ -60,12 +61,13 @@ def test_a_file_with_other_line_ends_says_the_same(label: str, text: str, schema
 def test_a_text_that_does_not_follow_its_schema_says_so_and_is_no_longer_checked() -> None:
     text = "Alice likes tea.\n## Age\ntwelve"
     markdown, toml = to_markdown("student", text, STUDENT), to_toml("student", text, STUDENT)
-    assert markdown == f"---\nblock: student\nformat: free\n---\n{text}\n"
+    assert markdown == f"---\nblock: student\nschema: student\nformat: free\n---\n{text}\n"
     assert toml == f"block = \"student\"\nformat = \"free\"\nbody = '''\n{text}'''\n"
-    assert from_markdown(markdown, STUDENT) == from_toml(toml, STUDENT) == ParsedText("student", text)
-    with pytest.raises(Invalid, match=r"^Line 4: there is text before") as error:
+    assert from_toml(toml, STUDENT) == ParsedText("student", text)
+    assert from_markdown(markdown, STUDENT) == ParsedText("student", text, schema_ref="student")
+    with pytest.raises(Invalid, match=r"^Line 5: there is text before") as error:
         from_markdown(markdown.replace("format: free\n", ""), STUDENT)
-    assert 'Line 6: "Age" must be a whole number. Write it as 12.' in str(error.value)
+    assert 'Line 7: "Age" must be a whole number. Write it as 12.' in str(error.value)
     # The body begins in line 3 of the file, and its third line is wrong.
     with pytest.raises(Invalid, match=r'Line 5: "Age" must be a whole number.'):
         from_toml(toml.replace('format = "free"\n', ""), STUDENT)
@@ -74,13 +76,15 @@ def test_a_text_that_does_not_follow_its_schema_says_so_and_is_no_longer_checked
 def test_a_new_block_is_incomplete_until_what_is_required_is_filled_in() -> None:
     text = starting_text(STUDENT)
     markdown, toml = to_markdown("student", text, STUDENT), to_toml("student", text, STUDENT)
-    assert markdown.startswith("---\nblock: student\nformat: incomplete\n---\n## Name\n## Background\n")
+    assert markdown.startswith(
+        "---\nblock: student\nschema: student\nformat: incomplete\n---\n## Name\n## Background\n"
+    )
     assert toml.startswith(
         'block = "student"\nformat = "incomplete"\nname = ""\nbackground = ""\nstrengths = ["Curiosity"]\nage = ""\n'
     )
     for parsed in (from_markdown(markdown, STUDENT), from_toml(toml, STUDENT)):
         assert (parsed.text, parsed.form, parsed.fields["age"]) == (text, "incomplete", None)
-    with pytest.raises(Invalid, match=r'^Line 4: "Name" is required and empty. Fill it in.$'):
+    with pytest.raises(Invalid, match=r'^Line 5: "Name" is required and empty. Fill it in.$'):
         from_markdown(markdown.replace("format: incomplete\n", ""), STUDENT)
     with pytest.raises(Invalid, match=r'^Line 2: "name" is required and empty. Fill it in.$'):
         from_toml(toml.replace('format = "incomplete"\n', ""), STUDENT)
@@ -97,6 +101,11 @@ def test_a_text_laid_out_in_another_way_keeps_its_fields_or_stands_as_it_is() ->
     assert from_toml(to_toml("s", odd, STUDENT), STUDENT) == ParsedText(
         "s", odd, {"name": "Ada", "age": 21}, "complete"
     )
+
+
+def test_a_text_that_names_another_schema_is_not_checked_by_this_one() -> None:
+    parsed = from_markdown("---\nblock: x\nschema: 'other'\n---\n## Age\nx", STUDENT)
+    assert parsed == ParsedText("x", "## Age\nx", schema_ref="other")
 
 
 def test_without_a_schema_a_toml_of_fields_becomes_sections() -> None:
@@ -122,7 +131,9 @@ def test_markdown_needs_no_front_matter_and_its_last_line_break_is_the_files() -
 MARKDOWN: dict[str, list[str]] = {
     "---\nblock: a\n## Name\nAda": ["Line 1: the front matter has no end. Put a line --- below it."],
     "---\nblock: a\nblock: b\n---\n": ['Line 3: "block" occurs twice. Keep one of the two.'],
-    "---\nblock: a\ntags: b\n---\n": ['Line 3: "tags" is not known here. Use block and format, or put it below*'],
+    "---\nblock: a\ntags: b\n---\n": [
+        'Line 3: "tags" is not known here. Use block, schema and format, or put it below*'
+    ],
     "---\nformat: odd\n---\n": ['Line 2: "format" can be incomplete or free. Write one, or take the line out.'],
     "---\nblock: a/history\n---\n": ['Line 2: Block label "a/history" cannot be used: "history" has a meaning*'],
     "---\nblock:\n---\n": ['Line 2: Block label "" cannot be used.*'],
@@ -208,7 +219,7 @@ def test_what_the_page_on_formats_shows_is_what_happens() -> None:
     assert parsed.form == "complete"
     assert to_markdown("student", parsed.text, schema) == markdown
     assert to_toml("student", parsed.text, schema) == first
-    assert from_toml(first, schema) == parsed
+    assert from_toml(first, schema) == replace(parsed, schema_ref=None)
     assert from_markdown(escaped, schema).fields["background"] == "Wrote an essay:\n## My garden\nwith three parts."
     assert to_toml("notes", from_toml(free, None).text, None) == free
     (wrong,) = shown("text")
