@@ -202,6 +202,8 @@ def _relation(draft: ProposalDraft, older: Proposal) -> Literal["beside", "repea
     if draft.value is None or older.value is None:
         is_same = draft.value is older.value and same_text(before, older_before)
         return "repeated" if is_same else "superseded"
+    if draft.block is None and older.base is None and same_text(draft.value, older.value):
+        return "repeated"  # also of a block that is to be made empty
     # A new label touches no line.
     is_text, is_older_text = not same_text(before, draft.value), not same_text(older_before, older.value)
     if not (is_text and is_older_text):

@@ -180,6 +180,13 @@ async def test_a_block_that_is_proposed_twice_is_made_of_both(store: SqliteStore
     assert (await store.read(lambda tx: user_memory.require(tx, owned, "human"))).description == "Who"
 
 
+async def test_a_block_without_a_text_is_proposed_once(store: SqliteStore) -> None:
+    await put(store, "other", "x")
+    first, again, filled = [await drafted(store, text) for text in ("", "\n", "Reads.")]
+    assert (again.id, again.is_repeated, filled.is_repeated) == (first.id, True, False)
+    assert await approved(store, first, filled) == "Reads."
+
+
 async def test_a_block_that_was_made_for_one_agent_takes_no_proposal_of_another_to_make_it(store: SqliteStore) -> None:
     await put(store, "other", "x")
     made = await drafted(store, "Reads.", COACH)
