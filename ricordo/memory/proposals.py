@@ -10,7 +10,7 @@ from ricordo.domain.block import Block, Chain
 from ricordo.domain.clock import DAY
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.ids import new_id
-from ricordo.domain.redaction import redact_values
+from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, NotFound
@@ -40,6 +40,9 @@ NOT_A_TEXT = (
     'Memory block "{}" belongs to an owner who decides about changes, and only the owner can change its description. '
     "Propose changes of its text instead."
 )
+
+
+_Relation = Literal["beside", "repeated", "superseded"]
 
 
 class Unchanged(Invalid):
@@ -147,6 +150,8 @@ def propose(
     chain = versions.lock(tx, draft.chain_id)
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
+    # As it will be stored, so that what it is compared with is alike.
+    draft = replace(draft, value=draft.value and redact(draft.value).text)
     _require_change(tx, chain, draft)
     older = {one: _relation(draft, one) for one in proposals.waiting_by(tx, chain.id, draft.label, metadata.author)}
     if waiting := next((one for one, relation in older.items() if relation == "repeated"), None):
@@ -196,7 +201,7 @@ def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None
         raise Unchanged(STANDS.format(draft.label))
 
 
-def _relation(draft: ProposalDraft, older: Proposal) -> Literal["beside", "repeated", "superseded"]:
+def _relation(draft: ProposalDraft, older: Proposal) -> _Relation:
     """What an older proposal of the same author for the same block becomes beside the draft."""
     before, older_before = draft.block.value if draft.block else "", older.base_value or ""
     if draft.value is None or older.value is None:
@@ -204,29 +209,31 @@ def _relation(draft: ProposalDraft, older: Proposal) -> Literal["beside", "repea
         return "repeated" if is_same else "superseded"
     if draft.block is None and older.base is None and same_text(draft.value, older.value):
         return "repeated"  # also of a block that is to be made empty
-    # A new label touches no line.
     is_text, is_older_text = not same_text(before, draft.value), not same_text(older_before, older.value)
-    if not (is_text and is_older_text):
-        if draft.new_label and draft.new_label == older.new_label and not is_text:
-            return "repeated"
-        return "superseded" if draft.new_label and not is_older_text else "beside"
+    if is_text and is_older_text:
+        return _relation_of_texts(draft, draft.value, older, older.value)
+    # A new label touches no line.
+    if draft.new_label and draft.new_label == older.new_label and not is_text:
+        return "repeated"
+    return "superseded" if draft.new_label and not is_older_text else "beside"
+
+
+def _relation_of_texts(draft: ProposalDraft, text: str, older: Proposal, older_text: str) -> _Relation:
+    before, older_before = draft.block.value if draft.block else "", older.base_value or ""
     # One that was to make the block, which is there by now, has a base for none of its lines.
-    is_overtaken = older.base is None and draft.block and removes_lines(before, draft.value)
-    if is_overtaken or touch_same_lines(older_before, older.value, before, draft.value):
+    is_overtaken = older.base is None and draft.block and removes_lines(before, text)
+    if is_overtaken or touch_same_lines(older_before, older_text, before, text):
         return "superseded"
     # Compared on the text that the older was made from; what the block says since is in neither.
-    after = merge_changes(before, older_before, draft.value)
-    both = None if after is None else merge_changes(older_before, older.value, after)
+    after = merge_changes(before, older_before, text)
+    both = None if after is None else merge_changes(older_before, older_text, after)
     if after is None or both is None:
         return "beside"
-    labels = {None, older.new_label}
-    if draft.new_label in labels and (same_text(both, older.value) or _tells_all(older_before, older.value, after)):
+    is_in_older = same_text(both, older_text) or _tells_all(older_before, older_text, after)
+    if is_in_older and draft.new_label in {None, older.new_label}:
         return "repeated"
-    if older.new_label in {None, draft.new_label} and (
-        same_text(both, after) or _tells_all(older_before, after, older.value)
-    ):
-        return "superseded"
-    return "beside"
+    is_in_newer = same_text(both, after) or _tells_all(older_before, after, older_text)
+    return "superseded" if is_in_newer and older.new_label in {None, draft.new_label} else "beside"
 
 
 def _tells_all(base: str, fuller: str, text: str) -> bool:

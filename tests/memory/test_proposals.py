@@ -12,6 +12,7 @@ from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
+from ricordo.memory.line_changes import merge_changes
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
 from ricordo.storage import proposals
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -120,6 +121,23 @@ async def test_lines_are_compared_also_where_the_owner_wrote_in_between(store: S
     assert text == "# Me\nName: Ada L.\nLikes: gin\nLives in: Rome\n"
 
 
+async def test_where_equal_lines_leave_it_open_which_of_them_stayed_the_versions_in_between_tell(
+    store: SqliteStore,
+) -> None:
+    """Beside the text it was made from, the block alone does not tell that the first x is still the one to be replaced."""
+    await put(store, "human", "x\nx")
+    made = [await drafted(store, text) for text in ("I\nx\nx", "x\nLast", "First\nx")]
+    assert merge_changes("x\nx", "I\nx\nLast", "First\nx") is None
+    assert await approved(store, *made) == "I\nFirst\nLast"
+    # What the owner changed in those lines is a conflict all the same.
+    await put(store, "human", "x\nx")
+    third = await drafted(store, "First\nx")
+    await put(store, "human", "y\nx")
+    await put(store, "human", "y\nz")
+    done = await store.write(lambda tx: approval.approve(tx, Scope(), third.id, ADA))
+    assert isinstance(done, Conflicted)
+
+
 async def test_a_label_touches_no_line_and_goes_along(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
     edit, first = await drafted(store, TEXT.replace("tea", "rum")), await drafted(store, TEXT, new_label="you")
@@ -135,12 +153,14 @@ async def test_a_label_touches_no_line_and_goes_along(store: SqliteStore) -> Non
     assert block.value == TEXT.replace("tea", "rum")
 
 
+SECRET = "sk-" + "a1B2c3D4" * 6
 REPEATED: list[tuple[str | None, str | None]] = [
     (TEXT + "Reads.\n", TEXT + "Reads.\n"),
     (TEXT + "Reads.\n", TEXT + "Reads."),
     (TEXT + "Reads.\nHas a cat.\n", TEXT + "Reads.\n"),
     (TEXT + "Reads. Has a cat.\n", TEXT + "Reads.\n"),
     (TEXT.replace("tea", "rum"), TEXT.replace("tea", "rum").rstrip("\n")),
+    (f"{TEXT}The key: {SECRET}\n", f"{TEXT}The key: {SECRET}"),
     (None, None),
 ]
 
