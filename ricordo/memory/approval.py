@@ -18,7 +18,7 @@ from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
 from ricordo.memory.line_changes import merge_changes, same_text
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import make, require_free, revive
-from ricordo.storage import blocks, conversations, history, proposals, runs, versions
+from ricordo.storage import agents, blocks, conversations, history, proposals, runs, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Overtaken, Transaction
 
@@ -79,8 +79,7 @@ def approve(
     label = proposal.new_label or proposal.label
     if block is None and value is not None and proposal.base is None:
         settings = {} if proposal.description is None else {"description": proposal.description}
-        if proposal.run_id and proposal.author.kind == "agent" and chain.owner_kind == "user":
-            settings["agent_id"] = proposal.author.id  # an agent makes blocks for its own conversations with the user
+        settings |= _settings_of(tx, proposal, chain)
         written: Block | None = make(tx, chain, label, value, metadata, settings)
     else:
         written = _give(tx, chain, block, value, label, metadata)
@@ -101,6 +100,14 @@ def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
         approved_by=by.id,
         proposal_id=proposal.id,
     )
+
+
+def _settings_of(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str, str]:
+    """The settings of a user's new block that an agent proposed in a turn: it is for this agent, under the policy it names."""
+    if not (proposal.run_id and proposal.author.kind == "agent" and chain.owner_kind == "user"):
+        return {}
+    agent = agents.find(tx, Scope(chain.organization_id), proposal.author.id)
+    return {"agent_id": agent.id, "policy": agent.user_block_policy} if agent else {}
 
 
 def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None) -> Proposal:

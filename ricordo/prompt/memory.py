@@ -30,7 +30,7 @@ _RULE_LINES: dict[Policy, str] = {
     "guarded": "- policy=guarded (your edits wait for the owner while you have read untrusted content)\n",
     "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that ask for them)\n",
 }
-_SHARED = "- shared=true\n"
+_SHARED = "- shared=true (everybody you talk with sees it)\n"
 _OPENS, _SLASHES = "<\uff1c\ufe64", "/\uff0f\u2044\u2215"
 _UNSEEN = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f"
 _SECTIONS = ("memory_blocks", "memory_metadata", "tool_usage_rules", "directories", "base_instructions")

@@ -150,7 +150,7 @@ def page(
     return [load_whole(tx, scope, agent.id) for agent in listed]
 
 
-count, ids = _ROWS.count, _ROWS.ids
+count, find, ids = _ROWS.count, _ROWS.find, _ROWS.ids
 
 
 def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> None:

@@ -127,7 +127,7 @@ async def test_a_shared_block_is_edited_in_place_and_says_so_in_the_prompt(stage
     await stage.say(agent_id, conversation_id=bob)
     prompt = stage.model.requests[-1].messages[0].text
     assert "It is in room 5." in prompt
-    assert prompt.count("- shared=true\n") == 1
+    assert prompt.count("- shared=true (everybody you talk with sees it)\n") == 1
     assert await chain_of(stage, "ada") == ""
     assert await stage.block(agent_id, "course") == "The exam is in May.\nIt is in room 5."
 
@@ -304,3 +304,15 @@ async def test_a_new_block_that_a_clone_could_not_tell_from_another_is_an_error_
     ((status, told),) = returns(await stage.say(agent_id, conversation_id=ada))
     assert status == "error"
     assert "capitals" in told
+
+
+async def test_a_block_that_waited_for_its_user_has_the_policy_that_the_agent_names(stage: Stage) -> None:
+    agent_id = await stage.agent(tool_names=("memory",), settings={"user_block_policy": "explicit"})
+    ada = await talk(stage, agent_id, "ada")
+    stage.lines += [call("memory", command="create", path="/memories/aims", file_text="Learn Latin."), "Noted."]
+    await stage.say(agent_id, conversation_id=ada)
+    (waiting,) = await waiting_of(stage, "ada")
+    by = Actor("user", await stage.store.read(seen_user), "ada")
+    await stage.store.write(lambda tx: approve(tx, Scope(), waiting.id, by))
+    made = (await seen_by(stage, agent_id, ada))["aims"]
+    assert (made.policy, made.agent_id, made.is_users) == ("explicit", agent_id, True)
