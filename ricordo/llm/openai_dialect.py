@@ -102,6 +102,11 @@ def is_openai(base_url: str) -> bool:
     return _OPENAI_ADDRESS.match(base_url) is not None
 
 
+def is_providers_own(base_url: str) -> bool:
+    """Whether this is OpenAI's or Anthropic's own server, which reads texts as texts."""
+    return is_openai(base_url) or base_url.startswith("https://api.anthropic.com")
+
+
 def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str = "") -> Dialect:
     """The dialect spoken at an address, for one of its models."""
     if is_openai(base_url) or endpoint_type == "azure":

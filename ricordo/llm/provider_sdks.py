@@ -11,8 +11,10 @@ from ricordo.errors import Unavailable
 from ricordo.llm.addresses import MAX_CONNECTIONS, Connections
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.llm.openai_dialect import is_providers_own
 from ricordo.llm.policy import CONNECT_TIMEOUT, CallPolicy, answer_by_policy
 from ricordo.llm.provider_table import Provider
+from ricordo.llm.special_tokens import with_broken_tokens, with_whole_tokens
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -32,6 +34,9 @@ class ProviderModel:
         self._build = build
         self._calls: ProviderCalls | None = None
         self._building = asyncio.Lock()
+        # A server that an operator names may run an open model behind a provider's format.
+        is_named = info.endpoint_type in ("openai", "anthropic") and not is_providers_own(info.endpoint or "")
+        self._reads_special_tokens = is_named
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
@@ -39,8 +44,10 @@ class ProviderModel:
             if self._calls is None:
                 # The import takes a second or two: other turns go on meanwhile.
                 self._calls = await asyncio.to_thread(self._open)
+        breaks = self._reads_special_tokens
+        request = with_broken_tokens(request) if breaks else request
         async for item in answer_by_policy(self._policy, request, self._calls.attempt):
-            yield item
+            yield with_whole_tokens(item) if breaks and isinstance(item, ModelReply) else item
 
     def _open(self) -> "ProviderCalls":
         model = self._build()

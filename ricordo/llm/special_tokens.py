@@ -6,6 +6,12 @@ other. Text without such a token goes out as it is, to the byte; nothing that is
 """
 
 import re
+from dataclasses import replace
+
+import orjson
+
+from ricordo.domain.message import Message, Part, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 
 _BREAK = "\u200b"
 _NAMES = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|MODEL_SETTINGS|THINK|ARGS|CALL_ID"
@@ -38,3 +44,47 @@ def break_tokens(json: bytes) -> bytes:
 def mend_tokens(text: str) -> str:
     """What a model wrote, the tokens that it copied from a broken text whole again; also in JSON."""
     return _BROKEN.sub(r"\1", text) if _BREAK in text or "\\u200" in text else text
+
+
+def with_broken_tokens(request: ModelRequest) -> ModelRequest:
+    """The request, the tokens in its messages and tools broken; for adapters that make no JSON themselves."""
+    messages, tools = tuple(map(_broken_message, request.messages)), tuple(map(_broken_tool, request.tools))
+    return replace(request, messages=messages, tools=tools)
+
+
+def with_whole_tokens(reply: ModelReply) -> ModelReply:
+    def mended(part: Part) -> Part:
+        match part:
+            case TextPart():
+                return replace(part, text=mend_tokens(part.text))
+            case ToolCallPart():
+                return replace(part, arguments=mend_tokens(part.arguments))
+            case _:
+                return part
+
+    return replace(reply, parts=tuple(map(mended, reply.parts)))
+
+
+def _broken_message(message: Message) -> Message:
+    return replace(message, parts=tuple(map(_broken_part, message.parts)))
+
+
+def _broken_part(part: Part) -> Part:
+    match part:
+        case TextPart():
+            return replace(part, text=_broken(part.text))
+        case ToolCallPart():
+            return replace(part, arguments=_broken(part.arguments))
+        case ToolReturnPart():
+            return replace(part, content=_broken(part.content))
+        case _:
+            return part
+
+
+def _broken_tool(tool: ToolSchema) -> ToolSchema:
+    parameters = orjson.loads(break_tokens(orjson.dumps(tool.parameters)))
+    return replace(tool, description=_broken(tool.description), parameters=parameters)
+
+
+def _broken(text: str) -> str:
+    return break_tokens(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
