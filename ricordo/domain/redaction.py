@@ -179,21 +179,21 @@ def redact(text: str, *, is_strict: bool = False) -> Redacted:
 
 
 def redact_values(value: Any) -> Any:
-    """JSON that people and agents keep: its texts redacted; fields whose names say that they hold credentials have no text left."""
+    """JSON that people and agents keep: its texts redacted, each read behind the name of its field, as `password: …` is."""
     match value:
         case str():
             return redact(value).text
         case dict():
-            return {
-                redact_values(name): HIDDEN
-                if item and isinstance(item, str) and _SECRET_FIELD.search(str(name))
-                else redact_values(item)
-                for name, item in value.items()
-            }
+            return {redact_values(name): _redact_field(f"{name}: ", item) for name, item in value.items()}
         case list() | tuple():
             return type(value)(map(redact_values, value))
         case _:
             return value
+
+
+def _redact_field(name: str, value: Any) -> Any:
+    shown = redact(name + value).text if isinstance(value, str) else ""
+    return shown.removeprefix(name) if shown.startswith(name) else redact_values(value)
 
 
 class _Plain:

@@ -150,7 +150,7 @@ SECRET = "sk-1234567890abcdef1234567890abcdef"
 # The same, as nobody would see it.
 HIDDEN_SECRET = SECRET.replace("k-", "k\u200b-")
 NESTED = {"note": f"my key is {SECRET}", "list": [{SECRET: HIDDEN_SECRET}], "password": "swordfish", "age": 7}
-TOLD = {"note": "my key is [secret removed: api key]", "password": "[secret removed: credential]", "age": 7}
+TOLD = {"note": "my key is [secret removed: api key]", "password": "[secret removed: password]", "age": 7}
 
 
 def test_no_way_of_writing_memory_keeps_a_secret_or_answers_with_one(shared: Shared) -> None:

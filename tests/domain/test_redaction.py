@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.redaction import HIDDEN, redact, redact_json
+from ricordo.domain.redaction import HIDDEN, redact, redact_json, redact_values
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7bq\nabcd\n-----END RSA PRIVATE KEY-----"
 SECRETS = [
@@ -187,6 +187,19 @@ def test_fields_that_hold_credentials_or_headers_have_no_value_left() -> None:
         "Authorization": HIDDEN,
         "nested": [{"api_key": HIDDEN, "max_tokens": 5, "text": "Bearer [secret removed: token]"}],
         "password": None,
+    }
+
+
+def test_values_that_people_keep_are_read_behind_their_names() -> None:
+    kept = {"headers": "name, age", "token": "noun", "secret": "garlic", "n": [1, None, True], "tags": ("tea", "maps")}
+    assert redact_values(kept) == kept
+    key = "sk-proj-Ab12Cd34Ef56Gh78"
+    given = {"password": "swordfish", "db": {"api_key": "abcd1234efgh5678"}, key: [key], "tags": (key, "tea")}
+    assert redact_values(given) == {
+        "password": "[secret removed: password]",
+        "db": {"api_key": "[secret removed: api key]"},
+        "[secret removed: api key]": ["[secret removed: api key]"],
+        "tags": ("[secret removed: api key]", "tea"),
     }
 
 
