@@ -10,7 +10,7 @@ from ricordo.domain.block import Block, Chain
 from ricordo.domain.clock import DAY
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.ids import new_id
-from ricordo.domain.redaction import redact, redact_values
+from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, NotFound
@@ -150,8 +150,6 @@ def propose(
     chain = versions.lock(tx, draft.chain_id)
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
-    # As it will be stored, so that what it is compared with is alike.
-    draft = replace(draft, value=draft.value and redact(draft.value).text)
     _require_change(tx, chain, draft)
     older = {one: _relation(draft, one) for one in proposals.waiting_by(tx, chain.id, draft.label, metadata.author)}
     if waiting := next((one for one, relation in older.items() if relation == "repeated"), None):
