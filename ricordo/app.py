@@ -31,7 +31,9 @@ from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
 from ricordo.search import pgvector
 from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_vector_settings
+from ricordo.storage import organizations
 from ricordo.storage.engine.database import open_store
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools.toolbox import Toolbox, sync_tools
 
@@ -72,7 +74,7 @@ async def open_runtime(
             log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
         if tables := plugins.tables():
             await store.write(lambda tx: metadata.create_all(tx.connection, tables=tables))
-        await store.write(lambda tx: sync_tools(tx, Scope(), toolbox))
+        await store.write(lambda tx: sync_all_tools(tx, toolbox))
         swept = (run_end.HANDLER,) if settings.postgres_url else ()
         handlers = (deletion.HANDLER, tracing.HANDLER, *upkeep.HANDLERS, callbacks.HANDLER, *swept)
         async with background_work(runtime, handlers, address=settings.postgres_url):
@@ -84,6 +86,12 @@ async def open_runtime(
         await runtime.organization_providers.close()
         await models.close()
         await store.close()
+
+
+def sync_all_tools(tx: Transaction, toolbox: Toolbox) -> None:
+    """Store the built-in tools as they are now, for each organization."""
+    for organization_id in organizations.every_id(tx):
+        sync_tools(tx, Scope(organization_id), toolbox)
 
 
 @contextmanager
@@ -138,6 +146,7 @@ def create_app(
     async def lifespan(app: Application) -> AsyncIterator[None]:
         given = providers or ProviderSettings()
         async with open_runtime(settings, given, vectors, extra_models=extra_models, plugins=plugins) as runtime:
+            await authentication.require_key(runtime)
             app.state.runtime = runtime
             for router in routers:
                 if not isinstance(router, LazyRouter):

@@ -8,6 +8,7 @@ import hmac
 import os
 import secrets
 import stat
+import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
 FILE = "secret.key"
+# How the operator's tokens begin.
+OPERATOR = "ricordo_operator_"
+_TOKEN_SECONDS = 60
 _SIZE = 32
 _OPEN_TO_OTHERS = 0o077
 
@@ -36,6 +40,30 @@ def load_secret(data_dir: Path) -> bytes:
         raise Unavailable(
             f"The secret key {path} cannot be read or made: {error.strerror}. Check the folder."
         ) from error
+
+
+def operator_token(data_dir: Path) -> str | None:
+    """Return a token by which a server on this machine knows that its caller may read its data folder; None without a secret.
+
+    It holds for a minute.
+    """
+    if not (data_dir / FILE).exists():
+        return None
+    until = str(int(time.time()) + _TOKEN_SECONDS)
+    return f"{OPERATOR}{until}_{_sign_token(Secret(data_dir), until)}"
+
+
+def is_operator_token(secret: "Secret", token: str) -> bool:
+    """Return whether the token was made with this secret, and holds still."""
+    until, _, signed = token.removeprefix(OPERATOR).partition("_")
+    if not (token.startswith(OPERATOR) and token.isascii() and until.isdigit() and len(until) < len("10000000000000")):
+        return False
+    left = int(until) - time.time()
+    return 0 < left <= _TOKEN_SECONDS and hmac.compare_digest(signed, _sign_token(secret, until))
+
+
+def _sign_token(secret: "Secret", until: str) -> str:
+    return hmac.digest(secret.derive("operator"), until.encode(), "sha256").hex()
 
 
 class Secret:

@@ -155,7 +155,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True)
 
-    host: str = about("Address to listen on. Any address but loopback requires RICORDO_API_KEY.", "127.0.0.1")
+    host: str = about(
+        "Address to listen on. Any address but loopback requires a key: RICORDO_API_KEY, or a stored one.", "127.0.0.1"
+    )
     port: int = about("Port to listen on; 0 takes a free one.", 8283, ge=0, le=65535)
     data_dir: Folder = about("Folder for the database, backups and the secret key.", Path("~/.ricordo"))
     # Secret, as it may hold a password.
@@ -171,7 +173,9 @@ class Settings(BaseSettings):
         "slower. PostgreSQL uses its own configuration with normal.",
         "normal",
     )
-    api_key: SecretStr | None = about("Key that every request must send as `Authorization: Bearer …`.")
+    api_key: SecretStr | None = about(
+        "The administrator's key, sent as `Authorization: Bearer …`. With it, or any stored key, each request needs one."
+    )
     model: str | None = about(
         "Handle of the model for agents created without one, such as openai/gpt-4.1; see `ricordo doctor`."
     )
@@ -218,6 +222,11 @@ class Settings(BaseSettings):
         "Where vectors of messages are stored: native, or the name of a vector database, such as pgvector.", "native"
     )
 
+    @field_validator("api_key")
+    @classmethod
+    def _require_key(cls, key: SecretStr | None) -> SecretStr | None:
+        return key if key and key.get_secret_value().strip() else None
+
     @field_validator("embedding")
     @classmethod
     def _require_handle(cls, handle: str | None) -> str | None:
@@ -239,10 +248,6 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check(self) -> "Settings":
-        if self.host not in LOOPBACK and not (self.api_key and self.api_key.get_secret_value().strip()):
-            raise ValueError(
-                f"RICORDO_HOST={self.host} can be reached from other machines, so RICORDO_API_KEY must be set too."
-            )
         remotes = (("REMOTE_FOLDERS", folder) for folder in self.folders_of_remotes)
         for name, path in (("DATA_DIR", self.data_dir), ("DATABASE_URL", self.database_path), *remotes):
             if PACKAGE in (path, *path.parents):

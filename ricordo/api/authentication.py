@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import logging
 import time
 from collections import OrderedDict
 from functools import cached_property
@@ -9,12 +10,14 @@ from typing import NamedTuple
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import OPERATOR_SCOPES, Scope
+from ricordo.errors import Invalid
 from ricordo.runtime import Runtime
-from ricordo.secret import Secret
-from ricordo.settings import Settings
+from ricordo.secret import OPERATOR, Secret, is_operator_token
+from ricordo.settings import LOOPBACK, Settings
 from ricordo.storage import keys
 from ricordo.storage.keys import ApiKey
 
+log = logging.getLogger(__name__)
 # Seconds for which an answer of the database counts, so that every process sees a revocation within a second.
 _FRESH = 0.9
 _MOST_CACHED = 10_000
@@ -35,30 +38,41 @@ class Authentication:
 
     def __init__(self, settings: Settings) -> None:
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
+        self._host = settings.host
         self._secret = Secret(settings.data_dir)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._are_keys = False
         self._asked_until = 0.0
         self._writing: set[asyncio.Task[None]] = set()
+        # Grows with each change, so that what was asked before is not cached after it.
+        self._changes = 0
 
     @cached_property
     def secret(self) -> bytes:
         """The key that API keys are hashed with."""
         return self._secret.derive("api keys")
 
-    async def scope_of(self, runtime: Runtime, key: str) -> Scope | None:
-        """Return what this key may see and do; None where it is unknown, expired or revoked, or its user disabled."""
+    async def scope_of(self, runtime: Runtime, key: str, *, is_near: bool = False) -> Scope | None:
+        """Return what this key may see and do; None where it is unknown, expired or revoked, or its user disabled.
+
+        `is_near` says that the caller is on this machine: there the operator's tokens count too.
+        """
         if self._key is not None and hmac.compare_digest(key.encode("utf-8", "surrogatepass"), self._key):
             return _ADMINISTRATOR
+        if key.startswith(OPERATOR):
+            return _ADMINISTRATOR if is_near and is_operator_token(self._secret, key) else None
         if not key.startswith(keys.PREFIX):
             return None
         now, digest = time.monotonic(), keys.hash_of(self.secret, key)
         known = self._known.get(digest)
         if known is None or known.until < now:
+            changes = self._changes
             found = await runtime.store.read(lambda tx: keys.authenticate(tx, digest))
             if found is None:
                 self._known.pop(digest, None)
                 return None
+            if changes != self._changes:  # asked again with the next request
+                return found[1]
             known = self._known[digest] = _Known(*found, now + _FRESH)
             self._known.move_to_end(digest)
             if len(self._known) > _MOST_CACHED:
@@ -68,23 +82,43 @@ class Authentication:
         return known.scope if expires_at is None or runtime.store.clock.now() < expires_at else None
 
     async def local(self, runtime: Runtime | None) -> Scope | None:
-        """Return the local administrator, as long as there is no key of any kind."""
-        if self._key is not None or runtime is None:
-            return None if self._key else _LOCAL
+        """Return the local administrator, as long as there is no key of any kind and only this machine can call."""
+        if self._key is not None or self._host not in LOOPBACK:
+            return None
+        if runtime is None:
+            return _LOCAL
         now = time.monotonic()
         if not self._are_keys and self._asked_until < now:
             self._are_keys = await runtime.store.read(keys.are_any)
             self._asked_until = now + _FRESH
         return None if self._are_keys else _LOCAL
 
+    async def require_key(self, runtime: Runtime) -> None:
+        """Raise Invalid where other machines could call a server that has no key."""
+        if self._host in LOOPBACK or self._key is not None or await runtime.store.read(keys.are_any):
+            return
+        raise Invalid(
+            f"RICORDO_HOST={self._host} can be reached from other machines, so a key is needed. Make one with `ricordo key "
+            "create --user NAME --role admin`, or set RICORDO_API_KEY."
+        )
+
     def forget(self) -> None:
         """Ask the database again, after keys or users were changed here."""
+        self._changes += 1
         self._known.clear()
         self._asked_until = 0.0
 
     def _note_use(self, runtime: Runtime, key: ApiKey) -> None:
         if key.last_used_at is not None and runtime.store.clock.now() - key.last_used_at < _USE_NOTED:
             return
-        task = asyncio.ensure_future(runtime.store.write(lambda tx: keys.note_use(tx, key)))
+        task = asyncio.ensure_future(_note_use(runtime, key))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
+
+
+async def _note_use(runtime: Runtime, key: ApiKey) -> None:
+    try:
+        await runtime.store.write(lambda tx: keys.note_use(tx, key))
+    except Exception:
+        # The request goes on without: the next one notes it.
+        log.warning("the use of a key could not be noted", extra={"key": key.id}, exc_info=True)

@@ -64,7 +64,8 @@ class Guard:
         if cookie and scope["method"] not in _SAFE and not _is_own_page(headers):
             return 403, "With a login only pages of this server may write. Programs send a key instead."
         if key or cookie:
-            scope[REQUEST_SCOPE] = await self._authentication.scope_of(runtime, key or cookie)
+            is_near = _is_near(scope)
+            scope[REQUEST_SCOPE] = await self._authentication.scope_of(runtime, key or cookie, is_near=is_near)
         if scope.get(REQUEST_SCOPE) is None:
             why = "This key is unknown, expired or revoked. " if (key or cookie).startswith(PREFIX) else ""
             return 401, f"{why}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
@@ -83,6 +84,12 @@ class Guard:
 
 def refuse(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
     return Response(orjson.dumps({"detail": detail}), status, headers, "application/json")
+
+
+def _is_near(scope: Scope) -> bool:
+    """Whether the caller is on this machine."""
+    client, server = scope.get("client") or ("",), scope.get("server") or ("",)
+    return client[0] in LOOPBACK or (client[0] != "" and client[0] == server[0])
 
 
 def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -4,13 +4,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 
 from ricordo.cli.sockets import address_of
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Unavailable
 from ricordo.logs import set_up_logs
-from ricordo.settings import Settings, load_settings
+from ricordo.secret import operator_token
+from ricordo.settings import LOOPBACK, Settings, load_settings
 
 Json = dict[str, Any]
 # A silent stream still pings, so two minutes without data mean that the server is gone.
@@ -23,14 +25,20 @@ _ERRORS = {403: Forbidden, 404: NotFound, 409: Conflict}
 class Client:
     """A client of one server."""
 
-    def __init__(self, address: str, key: str | None = None) -> None:
+    def __init__(self, address: str, key: Callable[[], str | None] = lambda: None) -> None:
+        """Call the server at this address; `key` gives what each request is sent with."""
         self.address = address.rstrip("/")
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+
+        def sign(request: httpx2.Request) -> httpx2.Request:
+            if given := key():
+                request.headers["authorization"] = f"Bearer {given}"
+            return request
+
         if not self.address.startswith(("http://", "https://")):
             raise Invalid(f'"{address}" is not an address of a server. Write it as http://host:8283.')
         try:
             self._http = httpx2.Client(
-                base_url=self.address, headers=headers, timeout=_TIMEOUT, mounts=dict.fromkeys(_LOOPBACK)
+                base_url=self.address, auth=sign, timeout=_TIMEOUT, mounts=dict.fromkeys(_LOOPBACK)
             )
         except httpx2.InvalidURL as error:
             raise Invalid(f'"{address}" is not an address of a server: {error}.') from None
@@ -113,7 +121,7 @@ def running_server(settings: Settings, address: str | None = None) -> Iterator[C
 
     Raises Unavailable if no server answers at `address`.
     """
-    with closing(Client(address or address_of(settings.host, settings.port), _key_of(settings))) as client:
+    with closing(Client(address or address_of(settings.host, settings.port), _key_of(settings, address))) as client:
         is_there = client.version() is not None
         if address and not is_there:
             raise Unavailable(f"No server answers at {address}. Start it, or leave --server out.")
@@ -131,7 +139,7 @@ def any_server(address: str | None, before_start: Callable[[Settings], None]) ->
     before_start(settings)
     from ricordo.cli.serve import background_server  # slow to load, and needed only where no server runs
 
-    with background_server(settings, providers) as own, closing(Client(own, _key_of(settings))) as client:
+    with background_server(settings, providers) as own, closing(Client(own, _key_of(settings, None))) as client:
         yield client
 
 
@@ -149,7 +157,7 @@ def set_up_quiet_logs(settings: Settings) -> None:
 def refusal(response: httpx2.Response) -> RicordoError:
     status, answer = response.status_code, _object(response)
     if status == 401:
-        return Forbidden("This server requires a key. Set RICORDO_API_KEY to the one it was started with.")
+        return Forbidden("This server requires a key. Set RICORDO_API_KEY to one that an administrator gave you.")
     error = answer.get("error")
     detail = error.get("message") if isinstance(error, dict) else answer.get("detail")
     text = str(detail or f"The server answered with status {status}.")
@@ -157,8 +165,13 @@ def refusal(response: httpx2.Response) -> RicordoError:
     return _ERRORS.get(status, Invalid if status < 500 else Unavailable)(rest if code.isupper() and rest else text)
 
 
-def _key_of(settings: Settings) -> str | None:
-    return settings.api_key.get_secret_value() if settings.api_key else None
+def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]:
+    """What to send: the key of the settings, or else what shows that we may read the data folder of a server on this machine."""
+    if settings.api_key:
+        key = settings.api_key.get_secret_value()
+        return lambda: key
+    is_near = address is None or urlsplit(address).hostname in LOOPBACK
+    return lambda: operator_token(settings.data_dir) if is_near else None
 
 
 def _object(response: httpx2.Response) -> Json:

@@ -30,8 +30,8 @@ from ricordo.errors import Invalid, RicordoError
 from ricordo.features import FEATURES
 from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.plugins import Plugins, load_plugins
-from ricordo.settings import ProviderSettings, Settings, load_settings
-from ricordo.storage import damage
+from ricordo.settings import LOOPBACK, ProviderSettings, Settings, load_settings
+from ricordo.storage import damage, keys
 from ricordo.storage.engine.database import DatabaseStatus, address, check, open_store, read_beside
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import read_queue
@@ -76,6 +76,7 @@ def examine() -> Iterator[DoctorFinding]:
     yield _database(settings, database)
     yield from _conversations(settings, database)
     yield from _jobs(settings, database)
+    yield _keys(settings, database)
     named = [listed.variable for listed in listed_settings(ProviderSettings) if listed.value is not None]
     yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
     for key, package, extra in _EXTRAS:
@@ -212,6 +213,26 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
     for job in queue["errors"]:
         tries = f"{job['attempts']} of {job['most_attempts']} tries"
         yield _warning("job error", f"{job['kind']} ({tries}): {job['type']}: {job['message']}")
+
+
+def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
+    """Report who may call a server with these settings."""
+    are_stored = False
+    if _is_current(database) or database.state == "in use":
+        try:
+            with read_beside(settings) as tx:
+                are_stored = keys.are_any(tx)
+        except RicordoError as error:
+            return _warning("keys", f"not examined: {error}")
+    if settings.api_key or are_stored:
+        which = [
+            name for name, is_set in (("RICORDO_API_KEY", settings.api_key), ("stored keys", are_stored)) if is_set
+        ]
+        return DoctorFinding("keys", f"every request needs one: {' and '.join(which)}")
+    if settings.host in LOOPBACK:
+        return DoctorFinding("keys", "none: whoever uses this machine is the administrator")
+    text = f"none, and RICORDO_HOST={settings.host} can be reached from other machines, so the server does not start. Make one"
+    return _wrong("keys", f"{text} with `ricordo key create --user NAME --role admin`, or set RICORDO_API_KEY.")
 
 
 def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, bool]:

@@ -44,7 +44,7 @@ _ENDINGS = ".!?)"
 _PIECES = re.compile(r"[A-Za-z0-9]+")
 _PREFIXES = (
     "sk- sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ gsk_ xai- hf_ npm_ pypi- glpat- ghp_ gho_ ghs_ ghu_ ghr_ "
-    "github_pat_ xoxa- xoxb- xoxp- xapp- AKIA ASIA AIza dop_v1_ shpat_ SG."
+    "github_pat_ xoxa- xoxb- xoxp- xapp- AKIA ASIA AIza dop_v1_ shpat_ SG. ricordo_"
 ).split()
 _SIGN = r"[\"'`\\]{0,3}\s{0,3}(?P<sign>[:=]|is\b|ist\b|lautet\b|est\b|es\b)\s{0,3}[\"'`\\]{0,3}"
 _VALUE = r"(?P<secret>[^\s\"'`,;&}\\<>\[\]]"

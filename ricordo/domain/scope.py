@@ -49,6 +49,15 @@ OPERATOR_SCOPES = ALL_SCOPES - {OVERRIDE}
 
 
 @dataclass(frozen=True, slots=True)
+class Organization:
+    """A world of its own: nothing of one organization is seen from another."""
+
+    id: str
+    name: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class User:
     """A person whom memory can be about, or who runs the server. `identifier` is the name in the system that sent the user."""
 

@@ -57,15 +57,20 @@ def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
     if scope.subject_id is not None or is_id(name, "user"):
         # Ids are made here: one that is not there is deleted, or guessed.
         return require(tx, scope, name)
-    if not name or len(name) > _LONGEST or _UNFIT.search(name):
-        raise Invalid(
-            f'A user cannot be called "{name[:80]}". Use at most {_LONGEST} characters, no "/", "\\", "<", ">", '
-            "and no spaces at the ends."
-        )
+    require_fit_name(name)
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
     # Where another transaction makes the same user, this waits for it and finds theirs then.
     return user if tx.run(_INSERT, ROWS.values(user)) else require(tx, scope, name)
+
+
+def require_fit_name(name: str, who: str = "A user") -> None:
+    """Raise Invalid for a name that is no part of an address, or no single line."""
+    if not name or len(name) > _LONGEST or _UNFIT.search(name):
+        raise Invalid(
+            f'{who} cannot be called "{name[:80]}". Use at most {_LONGEST} characters, no "/", "\\", "<", ">", '
+            "and no spaces at the ends."
+        )
 
 
 def lock(tx: Transaction, user_id: str) -> None:

@@ -272,9 +272,9 @@ def test_the_first_agent_is_made_once_and_takes_the_model_that_is_named(server: 
 
 def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="right") as server:
-        with closing(Client(server.url, "right")) as client:
+        with closing(Client(server.url, lambda: "right")) as client:
             assert client.agents() == []
-        with closing(Client(server.url, "wrong")) as client:
+        with closing(Client(server.url, lambda: "wrong")) as client:
             assert client.version()
             with pytest.raises(Forbidden, match="RICORDO_API_KEY"):
                 client.agents()

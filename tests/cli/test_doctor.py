@@ -121,6 +121,8 @@ async def test_the_jobs_of_a_file_are_counted_and_those_of_a_server_asked_for(
         level, text = (await found_in_thread())["database"]
         assert (level, "in use by a running server" in text) == ("warning", True)
         monkeypatch.setenv("RICORDO_PORT", server.url.rpartition(":")[2])
+        assert (await found_in_thread())["jobs"][0] == "ok"  # whoever reads the data folder needs no key
+        monkeypatch.setenv("RICORDO_API_KEY", "a wrong key")
         assert (await found_in_thread())["jobs"][0] == "warning"  # a server says nothing without its key
         monkeypatch.setenv("RICORDO_API_KEY", "a key of its own")
         found = await found_in_thread()

@@ -118,6 +118,8 @@ class World(People):
         job = Job("test.none", LOCAL_ORGANIZATION, {"note": CANARY}, user_id=user_id, not_before=2**50, key=CANARY)
         self.server.write(lambda tx: jobs.add(tx, job))
         self.own["job_id"] = job.id
+        self.key("dan")
+        self.shared["key_id"] = self.ask(OPERATOR, "GET", "/v1/keys/")[0]["id"]
         self.key("carl")
         gone = self.send(OPERATOR, "DELETE", "/users/carl").json()
         self.shared["receipt_id"] = gone["id"]

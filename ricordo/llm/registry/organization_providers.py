@@ -51,7 +51,7 @@ class _CachedProvider:
 
 
 @dataclass(slots=True)
-class _Organization:
+class _OrganizationConnections:
     """What is known of one organization. The connections are its own, so that no cookie goes to another."""
 
     connections: Connections
@@ -87,8 +87,8 @@ class OrganizationProviders:
         self._now = now
         self._allow_private = allow_private
         connect = Connections if allow_private else PublicConnections
-        self._organizations: defaultdict[str, _Organization] = defaultdict(
-            lambda: _Organization(connect(policy.timeout))
+        self._organizations: defaultdict[str, _OrganizationConnections] = defaultdict(
+            lambda: _OrganizationConnections(connect(policy.timeout))
         )
 
     async def of(self, organization_id: str) -> "OrganizationModels":
@@ -163,7 +163,7 @@ class OrganizationProviders:
             await organization.connections.close()
         self._organizations.clear()
 
-    async def _read(self, organization_id: str, organization: _Organization) -> None:
+    async def _read(self, organization_id: str, organization: _OrganizationConnections) -> None:
         read_at, changes, before = self._now(), organization.changes, organization.providers
         organization.providers = {
             stored.name: known

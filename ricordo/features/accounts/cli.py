@@ -1,0 +1,121 @@
+"""`ricordo key`: API keys, in the words of `/v1/keys/`.
+
+The running server does it; without one, a server is started just for the command. Whoever may read the data folder of a server
+on this machine needs no key.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ricordo.errors import Invalid
+
+if TYPE_CHECKING:
+    from ricordo.cli.client import Client
+
+Json = dict[str, Any]
+_SERVER = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]")
+_ORGANIZATION = typer.Option(None, help="Another organization, by name or id.")
+_SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
+
+app = typer.Typer()
+key = typer.Typer(help="API keys: who may ask this server, and what.", no_args_is_help=True)
+app.add_typer(key, name="key")
+
+
+@key.command("create")
+def create_key(
+    user: str | None = typer.Option(None, help="Whose key it is: name or id; made where they are new."),
+    role: str = typer.Option("user", help="admin, developer, user or service."),
+    name: str = typer.Option("", help="What the key is for.  [the user's name]"),
+    scopes: str = typer.Option("", help="Scopes, separated by commas.  [those of the role]"),
+    expires: str | None = typer.Option(None, help="When it ends: 90m, 12h, 30d, 4w, or a date.  [never]"),
+    organization: str | None = _ORGANIZATION,
+    server: str | None = _SERVER,
+) -> None:
+    """Make a key. It stands alone on the last line of the output, and is shown this once."""
+    body: Json = {"name": name, "role": role, "scopes": [one.strip() for one in scopes.split(",") if one.strip()]}
+    body |= ({"user": user} if user else {}) | (_end(expires) if expires else {})
+    with _client(server) as client:
+        made = client.ask("POST", "/v1/keys/", query=_there(organization), body=body)
+    until = f", until {made['expires_at']}" if made["expires_at"] else ""
+    typer.echo(
+        f"{made['id']}: {_plain(made['name'])}, {made['role']}{until}. Keep the key; it is not shown again.", err=True
+    )
+    if made["is_first"]:
+        typer.echo("This is the first key: from now on every request to this server needs one.", err=True)
+    typer.echo(made["key"])
+
+
+@key.command("list")
+def list_keys(organization: str | None = _ORGANIZATION, server: str | None = _SERVER) -> None:
+    """List the keys, the oldest first."""
+    with _client(server) as client:
+        found = every(client, "/v1/keys/", _there(organization))
+    for one in found:
+        typer.echo(f"{one['id']}  {one['hint']}…  {one['role']:<9} {_plain(one['name'])}{_state(one)}")
+    if not found:
+        typer.echo("There are no keys.", err=True)
+
+
+@key.command("revoke")
+def revoke_key(
+    key_id: str = typer.Argument(help="Id of the key, as `ricordo key list` shows it."),
+    organization: str | None = _ORGANIZATION,
+    server: str | None = _SERVER,
+) -> None:
+    """Revoke a key for good."""
+    with _client(server) as client:
+        client.ask("DELETE", f"/v1/keys/{_part(key_id)}", query=_there(organization))
+    typer.echo(f"{key_id} is revoked.")
+
+
+def every(client: "Client", path: str, query: Mapping[str, Any]) -> list[Json]:
+    """Return all items of a list, the oldest first."""
+    found: list[Json] = []
+    asked: Json = {"limit": 1000, "order": "asc", **query}
+    while page := client.ask("GET", path, query=asked):
+        found += page
+        asked["after"] = page[-1]["id"]
+    return found
+
+
+def _client(server: str | None) -> AbstractContextManager["Client"]:
+    from ricordo.cli.client import any_server
+
+    return any_server(server, lambda _settings: None)
+
+
+def _there(organization: str | None) -> Json:
+    return {"organization": organization} if organization else {}
+
+
+def _end(expires: str) -> Json:
+    if found := re.fullmatch(r"(\d{1,6})([mhdw])", expires):
+        return {"expires_in": int(found[1]) * _SECONDS[found[2]]}
+    try:
+        time = datetime.fromisoformat(expires)
+    except ValueError:
+        raise Invalid(f"--expires {expires} is no duration such as 30d, and no date such as 2027-01-31.") from None
+    return {"expires_at": (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()}
+
+
+def _state(key: Json) -> str:
+    if key["revoked_at"]:
+        return f"  revoked {key['revoked_at']}"
+    used = f"  last used {key['last_used_at']}" if key["last_used_at"] else "  never used"
+    return used + (f"  until {key['expires_at']}" if key["expires_at"] else "")
+
+
+def _plain(text: str) -> str:
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _part(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")

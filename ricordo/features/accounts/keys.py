@@ -1,0 +1,159 @@
+"""API keys over HTTP, for administrators: made, listed, revoked. A key is shown once, in the answer that made it."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import Field
+
+from ricordo.api.call import Here, Paged, RequestContext
+from ricordo.api.models.base import Json, RequestModel, ResponseModel, Timestamp
+from ricordo.api.routing import Routes, needs
+from ricordo.domain.clock import SECOND, to_micros
+from ricordo.domain.scope import ADMIN, ALL_SCOPES, IMPERSONATE, LOCAL_ORGANIZATION, OVERRIDE, ROLE_SCOPES, Role, Scope
+from ricordo.errors import Forbidden, Invalid
+from ricordo.storage import keys, organizations
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.keys import ApiKey, KeyDraft
+
+router = Routes(prefix="/v1/keys", tags=["accounts"])
+InOrganization = Annotated[
+    str | None, Query(max_length=255, description="For the operator: another organization, by id or name.")
+]
+# These only a key has that names them: no role brings them to a person.
+_BY_NAME = frozenset((OVERRIDE, IMPERSONATE))
+_LONGEST = 10 * 366 * 24 * 3600
+
+
+class KeyRequest(RequestModel):
+    """A new key: of a user, or of a service, which needs none."""
+
+    name: str = Field("", max_length=255, description="What the key is for; by default the user's name.")
+    role: Role = Field("user", description="What the key may do; `scopes` narrow or widen it.")
+    user: str | None = Field(
+        None, max_length=255, description="Whose key it is, by id or name; the user is made where they are new."
+    )
+    scopes: list[str] = Field(default_factory=list, max_length=50, description="By default the scopes of the role.")
+    expires_at: datetime | None = Field(None, description="When it ends; by default it does not.")
+    expires_in: int | None = Field(None, gt=0, le=_LONGEST, description="In how many seconds it ends.")
+
+
+class KeyResponse(ResponseModel):
+    """A key, without the key itself: `hint` is how it begins."""
+
+    id: str
+    organization_id: str
+    name: str
+    role: Role
+    user_id: str | None
+    scopes: list[str]
+    hint: str
+    created_by_id: str | None
+    created_at: Timestamp
+    expires_at: Timestamp | None
+    last_used_at: Timestamp | None
+    revoked_at: Timestamp | None
+
+
+class NewKeyResponse(KeyResponse):
+    """A new key. `key` cannot be read again; `is_first` says that from now on every request needs a key."""
+
+    key: str
+    is_first: bool
+
+
+@router.post("/", response_model=NewKeyResponse)
+@needs(ADMIN)
+async def create_key(here: Here, body: KeyRequest, organization: InOrganization = None) -> Json:
+    """Make a key of a user or a service. The answer holds the key, once."""
+    secret = here.request.app.state.authentication.secret
+
+    def create(tx: Transaction) -> Json:
+        scope = scope_in(tx, here.scope, organization)
+        is_first = not keys.are_any(tx)
+        made, key = keys.create(tx, scope, secret, draft_of(body, scope, tx.clock.now()))
+        return _response(made, NewKeyResponse, key=key, is_first=is_first)
+
+    made = await here.store.write(create)
+    forget_cached(here)
+    return made
+
+
+@router.get("/", response_model=list[KeyResponse])
+@needs(ADMIN)
+def list_keys(tx: Transaction, here: Here, paging: Paged, organization: InOrganization = None) -> list[Json]:
+    """Return the keys of the organization, also those that ended, the newest first."""
+    user_id = here.scope.subject if paging.user_id else None
+    scope = scope_in(tx, here.scope, organization)
+    return [_response(key) for key in keys.page(tx, scope, paging.page(), user_id)]
+
+
+@router.get("/{key_id}", response_model=KeyResponse)
+@needs(ADMIN)
+def retrieve_key(tx: Transaction, here: Here, key_id: str, organization: InOrganization = None) -> Json:
+    """Return what is known of a key."""
+    return _response(keys.get(tx, scope_in(tx, here.scope, organization), key_id))
+
+
+@router.delete("/{key_id}", response_model=KeyResponse)
+@needs(ADMIN)
+async def revoke_key(here: Here, key_id: str, organization: InOrganization = None) -> Json:
+    """Revoke a key for good. Every server refuses it within a second."""
+    revoked = await here.store.write(lambda tx: keys.revoke(tx, scope_in(tx, here.scope, organization), key_id))
+    forget_cached(here)
+    return _response(revoked)
+
+
+def require_administrator(scope: Scope) -> None:
+    """Raise Forbidden for services, developers and users, whatever their scopes."""
+    if scope.role != "admin":
+        raise Forbidden("Only administrators may do that. Use a key with the role admin.")
+
+
+def forget_cached(here: RequestContext) -> None:
+    """Ask the database again who may come in, after keys or users changed."""
+    here.request.app.state.authentication.forget()
+
+
+def require_operator(scope: Scope) -> None:
+    """Raise Forbidden for all but the operator: whoever has RICORDO_API_KEY or the data folder, or runs a server without keys."""
+    if scope.key_id is not None or scope.organization_id != LOCAL_ORGANIZATION or not scope.may(ADMIN):
+        raise Forbidden(
+            "Only the operator of this server may do that: with RICORDO_API_KEY, or `ricordo` on its machine."
+        )
+
+
+def scope_in(tx: Transaction, scope: Scope, organization: str | None) -> Scope:
+    """Return the scope of the caller in the organization that is named; their own where none is.
+
+    Raises Forbidden for all but administrators, and where it is another for all but the operator; NotFound.
+    """
+    require_administrator(scope)
+    if organization is None:
+        return scope
+    require_operator(scope)
+    return replace(scope, organization_id=organizations.require(tx, organization).id, subject_id=None)
+
+
+def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
+    """Return the key that is asked for. Raises Invalid, and Forbidden where it could do more than the caller."""
+    if unknown := sorted(set(body.scopes) - ALL_SCOPES):
+        raise Invalid(f'There is no scope "{unknown[0][:80]}". Use: {", ".join(sorted(ALL_SCOPES))}.')
+    if ADMIN in body.scopes and body.role != "admin":
+        raise Invalid("The scope admin goes with the role admin alone. Choose that role, or leave the scope out.")
+    asked = frozenset(body.scopes) or ROLE_SCOPES[body.role]
+    may_give = caller.scopes | _BY_NAME if caller.scopes >= ROLE_SCOPES["admin"] else caller.scopes
+    if more := sorted(asked - may_give):
+        raise Forbidden(f"Your key lacks {', '.join(more)}, so it cannot give that to another key. Leave it out.")
+    if body.expires_at and body.expires_in:
+        raise Invalid("expires_at and expires_in are two ways to say one thing. Leave one out.")
+    expires_at = None if body.expires_in is None else now + body.expires_in * SECOND
+    if body.expires_at:
+        expires_at = to_micros(body.expires_at)
+    return KeyDraft(body.name or body.user or "", body.role, body.user, tuple(body.scopes), expires_at)
+
+
+def _response(stored: ApiKey, model: type[KeyResponse] = KeyResponse, **more: str | bool) -> Json:
+    scopes = sorted(stored.scopes or ROLE_SCOPES[stored.role])
+    return model.of(stored, scopes=scopes, created_by_id=stored.created_by, **more)

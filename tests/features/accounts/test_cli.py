@@ -1,0 +1,70 @@
+"""`ricordo key`: beside a running server and without one, with a server that has keys and one that has none."""
+
+import re
+import subprocess
+
+import httpx2
+import pytest
+
+from tests.cli.conftest import Shell, quick_command, shell
+
+__all__ = ["quick_command", "shell"]
+KEY = re.compile(r"ricordo_[\w-]{43}")
+
+
+def run(shell: Shell, *arguments: str, code: int = 0, **variables: str) -> "subprocess.CompletedProcess[str]":
+    done = shell.run(*arguments, **variables)
+    assert done.returncode == code, f"{done.stdout}{done.stderr}"
+    return done
+
+
+def status(address: str, key: str | None = None) -> int:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx2.get(f"{address}/v1/agents/", headers=headers, trust_env=False).status_code
+
+
+@pytest.mark.parametrize("has_server", [True, False])
+def test_a_key_is_made_listed_and_revoked(shell: Shell, has_server: bool) -> None:
+    def go(*server: str) -> None:
+        made = run(shell, "key", "create", "--user", "ada", "--role", "admin", "--expires", "30d", *server)
+        # A script may take the whole of the standard output, or its last line.
+        assert KEY.fullmatch(made.stdout.rstrip("\n"))
+        assert "This is the first key: from now on every request to this server needs one." in made.stderr
+        service = run(shell, "key", "create", "--role", "service", "--name", "pipe", "--scopes", "agents:read", *server)
+        assert "first key" not in service.stderr
+        listed = run(shell, "key", "list", *server)
+        assert made.stdout[:12] in listed.stdout
+        assert made.stdout.strip() not in listed.stdout
+        (id,) = re.findall(r"(key-\S+) .*pipe", listed.stdout)
+        assert "is revoked" in run(shell, "key", "revoke", id, *server).stdout
+        assert "revoked 2" in run(shell, "key", "list", *server).stdout
+
+    if not has_server:
+        go()
+        return
+    with shell.serving() as server:
+        assert status(server.address) == 200
+        go("--server", server.address)
+        assert status(server.address) == 401
+        made = run(shell, "key", "create", "--user", "ada", "--server", server.address)
+        assert status(server.address, made.stdout.strip()) == 200
+
+
+def test_it_says_what_is_wrong(shell: Shell) -> None:
+    assert "no date such as" in run(shell, "key", "create", "--user", "ada", "--expires", "soon", code=2).stderr
+    assert "There is no scope" in run(shell, "key", "create", "--user", "ada", "--scopes", "x", code=2).stderr
+    assert "no organization" in run(shell, "key", "list", "--organization", "acme", code=2).stderr
+    assert "not found" in run(shell, "key", "revoke", "key-1", code=2).stderr
+
+
+def test_a_server_that_others_can_reach_starts_with_a_key_alone(shell: Shell) -> None:
+    everywhere = {"RICORDO_HOST": "0.0.0.0"}  # noqa: S104
+    refused = run(shell, "serve", "--port", "0", code=2, **everywhere)
+    assert "RICORDO_API_KEY" in refused.stderr
+    assert "ricordo key create" in refused.stderr
+    assert "does not start" in shell.run("doctor", **everywhere).stdout
+    key = run(shell, "key", "create", "--user", "ada", "--role", "admin", **everywhere).stdout.strip()
+    assert "every request needs one: stored keys" in shell.run("doctor", **everywhere).stdout
+    with shell.serving(**everywhere) as server:
+        assert (status(server.address), status(server.address, key)) == (401, 200)
+        assert "every request needs one: stored keys" in shell.run("doctor", **everywhere).stdout
