@@ -154,3 +154,25 @@ def test_the_policy_of_users_new_blocks_is_a_setting_of_the_agent(api: Api, agen
     made = ok(api.http.post("/v1/agents/", json={"model": MODEL, "user_block_policy": "direct"}))
     assert made["user_block_policy"] == "direct"
     assert api.http.patch(f"/v1/agents/{agent_id}", json={"user_block_policy": "read_only"}).status_code == 422
+
+
+def test_streams_and_asynchronous_messages_are_the_users_too(api: Api, agent_id: str) -> None:
+    path, sent = f"/v1/agents/{agent_id}", {"messages": [{"role": "user", "content": "It is Ada."}]}
+    with key_of(api, "ada") as ada, key_of(api, "bob") as bob:
+        streamed = ada.post(f"{path}/messages/stream", json={**sent, "background": True})
+        assert "data: [DONE]" in streamed.text
+        again = ada.post("/v1/conversations/default/stream", json={"agent_id": agent_id})
+        assert "data: [DONE]" in again.text
+        run = ok(ada.post(f"{path}/messages/async", json=sent))
+        assert "data: [DONE]" in ada.post(f"/v1/runs/{run['id']}/stream").text  # it has ended
+        assert said(ok(ada.get(f"{path}/messages"))) == ["It is Ada."] * 2
+        for id in (run["id"], ok(ada.get("/v1/runs/", params={"agent_id": agent_id}))[-1]["id"]):
+            assert "not found" in refused(bob.get(f"/v1/runs/{id}"), 404)
+            assert "not found" in refused(bob.post(f"/v1/runs/{id}/stream"), 404)
+            assert "not found" in refused(bob.delete(f"/v1/runs/{id}"), 404)
+        assert bob.post("/v1/conversations/default/stream", json={"agent_id": agent_id}).status_code == 404
+        # A repeat of what was sent is answered once, in the user's conversation.
+        headers = {"x-stainless-retry-count": "1"}
+        first = ok(ada.post(f"{path}/messages", json=sent))
+        assert ok(ada.post(f"{path}/messages", json=sent, headers=headers))["messages"] == first["messages"]
+        assert len(said(ok(ada.get(f"{path}/messages")))) == 3
