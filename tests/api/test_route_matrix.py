@@ -7,7 +7,6 @@ takes an id or a body of a new kind, the tables below need a line for it. docs/t
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import ALL_SCOPES, IMPERSONATE
 from ricordo.memory.schemas import FOLDER
 from tests.seams.people import EVERY_USERS, OPERATOR, OTHER_ORGANIZATION, World, all_text, basic, bearer, open_world
+from tests.seams.routes import Cell, cells_of
 
 ROOT = Path(__file__).parents[2]
 REFUSED = (401, 403, 404)
@@ -28,114 +28,6 @@ GIT = 3
 OPEN = {("GET", "/"), ("GET", "/v1/health"), ("GET", "/v1/health/")}
 # The framework's own; with a key anybody may read how to talk to the server.
 OTHER_ROUTES = {("GET", "/openapi.json")}
-TEXT = [{"role": "user", "content": "Hello."}]
-FETCH = b"0032want 4ae24f4c7be1556a8646c1bf320f8a1d9b9846fb\n00000009done\n"
-COMMAND = b"0" * 40 + b" " + b"4" * 40 + b" refs/heads/main\0 report-status\n"
-PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
-# Bodies that a schema's required fields alone do not make valid, or that name what is Ada's.
-BODIES: dict[tuple[str, str], Any] = {
-    ("POST", "/v1/keys/"): {"user": "eve"},
-    ("POST", "/v1/agents/"): {"model": "scripted/model", "name": "Mine"},
-    ("POST", "/v1/agents/{agent_id}/messages"): {"messages": TEXT},
-    ("POST", "/v1/agents/{agent_id}/messages/stream"): {"messages": TEXT},
-    ("POST", "/v1/agents/{agent_id}/messages/async"): {"messages": TEXT},
-    ("POST", "/v1/agents/{agent_id}/messages/import"): {"messages": TEXT, "conversation_id": "{conversation_id}"},
-    ("POST", "/v1/conversations/{conversation_id}/messages"): {"messages": TEXT, "streaming": False},
-    ("POST", "/v1/messages/search"): {"query": "vuqkzoqada", "conversation_id": "{conversation_id}"},
-    ("POST", "/v1/agents/messages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
-    ("POST", "/v1/passages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
-    ("PATCH", "/v1/blocks/{block_id}"): {"value": "Mine."},
-    ("POST", "/v1/blocks/{block_id}/restore"): {"sha": "{sha}"},
-    ("PATCH", "/v1/agents/{agent_id}/core-memory/blocks/{block_label:path}"): {"value": "Mine."},
-    ("PATCH", "/v1/conversations/{conversation_id}"): {"summary": "Mine."},
-    ("PATCH", "/v1/steps/{step_id}/feedback"): {"feedback": "positive"},
-    ("PATCH", "/v1/agents/{agent_id}/budget"): {"daily_tokens": 1_000_000},
-    ("POST", "/v1/archives/{archive_id}/passages/batch"): {"passages": [{"text": "Mine."}]},
-    ("POST", "/v1/providers/"): {"provider_type": "openai", "name": "new", "api_key": "sk-1"},
-    ("POST", "/v1/providers/check"): {"provider_type": "openai", "api_key": "sk-1", "base_url": "http://127.0.0.1:9"},
-    ("PUT", "/users/{user_id}/blocks/{label:path}"): {"body": "Mine.", "policy": "direct"},
-    ("PATCH", "/users/{user_id}/blocks/{label:path}"): {"policy": "direct"},
-    ("POST", "/users/{user_id}/blocks/{label:path}/restore"): {"sha": "{sha}"},
-    ("POST", "/users/{user_id}/blocks/{label:path}/propose"): {
-        "old_string": "One",
-        "new_string": "Zero",
-        "reasoning": "So.",
-    },
-    ("POST", "/users/{user_id}/diffs/approve"): {"ids": ["{diff_id}"]},
-    ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
-    ("PUT", "/users/{user_id}/remotes"): {"kind": "git", "address": "{remotes}/another.git"},
-    ("POST", "/users/{user_id}/memory.git/git-upload-pack"): FETCH,
-    ("POST", "/users/{user_id}/memory.git/git-receive-pack"): PUSH,
-}
-HEADERS = {
-    f"/users/{{user_id}}/memory.git/{name}": {"content-type": f"application/x-{name}-request"}
-    for name in ("git-upload-pack", "git-receive-pack")
-}
-QUERIES: dict[str, Mapping[str, str]] = {
-    "/v1/conversations/": {"agent_id": "{agent_id}"},
-    "/v1/runs/": {"conversation_id": "{conversation_id}"},
-    "/v1/steps/": {"agent_id": "{agent_id}"},
-    "/v1/archives/": {"agent_id": "{agent_id}"},
-    "/v1/ledger": {"user_id": "{user_id}", "group_by": "user"},
-    "/v1/agents/{agent_id}/context": {"conversation_id": "{conversation_id}"},
-    "/v1/agents/{agent_id}/messages": {"conversation_id": "{conversation_id}"},
-    "/v1/agents/{agent_id}/archival-memory/search": {"query": "vuqkzoqada"},
-    "/users/{user_id}/memory.git/info/refs": {"service": "git-upload-pack"},
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One route, as it is to be asked for."""
-
-    method: str
-    path: str
-    scopes: tuple[str, ...]
-
-    def parts(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """Return the request with these values of the path's parameters, in the query and the body too."""
-
-        def fill(given: Any) -> Any:
-            if isinstance(given, str):
-                return re.sub(r"\{(\w+)(?::\w+)?\}", lambda match: values[match[1]], given)
-            if isinstance(given, list):
-                return [fill(one) for one in given]
-            return {name: fill(one) for name, one in given.items()} if isinstance(given, dict) else given
-
-        body = BODIES.get((self.method, self.path), SCHEMAS.get((self.method, self.path)))
-        sent: dict[str, Any] = (
-            {"content": body} if isinstance(body, bytes) else {} if body is None else {"json": fill(body)}
-        )
-        query = fill(dict(QUERIES.get(self.path, {})))
-        return {"method": self.method, "url": fill(self.path), "params": query, **sent}
-
-    def ask(self, world: World, values: Mapping[str, str], headers: Mapping[str, Any]) -> httpx2.Response:
-        """Send the request, with these headers of the caller."""
-        return world.http.request(**self.parts(values), headers={**HEADERS.get(self.path, {}), **headers})
-
-
-SCHEMAS: dict[tuple[str, str], Any] = {}
-
-
-def least(schema: Mapping[str, Any], document: Mapping[str, Any]) -> Any:
-    """Return the smallest value that the schema accepts."""
-    if "$ref" in schema:
-        return least(document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]], document)
-    if "anyOf" in schema:
-        return least(schema["anyOf"][0], document)
-    if "enum" in schema or "const" in schema:
-        return schema.get("enum", [schema.get("const")])[0]
-    match schema.get("type"):
-        case "object":
-            fields = schema.get("properties", {})
-            return {name: least(fields[name], document) for name in schema.get("required", ())}
-        case "array":
-            return [least(schema["items"], document)]
-        case "integer" | "number":
-            return schema.get("minimum", 1)
-        case "boolean":
-            return True
-    return "text"
 
 
 @pytest.fixture(scope="module")
@@ -146,20 +38,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def cells(world: World) -> list[Cell]:
-    document = world.server.app.openapi()
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            content = operation.get("requestBody", {}).get("content", {})
-            if "application/json" in content:
-                SCHEMAS[method.upper(), path] = least(content["application/json"]["schema"], document)
-    routes = [route for route in world.server.app.routes if isinstance(route, LazyRoute)]
+    found = cells_of(world.server.app)
     others = {
-        (sorted(route.methods - {"HEAD"})[0], route.path) for route in world.server.app.routes if route not in routes
+        (sorted(route.methods - {"HEAD"})[0], route.path)
+        for route in world.server.app.routes
+        if not isinstance(route, LazyRoute)
     }
-    assert others | {("GET", "/v1/health"), ("GET", "/v1/health/")} == OPEN | OTHER_ROUTES, "a route without a scope"
-    for route in routes:
-        SCHEMAS.update({(method, route.path): SCHEMAS.get((method, route.path_format)) for method in route.methods})
-    found = [Cell(method, route.path, route.scopes) for route in routes for method in sorted(route.methods)]
+    unscoped = {(cell.method, cell.path) for cell in found if not cell.scopes}
+    assert others | unscoped == OPEN | OTHER_ROUTES, "a route without a scope"
     return [cell for cell in found if cell.scopes]
 
 
@@ -212,7 +98,7 @@ def require_refused(
     """Ask for each route as this caller; returns how many cells that are."""
     watch.changes()
     for cell in cells:
-        answer = cell.ask(world, values, headers(cell) if callable(headers) else headers)
+        answer = cell.ask(world.http, values, headers(cell) if callable(headers) else headers)
         assert answer.status_code in statuses, (cell, answer.status_code, answer.text[:300])
         require_silent(world, cell, answer)
         assert watch.changes() == [], cell
@@ -345,7 +231,7 @@ def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> dict[s
     assert len(own) > 30
     found = {}
     for cell in [*own, Cell("GET", "/v1/agents/{agent_id}/messages", ())]:
-        found[cell.path] = cell.ask(world, hers, bearer(world.ada)).text
+        found[cell.path] = cell.ask(world.http, hers, bearer(world.ada)).text
     return found
 
 
@@ -388,7 +274,7 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     others = [cell for cell in cells if cell not in shared]
     require_refused(world, watch, others, (403, 404), headers, hers)
     for cell in in_order(shared):
-        answer = cell.ask(world, spare(world, hers) if cell.method == "DELETE" else hers, headers)
+        answer = cell.ask(world.http, spare(world, hers) if cell.method == "DELETE" else hers, headers)
         require_silent(world, cell, answer)
         is_hers = names_by_id and "block_label" in cell.path
         if "lacks the scope" in answer.text:
@@ -414,7 +300,7 @@ def test_another_organization_is_another_world(
     before = her_view(world, cells, world.shared | world.own)
     secrets = {*world.shared.values(), *world.secrets} - {"persona", hers["tool_name"]}
     for cell in free:
-        answer = cell.ask(world, hers, boss)
+        answer = cell.ask(world.http, hers, boss)
         told = all_text(answer)
         asked_for = str(answer.request.url) + str(answer.request.content)
         assert [secret for secret in secrets if secret in told and secret not in asked_for] == [], (cell, told[:500])
@@ -428,7 +314,7 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
     """Nothing was refused above by an accident: every route works with these ids and bodies."""
     for cell in in_order(cells):
         is_hers = any(f"{{{name}" in cell.path for name in world.own)
-        answer = cell.ask(world, hers, bearer(world.ada if is_hers else OPERATOR))
+        answer = cell.ask(world.http, hers, bearer(world.ada if is_hers else OPERATOR))
         assert answer.status_code not in (*REFUSED, 405, 422), (cell, answer.text)
 
 

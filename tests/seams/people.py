@@ -160,7 +160,7 @@ class World(People):
         made = self.ask(self.ada, "POST", "/v1/conversations/", params={"agent_id": agent}, json={"summary": CANARY})
         conversation = made["id"]
         self.server.says(
-            call("archival_memory_insert", content=f"Passage {CANARY}.", tags=["tagged"]),
+            call("archival_memory_insert", content=f"Passage {CANARY}.", tags=[f"tag-{CANARY}"]),
             call("memory_insert", label="notes", new_string=f"Four {CANARY}."),
             f"Noted {CANARY}.",
         )

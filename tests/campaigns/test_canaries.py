@@ -1,0 +1,242 @@
+"""The canary campaign: random permitted calls of users, services, a developer and an administrator on one server.
+
+All that a user says, writes or names holds a word of their own. No answer to anybody else may hold it, in whatever form: headers,
+JSON, streams, zip archives, git packs, searches, refusals. Nor may the prompt of a turn of another user. The ids in the calls are
+those of everybody, so a caller asks for what is another's as often as for what is theirs.
+"""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ricordo.domain.model import ModelRequest
+from ricordo.domain.scope import ROLE_SCOPES
+from ricordo.llm.scripted import Line, call
+from tests.campaigns.sizes import short_and_long
+from tests.seams.people import OPERATOR, People, all_text, bearer
+from tests.seams.routes import HEADERS, Cell, cells_of
+from tests.seams.server import MODEL, serving
+
+USERS = ("ada", "bea", "cleo")
+PREFIX = "vuqkzoq"
+TOOLS = [
+    *("memory_insert", "memory_replace", "memory_rethink", "memory", "core_memory_append"),
+    *("archival_memory_insert", "archival_memory_search", "conversation_search"),
+]
+IDS = re.compile(
+    r"\b(agent|conv|run|step|message|block|archive|passage|proposal|remote|job|provider|tool)-[0-9a-f-]{36}"
+)
+PARAMETERS = {"conversation": "conv", "diff": "proposal", "memory": "passage"}
+SHA = re.compile(r'"sha": ?"([0-9a-f]{40})"|([0-9a-f]{40}) (?:HEAD|refs/heads/main)')
+LABELS = ("notes", "human", "persona", "plans/week")
+# Deleted agents end the campaign early, an erased user too, and other hosts are not asked. An administrator who attaches a user's
+# block to an agent shows it to conversations without a user.
+LEFT_OUT = re.compile(
+    r"PATCH .*/core-memory/blocks/attach/.*|"
+    r"DELETE /users/{user_id}|DELETE /v1/(agents|archives)/{\w+}|.*/providers.*|PUT .*/remotes"
+    r"|PATCH /v1/agents/{agent_id}/(tools|archives)/.*|DELETE /v1/agents/{agent_id}/.*users.*"
+    r"|.*(/v1/keys|/v1/users|/v1/identities|/login|/session).*"
+)
+
+
+@dataclass
+class Caller:
+    """Who calls, with what headers, and whose words they may read: a user's, nobody's, or (an administrator) everybody's."""
+
+    name: str
+    headers: Mapping[str, str]
+    scopes: frozenset[str]
+    user: str | None = None
+    sees_all: bool = False
+    names_by_path: bool = False
+
+
+@dataclass
+class Campaign:
+    """The server with its callers, what was seen of it so far, and what was wrong."""
+
+    people: People
+    callers: list[Caller]
+    cells: list[Cell]
+    dice: random.Random
+    known: dict[str, list[str]] = field(default_factory=dict)
+    done: Counter[str] = field(default_factory=Counter)
+    leaks: list[str] = field(default_factory=list)
+
+    def step(self, number: int) -> None:
+        """Make one call, and look for words of others in the answer."""
+        caller = self.dice.choice(self.callers)
+        cell = self.dice.choice([cell for cell in self.cells if not caller.scopes.isdisjoint(cell.scopes)])
+        values = Values(self, caller)
+        named = values["user_id"] if "{user_id}" in cell.path else None
+        if caller.names_by_path and named:  # then it acts for this user
+            caller = replace(caller, user=named)
+        words = f"{canary(caller.user) if caller.user else 'anybody' if caller.sees_all else 'nobody'} zebra {number}"
+        asked = cell.parts(values)
+        asked["params"] = {name: PREFIX if value == "vuqkzoqada" else value for name, value in asked["params"].items()}
+        if "json" in asked:
+            asked["json"] = self._said(asked["json"], words)
+        answer = self.people.http.request(**asked, headers={**HEADERS.get(cell.path, {}), **caller.headers})
+        told = all_text(answer)
+        if not caller.sees_all:
+            self.leaks += [
+                f"call {number}, {caller.name}, {cell.method} {asked['url']}: {other}"
+                for other in USERS
+                if other != caller.user and canary(other) in told
+            ]
+        self.done[f"{cell.method} {cell.path} {answer.status_code // 100}xx"] += 1
+        assert answer.status_code < 500, (cell, answer.text)
+        self.learn(told)
+
+    def model(self, request: ModelRequest) -> Line:
+        """Check whose words the prompt holds, and answer with a call of any tool, or with words."""
+        told = "\n".join(f"{message.text} {message.parts!r}" for message in request.messages)
+        found = [user for user in USERS if canary(user) in told]
+        if len(found) > 1:
+            self.leaks.append(f"a prompt holds words of {found}")
+        last = next((message.text for message in reversed(request.messages) if message.role == "user"), "")
+        if found and last.startswith("nobody zebra"):
+            self.leaks.append(f"the prompt of nobody's turn holds words of {found}")
+        if request.messages[-1].role != "user" and self.dice.random() < 0.6:
+            return f"Noted, {last[:80]}"
+        words = f"{canary(found[0]) if len(found) == 1 else 'nobody'} zebra {self.dice.random()}"
+        offered = {tool.name for tool in request.tools}
+        return self._tool_call(words, offered)
+
+    def _tool_call(self, words: str, offered: set[str]) -> Line:
+        label = self.dice.choice(LABELS)
+        choices: list[tuple[str, dict[str, Any]]] = [
+            ("memory_insert", {"label": label, "new_string": words}),
+            ("memory_rethink", {"label": label, "new_memory": words}),
+            ("core_memory_append", {"label": label, "content": words}),
+            ("archival_memory_insert", {"content": words, "tags": [words.replace(" ", "-")]}),
+            ("archival_memory_search", {"query": f"{PREFIX} zebra"}),
+            ("conversation_search", {"query": f"{PREFIX} zebra"}),
+            (
+                "memory",
+                {
+                    "command": "create",
+                    "path": f"/memories/{self.dice.choice(('plans', 'facts'))}",
+                    "file_text": words,
+                    "description": words,
+                },
+            ),
+        ]
+        name, arguments = self.dice.choice([choice for choice in choices if choice[0] in offered] or choices)
+        return call(name, **arguments)
+
+    def _said(self, given: Any, words: str) -> Any:
+        """The body with the caller's words wherever a text is free, and with a search for everybody's."""
+        if isinstance(given, list):
+            return [self._said(one, words) for one in given]
+        if isinstance(given, dict):
+            said = {name: self._said(one, words) for name, one in given.items()}
+            return said | ({"query": f"{PREFIX} zebra"} if "query" in said else {})
+        return words if given in ("Mine.", "text", "Hello.", "Mine", "Zero", "So.") else given
+
+    def learn(self, told: str) -> None:
+        for match in IDS.finditer(told):
+            self._know(match[1], match[0])
+        for match in SHA.finditer(told):
+            self._know("sha", match[1] or match[2])
+
+    def _know(self, kind: str, id: str) -> None:
+        known = self.known.setdefault(kind, [])
+        if id not in known:
+            known.append(id)
+
+
+class Values(dict[str, str]):
+    """Values of the parameters of paths: of the ids that anybody was told, whoever asks."""
+
+    def __init__(self, campaign: Campaign, caller: Caller) -> None:
+        super().__init__()
+        self._campaign, self._caller = campaign, caller
+
+    def __missing__(self, name: str) -> str:
+        self[name] = chosen = self._choose(name)
+        return chosen
+
+    def _choose(self, name: str) -> str:
+        dice, known = self._campaign.dice, self._campaign.known
+        if name == "user_id":
+            # One who may name anybody does so by the header alone, and there is whom it names.
+            return self._caller.user if self._caller.user and dice.random() < 0.7 else dice.choice(USERS)
+        if name in ("label", "block_label"):
+            return dice.choice(LABELS)
+        if name == "tool_name":
+            return dice.choice(TOOLS)
+        kind = name.removesuffix("_id")
+        ids = known.get(PARAMETERS.get(kind, kind)) or ["none"]
+        return dice.choice(ids[-6:] if kind == "sha" else ids)
+
+
+def canary(user: str | None) -> str:
+    return f"{PREFIX}{user}"
+
+
+def run_campaign(folder: Path, seed: int, calls: int) -> Counter[str]:
+    """Make so many calls; raises AssertionError with the seed and what leaked, or returns what was asked and how often."""
+    with serving(folder, api_key=OPERATOR, traces="all") as server, server.http() as http:
+        people = People(server, http)
+        campaign = Campaign(people, [], [], random.Random(seed))  # noqa: S311
+        server.answers_with(campaign.model)
+        campaign.cells = [
+            cell
+            for cell in cells_of(server.app)
+            if cell.scopes and not LEFT_OUT.fullmatch(f"{cell.method} {cell.path}")
+        ]
+        keys = {user: people.key(user) for user in USERS}
+        service = people.key("tutor", "service")
+        who = [Caller(user, bearer(key), ROLE_SCOPES["user"], user) for user, key in keys.items()]
+        who += [
+            Caller(f"tutor for {user}", {**bearer(service), "x-ricordo-user": user}, ROLE_SCOPES["service"], user)
+            for user in USERS[:2]
+        ]
+        who += [Caller("tutor", bearer(service), ROLE_SCOPES["service"], names_by_path=True)]
+        who += [Caller("dora", bearer(people.key("dora", "developer")), ROLE_SCOPES["developer"])]
+        who += [Caller("amos", bearer(people.key("amos", "admin")), ROLE_SCOPES["admin"], sees_all=True)]
+        campaign.callers = who
+        begin(campaign, keys)
+        for number in range(calls):
+            campaign.step(number)
+        assert campaign.leaks == [], f"seed {seed}: {campaign.leaks[:10]}"
+        return campaign.done
+
+
+def begin(campaign: Campaign, keys: Mapping[str, str]) -> None:
+    """Make two agents that everybody uses, and something of each user's."""
+    people = campaign.people
+    blocks = [{"label": "persona", "value": "I teach."}, {"label": "human", "value": "Nobody yet."}]
+    for name in ("Tutor", "Coach"):
+        made = people.send(
+            OPERATOR,
+            "POST",
+            "/v1/agents/",
+            json={"model": MODEL, "name": name, "tools": TOOLS, "include_base_tools": False, "memory_blocks": blocks},
+        )
+        campaign.learn(made.text)
+    for user, key in keys.items():
+        body = {"body": f"One {canary(user)} zebra.\n", "title": canary(user), "policy": "propose"}
+        campaign.learn(people.send(key, "PUT", f"/users/{user}/blocks/notes", json=body).text)
+        for agent in campaign.known["agent"]:
+            words = {"summary": f"{canary(user)} zebra"}
+            made = people.send(key, "POST", "/v1/conversations/", params={"agent_id": agent}, json=words)
+            campaign.learn(made.text)
+            said = {"messages": [{"role": "user", "content": f"{canary(user)} zebra"}], "streaming": False}
+            path = f"/v1/conversations/{made.json()['id']}/messages"
+            campaign.learn(people.send(key, "POST", path, json=said).text)
+
+
+@pytest.mark.parametrize(("seed", "calls"), short_and_long((1, 700), (None, 10_000)))
+def test_no_word_of_a_user_is_told_to_another(tmp_path: Path, seed: int | None, calls: int) -> None:
+    seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+    done = run_campaign(tmp_path, seed, calls)
+    answered = {name.rsplit(" ", 1)[0] for name in done if name.endswith("2xx")}
+    assert len(answered) > 70, sorted(answered)

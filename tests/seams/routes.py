@@ -1,0 +1,134 @@
+"""Every route of the app as a valid request: of its path, of the schema of its body, and of what no schema says."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from fastapi import FastAPI
+
+from ricordo.api.routing import LazyRoute
+
+TEXT = [{"role": "user", "content": "Hello."}]
+FETCH = b"0032want {sha}\n00000009done\n"
+COMMAND = b"0" * 40 + b" " + b"4" * 40 + b" refs/heads/main\0 report-status\n"
+PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
+# Bodies that a schema's required fields alone do not make valid, or that name what is Ada's.
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/v1/keys/"): {"user": "eve"},
+    ("POST", "/v1/agents/"): {"model": "scripted/model", "name": "Mine"},
+    ("POST", "/v1/agents/{agent_id}/messages"): {"messages": TEXT},
+    ("POST", "/v1/agents/{agent_id}/messages/stream"): {"messages": TEXT},
+    ("POST", "/v1/agents/{agent_id}/messages/async"): {"messages": TEXT},
+    ("POST", "/v1/agents/{agent_id}/messages/import"): {"messages": TEXT, "conversation_id": "{conversation_id}"},
+    ("POST", "/v1/conversations/{conversation_id}/messages"): {"messages": TEXT, "streaming": False},
+    ("POST", "/v1/messages/search"): {"query": "vuqkzoqada", "conversation_id": "{conversation_id}"},
+    ("POST", "/v1/agents/messages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
+    ("POST", "/v1/passages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
+    ("PATCH", "/v1/blocks/{block_id}"): {"value": "Mine."},
+    ("POST", "/v1/blocks/{block_id}/restore"): {"sha": "{sha}"},
+    ("PATCH", "/v1/agents/{agent_id}/core-memory/blocks/{block_label:path}"): {"value": "Mine."},
+    ("PATCH", "/v1/conversations/{conversation_id}"): {"summary": "Mine."},
+    ("PATCH", "/v1/steps/{step_id}/feedback"): {"feedback": "positive"},
+    ("PATCH", "/v1/agents/{agent_id}/budget"): {"daily_tokens": 1_000_000},
+    ("POST", "/v1/archives/{archive_id}/passages/batch"): {"passages": [{"text": "Mine."}]},
+    ("POST", "/v1/providers/"): {"provider_type": "openai", "name": "new", "api_key": "sk-1"},
+    ("POST", "/v1/providers/check"): {"provider_type": "openai", "api_key": "sk-1", "base_url": "http://127.0.0.1:9"},
+    ("PUT", "/users/{user_id}/blocks/{label:path}"): {"body": "Mine.", "policy": "direct"},
+    ("PATCH", "/users/{user_id}/blocks/{label:path}"): {"policy": "direct"},
+    ("POST", "/users/{user_id}/blocks/{label:path}/restore"): {"sha": "{sha}"},
+    ("POST", "/users/{user_id}/blocks/{label:path}/propose"): {
+        "old_string": "One",
+        "new_string": "Zero",
+        "reasoning": "So.",
+    },
+    ("POST", "/users/{user_id}/diffs/approve"): {"ids": ["{diff_id}"]},
+    ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
+    ("PUT", "/users/{user_id}/remotes"): {"kind": "git", "address": "{remotes}/another.git"},
+    ("POST", "/users/{user_id}/memory.git/git-upload-pack"): FETCH,
+    ("POST", "/users/{user_id}/memory.git/git-receive-pack"): PUSH,
+}
+HEADERS = {
+    f"/users/{{user_id}}/memory.git/{name}": {"content-type": f"application/x-{name}-request"}
+    for name in ("git-upload-pack", "git-receive-pack")
+}
+QUERIES: dict[str, Mapping[str, str]] = {
+    "/v1/conversations/": {"agent_id": "{agent_id}"},
+    "/v1/runs/": {"conversation_id": "{conversation_id}"},
+    "/v1/steps/": {"agent_id": "{agent_id}"},
+    "/v1/archives/": {"agent_id": "{agent_id}"},
+    "/v1/ledger": {"user_id": "{user_id}", "group_by": "user"},
+    "/v1/agents/{agent_id}/context": {"conversation_id": "{conversation_id}"},
+    "/v1/agents/{agent_id}/messages": {"conversation_id": "{conversation_id}"},
+    "/v1/agents/{agent_id}/archival-memory/search": {"query": "vuqkzoqada"},
+    "/users/{user_id}/memory.git/info/refs": {"service": "git-upload-pack"},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One route, as it is to be asked for."""
+
+    method: str
+    path: str
+    scopes: tuple[str, ...]
+
+    def parts(self, values: Mapping[str, str]) -> dict[str, Any]:
+        """Return the request with these values of the path's parameters, in the query and the body too."""
+
+        def fill(given: Any) -> Any:
+            if isinstance(given, str):
+                return re.sub(r"\{(\w+)(?::\w+)?\}", lambda match: values[match[1]], given)
+            if isinstance(given, list):
+                return [fill(one) for one in given]
+            return {name: fill(one) for name, one in given.items()} if isinstance(given, dict) else given
+
+        body = BODIES.get((self.method, self.path), SCHEMAS.get((self.method, self.path)))
+        sent: dict[str, Any] = {} if body is None else {"json": fill(body)}
+        if isinstance(body, bytes):
+            sent = {"content": fill(body.decode("latin-1")).encode("latin-1")}
+        query = fill(dict(QUERIES.get(self.path, {})))
+        return {"method": self.method, "url": fill(self.path), "params": query, **sent}
+
+    def ask(self, http: httpx2.Client, values: Mapping[str, str], headers: Mapping[str, Any]) -> httpx2.Response:
+        """Send the request, with these headers of the caller."""
+        return http.request(**self.parts(values), headers={**HEADERS.get(self.path, {}), **headers})
+
+
+SCHEMAS: dict[tuple[str, str], Any] = {}
+
+
+def least(schema: Mapping[str, Any], document: Mapping[str, Any]) -> Any:
+    """Return the smallest value that the schema accepts."""
+    if "$ref" in schema:
+        return least(document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]], document)
+    if "anyOf" in schema:
+        return least(schema["anyOf"][0], document)
+    if "enum" in schema or "const" in schema:
+        return schema.get("enum", [schema.get("const")])[0]
+    match schema.get("type"):
+        case "object":
+            fields = schema.get("properties", {})
+            return {name: least(fields[name], document) for name in schema.get("required", ())}
+        case "array":
+            return [least(schema["items"], document)]
+        case "integer" | "number":
+            return schema.get("minimum", 1)
+        case "boolean":
+            return True
+    return "text"
+
+
+def cells_of(app: FastAPI) -> list[Cell]:
+    """Return all routes of the app that declare scopes, and fill SCHEMAS for their bodies."""
+    document = app.openapi()
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            content = operation.get("requestBody", {}).get("content", {})
+            if "application/json" in content:
+                SCHEMAS[method.upper(), path] = least(content["application/json"]["schema"], document)
+    routes = [route for route in app.routes if isinstance(route, LazyRoute)]
+    for route in routes:
+        SCHEMAS.update({(method, route.path): SCHEMAS.get((method, route.path_format)) for method in route.methods})
+    return [Cell(method, route.path, route.scopes or ()) for route in routes for method in sorted(route.methods)]
