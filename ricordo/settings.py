@@ -202,6 +202,12 @@ class Settings(BaseSettings):
     remote_folders: str | None = about(
         "Folders for remotes on this machine, separated by colons. By default <data>/remotes."
     )
+    # Secret, as it may hold a password.
+    dolt_remote: SecretStr | None = about(
+        "Address of a Dolt database that the memory of all users is synced with: mysql://user:password@host/database or "
+        "doltlite:///path/file.db (needs the extra `dolt`). With {organization} in it each organization has its own; else it is "
+        "the default organization's."
+    )
     daily_tokens: int | None = about(
         "Tokens that all agents may use in a day (UTC); background work stops at 80 %.", ge=1
     )
@@ -234,6 +240,13 @@ class Settings(BaseSettings):
         if (provider, slash, name) != ("none", "", "") and not (provider and name):
             raise ValueError("must be the handle of an embedding model, provider/model, or none")
         return handle
+
+    @field_validator("dolt_remote")
+    @classmethod
+    def _require_dolt(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret and not secret.get_secret_value().startswith(("mysql://", "dolt://", "doltlite://")):
+            raise ValueError("must be mysql://user:password@host/database or doltlite:///path/file.db")
+        return secret
 
     @field_validator("database_url")
     @classmethod

@@ -17,7 +17,7 @@ from itertools import groupby
 
 from ricordo.domain.authors import signature
 from ricordo.domain.remote import Access, Remote
-from ricordo.domain.scope import Actor, Scope, User
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features.dolt.database import (
@@ -40,6 +40,7 @@ from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
 
+_ORGANIZATION = "{organization}"  # its place in RICORDO_DOLT_REMOTE
 _PORTION = 50  # versions that are read, and then noted, at once
 
 
@@ -49,6 +50,13 @@ class DoltRemotes:
     kind = "dolt"
     is_shared = True  # its rows name their users
     marker = staticmethod(marker_of)
+
+    def for_all(self, settings: Settings, organization_id: str) -> Access | None:
+        """The database that RICORDO_DOLT_REMOTE names for all users of an organization."""
+        named = settings.dolt_remote.get_secret_value() if settings.dolt_remote else None
+        if named is None or (_ORGANIZATION not in named and organization_id != LOCAL_ORGANIZATION):
+            return None
+        return Access(named.replace(_ORGANIZATION, organization_id))
 
     def read(self, asked: Access, settings: Settings) -> Access:
         """Check the address, and take a password out of it."""
@@ -64,6 +72,10 @@ class DoltRemotes:
         is lost on either side.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
+        if asked := self.for_all(settings, remote.organization_id):
+            common = _address(asked, settings)
+            if common.address == access.address:
+                access = replace(access, password=common.password or access.password)
         # Also what is cancelled while it connects, or while it closes, leaves no connection or child process behind.
         opening = asyncio.create_task(asyncio.to_thread(open_engine, _address(access, settings)))
         try:

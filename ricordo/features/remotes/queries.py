@@ -8,6 +8,7 @@ from ricordo.domain.remote import Remote
 from ricordo.errors import NotFound
 from ricordo.storage.engine.repository import Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import organizations
 from ricordo.storage.schema.memory_tables import chains, memory_remotes, proposals
 
 _REMOTES = Repository(Remote, memory_remotes)
@@ -33,6 +34,21 @@ _DUE = (
     )
     .order_by(memory_remotes.c.seq)
 )
+_WITHOUT = (
+    select(chains.c.id)
+    .where(
+        equal(chains, "organization_id"),
+        chains.c.owner_kind == "user",
+        ~exists().where(
+            memory_remotes.c.chain_id == chains.c.id,
+            equal(memory_remotes, "kind"),
+            one_of(memory_remotes.c.address, "addresses"),
+        ),
+    )
+    .order_by(chains.c.seq)
+    .limit(bindparam("most"))
+)
+_ORGANIZATIONS = select(organizations.c.id).order_by(organizations.c.id)
 _DELETE = delete(memory_remotes).where(equal(memory_remotes, "id"))
 get = _REMOTES.get
 note = _REMOTES.updates("followed", "seen", "last_error", "last_at")
@@ -53,6 +69,16 @@ def at(tx: Transaction, kind: str, address: str) -> list[Remote]:
 
 def of_kind(tx: Transaction, kind: str) -> list[Remote]:
     return _REMOTES.all(tx, _OF_KIND, {"kind": kind})
+
+
+def chains_without(tx: Transaction, organization_id: str, kind: str, addresses: Sequence[str], most: int) -> list[str]:
+    """The ids of users' chains in the organization that have no remote of the kind at any of the addresses."""
+    wanted = {"organization_id": organization_id, "kind": kind, "addresses": list(addresses), "most": most}
+    return [row.id for row in tx.all(_WITHOUT, wanted)]
+
+
+def organization_ids(tx: Transaction) -> list[str]:
+    return [row.id for row in tx.all(_ORGANIZATIONS)]
 
 
 def owner_of(tx: Transaction, chain_id: str) -> str:

@@ -36,6 +36,7 @@ PRIVATE = "RICORDO_ALLOW_PRIVATE_REMOTES"
 SWEEP = "memory_remotes_sweep"
 _SYNC_AFTER = 600 * SECOND
 _TRIES = 5
+_AT_ONCE = 100
 CLAIMED = (
     "{} holds another user's memory, also where its remote was removed. Choose another address, or empty it first if that memory "
     "is no longer needed."
@@ -81,6 +82,33 @@ async def add(
         return remote
 
     return await store.write(work)
+
+
+async def add_for_all(store: Store, settings: Settings, kind: RemoteKind, organization_id: str, asked: Access) -> None:
+    """Add a remote at one address to each memory of the organization's users that lacks it; its password is not stored.
+
+    Raises Invalid, and Conflict where another organization has a remote there.
+    """
+    access = await asyncio.to_thread(kind.read, asked, settings)
+    listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
+    claimed, aliases = await asyncio.to_thread(_folder_at, kind, access, [one.address for one in listed])
+    addresses = (access.address, *aliases)
+    is_others = any(one.organization_id != organization_id for one in listed if one.address in addresses)
+    if is_others or claimed not in (None, organization_id):
+        raise Conflict(CLAIMED.format(access.address))
+    settings_of_one = {"options": dict(access.options)} if access.options else {}
+
+    def work(tx: Transaction) -> bool:
+        chain_ids = queries.chains_without(tx, organization_id, kind.kind, addresses, _AT_ONCE)
+        for chain_id in chain_ids:
+            id, now = new_id("remote"), tx.clock.now()
+            made = Remote(id, organization_id, chain_id, kind.kind, access.address, settings_of_one, created_at=now)
+            queries.insert_one(tx, made)
+            jobs.add(tx, made.job())
+        return bool(chain_ids)
+
+    while await store.write(work):
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +274,11 @@ async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
             jobs.add(tx, remote.job())
 
     await runtime.store.write(work)
+    for kind in runtime.remotes.values():
+        if for_all := getattr(kind, "for_all", None):
+            for organization_id in await runtime.store.read(queries.organization_ids):
+                if asked := for_all(runtime.settings, organization_id):
+                    await add_for_all(runtime.store, runtime.settings, kind, organization_id, asked)
 
 
 HANDLERS = (JobHandler(SYNC, _sync), JobHandler(SWEEP, _sweep, every_seconds=60.0))

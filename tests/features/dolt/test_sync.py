@@ -9,10 +9,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from ricordo.background.worker import by_kind
 from ricordo.domain.authors import signature
-from ricordo.domain.remote import Access
-from ricordo.domain.scope import Scope
+from ricordo.domain.job import Job
+from ricordo.domain.remote import SYNC, Access
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid
 from ricordo.features.dolt import database
 from ricordo.features.dolt import sync as following
@@ -20,13 +23,16 @@ from ricordo.features.dolt.database import Database, branch_of, date_of, proposa
 from ricordo.features.dolt.engines import DoltAddress, open_engine
 from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.service import add
+from ricordo.features.remotes.service import HANDLERS, SWEEP, add
 from ricordo.memory import user_memory
+from ricordo.plugins import load_plugins
 from ricordo.settings import Settings
-from ricordo.storage import history
+from ricordo.storage import history, jobs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from ricordo.storage.schema.core_tables import organizations
+from tests.seams.jobs import runtime_on
 from tests.support import dolt
 from tests.support.dolt import at, commit
 from tests.support.synced import TUTORS, Killed, SyncedMemory, set_email
@@ -486,3 +492,53 @@ async def test_a_file_stays_with_its_organization_by_whatever_path(memory: Memor
     with pytest.raises(Conflict, match="holds another user's memory"):
         await claim(memory.access.address)
     await add(store, memory.settings, Scope(), "eve", memory.kind, memory.access)
+
+
+async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_who_come(
+    store: SqliteStore, tmp_path: Path, place: DoltAddress
+) -> None:
+    named = place.address.replace("@", f":{place.password}@") if place.password else place.address
+    runtime = runtime_on(store, tmp_path)
+    options = {"remote_folders": str(tmp_path), "allow_private_remotes": True}
+    runtime.settings = Settings(data_dir=tmp_path, dolt_remote=SecretStr(named), **options)
+    runtime.remotes = load_plugins(("dolt",)).memory_remotes()
+    handlers = by_kind(HANDLERS)
+
+    async def work() -> list[list[str]]:
+        await handlers[SWEEP].run(runtime, Job(SWEEP, LOCAL_ORGANIZATION, {}), lambda *_: None)
+        for job in await store.read(lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"])):
+            assert job.kind == SYNC
+            claimed = await store.write(lambda tx, id=job.id: jobs.claim_one(tx, "here", id))
+            if claimed:
+                await handlers[SYNC].run(runtime, claimed, lambda *_: None)
+                await store.write(lambda tx, claimed=claimed: jobs.finish(tx, claimed))
+        with at(place) as engine:
+            return [*map(list, engine.run("SELECT user_id, body FROM memory_blocks ORDER BY user_id"))]
+
+    memory = Memory(store, tmp_path, place)
+    for user in ("ada", "bob"):
+        await memory.put("human", f"I am {user}", user)
+    await store.write(lambda tx: tx.run(organizations.insert(), {"id": "org-2", "name": "Other", "created_at": 0}))
+    eve = await store.write(lambda tx: user_memory.open_memory(tx, Scope("org-2"), "eve", makes=True))
+    await store.write(lambda tx: user_memory.put(tx, eve, "human", "I am eve", eve.owner))
+
+    assert await work() == [["ada", "I am ada"], ["bob", "I am bob"]]
+    await memory.put("human", "I am carl", "carl")
+    for _ in range(2):
+        assert await work() == [["ada", "I am ada"], ["bob", "I am bob"], ["carl", "I am carl"]]
+    made = await store.read(lambda tx: remotes.at(tx, "dolt", place.address))
+    assert [(one.organization_id, one.last_error, "password" in one.settings) for one in made] == [
+        (LOCAL_ORGANIZATION, None, False)
+    ] * 3
+
+
+def test_with_a_place_for_it_each_organization_has_a_database_of_its_own(tmp_path: Path) -> None:
+    def asked(named: str | None, organization: str) -> Access | None:
+        settings = Settings(data_dir=tmp_path, dolt_remote=SecretStr(named) if named else None)
+        return DoltRemotes().for_all(settings, organization)
+
+    assert asked(None, LOCAL_ORGANIZATION) is None
+    assert asked("doltlite:///x/m.db", "org-2") is None
+    assert asked("doltlite:///x/{organization}.db", "org-2") == Access("doltlite:///x/org-2.db")
+    with pytest.raises(ValueError, match="must be mysql://"):
+        asked("https://dolt.example.org", "org-2")
