@@ -6,6 +6,7 @@ import asyncio
 import httpx2
 
 from bench import process, report
+from bench.keys import OPERATOR, key_costs
 from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
 from bench.turns import call_cost, plain_turns, throughput
@@ -58,11 +59,18 @@ def measure(rounds: int) -> list[Figure]:
         with ricordo(model_url) as server:
             at_start = server.memory()
             figures += asyncio.run(measure_turns(model_url, server, rounds))
+        with ricordo(model_url) as keyless, ricordo(model_url, RICORDO_API_KEY=OPERATOR) as locked:
+            figures += asyncio.run(_keys(keyless, locked))
         with ricordo(model_url) as server:
             asyncio.run(_two_hundred_turns(server))
             figures.append(Figure("resident memory at start", at_start, "MB"))
             figures.append(Figure("resident memory after 200 turns", server.memory(), "MB", 120))
     return figures
+
+
+async def _keys(keyless: Server, locked: Server) -> list[Figure]:
+    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
+        return await key_costs(client, keyless, locked)
 
 
 async def _two_hundred_turns(server: Server) -> None:

@@ -11,7 +11,8 @@ from fastapi import FastAPI
 from ricordo.api.routing import LazyRoute
 
 TEXT = [{"role": "user", "content": "Hello."}]
-FETCH = b"0032want {sha}\n00000009done\n"
+WANTED = b"multi_ack_detailed side-band-64k thin-pack ofs-delta no-progress\n"
+FETCH = b"%04xwant {sha} %b00000009done\n" % (4 + 46 + len(WANTED), WANTED)
 COMMAND = b"0" * 40 + b" " + b"4" * 40 + b" refs/heads/main\0 report-status\n"
 PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
 # Bodies that a schema's required fields alone do not make valid, or that name what is Ada's.
