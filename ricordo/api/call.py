@@ -86,6 +86,8 @@ async def for_user(here: RequestContext, user: str | None, *, reads: bool = True
     named = await here.store.read(find)
     if reads or scope.subject == named.id:
         return replace(here, scope=replace(scope, subject_id=named.id))
+    if named.disabled_at is not None:
+        raise Forbidden(f'The user "{named.name[:80]}" is disabled.')
     if not scope.may(IMPERSONATE):
         raise Forbidden(f"Your key lacks the scope {IMPERSONATE}, so it cannot act for a user. Leave user_id out.")
     return replace(here, scope=scope.acting_for(named))

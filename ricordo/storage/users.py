@@ -1,13 +1,16 @@
 """Users: the people memory is about, each named by an id, or by the identifier that another system knows them by."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import bindparam, func, or_, select
 
 from ricordo.domain.ids import is_id, new_id
-from ricordo.domain.scope import Scope, User
-from ricordo.errors import Invalid, NotFound
-from ricordo.storage.engine.repository import Missing, Repository, equal
+from ricordo.domain.scope import LOCAL_USER, Scope, User
+from ricordo.errors import Collision, Conflict, Forbidden, Invalid, NotFound
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
 
@@ -22,6 +25,19 @@ _WITH_EMAIL = ROWS.select.where(
 ).limit(2)
 _LOCK = select(users.c.id).where(equal(users, "id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
+_change = ROWS.updates("name", "identifier", "email", "disabled_at", "identity_type", "properties")
+_EMAIL = re.compile(r"[^\s@<>\x00-\x1f]{1,120}@[^\s@<>\x00-\x1f]{1,120}")
+
+
+@dataclass(frozen=True, slots=True)
+class UserDraft:
+    """A user to be made."""
+
+    name: str
+    identifier: str | None = None
+    email: str | None = None
+    identity_type: str | None = None
+    properties: tuple[Mapping[str, Any], ...] = ()
 
 
 def find(tx: Transaction, scope: Scope, name: str) -> User | None:
@@ -82,3 +98,54 @@ def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
     values = {"organization_id": scope.organization_id, "address": address.lower()}
     found = ROWS.all(tx, _WITH_EMAIL, values) if address and "\0" not in address else []
     return found[0] if len(found) == 1 else None
+
+
+def page(tx: Transaction, scope: Scope, wanted: Page, **equal: Any) -> list[User]:
+    """Return one page of the users whom the caller may know of, with these values in these columns."""
+    return ROWS.page(tx, scope, wanted, id=scope.subject_id, **equal)
+
+
+def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
+    """Return a new user. Raises Collision where the identifier is taken, Invalid, Forbidden."""
+    require_all_users(scope)
+    made = replace(
+        User(new_id("user"), scope.organization_id, user.name, user.identifier, tx.clock.now()),
+        email=user.email,
+        identity_type=user.identity_type,
+        properties=user.properties,
+    )
+    _require_sound(tx, made)
+    if not tx.run(_INSERT, ROWS.values(made)):
+        raise Collision(_taken(made.identifier))
+    return made
+
+
+def change(tx: Transaction, scope: Scope, user: User) -> User:
+    """Store what may change of a user. Their memory stays theirs under any identifier. Raises Collision, Invalid, Forbidden."""
+    require_all_users(scope)
+    if user.id == LOCAL_USER and user.disabled_at is not None:
+        raise Conflict("This is the user who runs the server, who cannot be disabled.")
+    _require_sound(tx, user)
+    _change(tx, user)
+    return user
+
+
+def require_all_users(scope: Scope) -> None:
+    """Raise Forbidden for callers who see or act for one user alone."""
+    if scope.subject_id is not None:
+        raise Forbidden("Only callers who see the whole organization may change its users. Use an administrator's key.")
+
+
+def _require_sound(tx: Transaction, user: User) -> None:
+    require_fit_name(user.name)
+    if user.identifier is not None:
+        require_fit_name(user.identifier)
+        other = named(tx, user.organization_id, user.identifier)
+        if is_id(user.identifier, "user") or (other and other.id != user.id):
+            raise Collision(_taken(user.identifier))
+    if user.email and not _EMAIL.fullmatch(user.email):
+        raise Invalid(f'"{user.email[:80]}" is no e-mail address. Write it as name@example.org.')
+
+
+def _taken(identifier: str | None) -> str:
+    return f'There is a user "{(identifier or "")[:_LONGEST]}" already. Choose another identifier.'

@@ -199,7 +199,7 @@ SHARED = {
     "lists and searches find what the caller may see": """
         GET /v1/(runs|steps|conversations|jobs)/
         GET /v1/jobs/(active|queue)
-        GET /v1/ledger
+        GET /v1/(ledger|users/)
         POST /v1/((agents/)?messages|passages)/search
     """,
     "block schemas are files of the server, for every organization": "GET /v1/schemas/(<schema_name>)?",

@@ -120,6 +120,8 @@ class World(People):
         self.own["job_id"] = job.id
         self.key("dan")
         self.shared["key_id"] = self.ask(OPERATOR, "GET", "/v1/keys/")[0]["id"]
+        self.key("fay")
+        self.shared["user"] = self.id_of("fay")
         self.key("carl")
         gone = self.send(OPERATOR, "DELETE", "/users/carl").json()
         self.shared["receipt_id"] = gone["id"]

@@ -18,6 +18,8 @@ PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
 # Bodies that a schema's required fields alone do not make valid, or that name what is Ada's.
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/keys/"): {"user": "eve"},
+    ("POST", "/v1/users/"): {"name": "new"},
+    ("POST", "/v1/organizations/"): {"name": "new"},
     ("POST", "/v1/agents/"): {"model": "scripted/model", "name": "Mine"},
     ("POST", "/v1/agents/{agent_id}/messages"): {"messages": TEXT},
     ("POST", "/v1/agents/{agent_id}/messages/stream"): {"messages": TEXT},

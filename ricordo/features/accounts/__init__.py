@@ -6,10 +6,18 @@ from ricordo.plugins import Commands
 
 
 class AccountsPlugin:
+    """Adds the routes and commands of accounts. A user is deleted as `erasure` forgets them."""
+
+    requires = ("erasure",)
+
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
-        return [LazyRouter("ricordo.features.accounts.keys", ("/v1/keys",))]
+        return [
+            LazyRouter("ricordo.features.accounts.keys", ("/v1/keys",)),
+            LazyRouter("ricordo.features.accounts.users", ("/v1/users",)),
+            LazyRouter("ricordo.features.accounts.organizations", ("/v1/organizations",)),
+        ]
 
     def commands(self) -> list[Commands]:
         return [Commands("", "ricordo.features.accounts.cli")]

@@ -1,4 +1,4 @@
-"""`ricordo key`: API keys, in the words of `/v1/keys/`.
+"""`ricordo key`, `ricordo user` and `ricordo organization`, in the words of `/v1/keys/`, `/v1/users/` and `/v1/organizations/`.
 
 The running server does it; without one, a server is started just for the command. Whoever may read the data folder of a server
 on this machine needs no key.
@@ -25,6 +25,11 @@ _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 app = typer.Typer()
 key = typer.Typer(help="API keys: who may ask this server, and what.", no_args_is_help=True)
 app.add_typer(key, name="key")
+user = typer.Typer(help="The people whom memory is about, and who have keys.", no_args_is_help=True)
+app.add_typer(user, name="user")
+organization = typer.Typer(help="Organizations: worlds of their own on one server.", no_args_is_help=True)
+app.add_typer(organization, name="organization")
+_WHO = typer.Argument(help="Name or id of the user.")
 
 
 @key.command("create")
@@ -74,6 +79,79 @@ def revoke_key(
     typer.echo(f"{key_id} is revoked.")
 
 
+@user.command("create")
+def create_user(
+    name: str = typer.Argument(help="Name of the user, by which the server is asked for them."),
+    full_name: str | None = typer.Option(None, "--full-name", help="How the user is called in histories.  [the name]"),
+    email: str | None = typer.Option(None, help="Commits with this address are the user's."),
+    server: str | None = _SERVER,
+) -> None:
+    """Make a user."""
+    body = {"name": full_name or name, "identifier": name, "email": email}
+    with _client(server) as client:
+        typer.echo(_user_line(client.ask("POST", "/v1/users/", body=body)))
+
+
+@user.command("list")
+def list_users(server: str | None = _SERVER) -> None:
+    """List the users, the oldest first."""
+    with _client(server) as client:
+        for one in every(client, "/v1/users/", {}):
+            typer.echo(_user_line(one))
+
+
+@user.command("rename")
+def rename_user(
+    name: str = _WHO, new_name: str = typer.Argument(help="The new name."), server: str | None = _SERVER
+) -> None:
+    """Give a user another name. Memory, conversations and keys stay the user's."""
+    with _client(server) as client:
+        before = client.ask("GET", f"/v1/users/{_part(name)}")
+        full_name = {"name": new_name} if before["name"] == before["identifier"] else {}
+        body = {"identifier": new_name, **full_name}
+        typer.echo(_user_line(client.ask("PATCH", f"/v1/users/{before['id']}", body=body)))
+
+
+@user.command("disable")
+def disable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
+    """Refuse a user's keys, and whoever acts for the user. What is remembered stays."""
+    with _client(server) as client:
+        typer.echo(_user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": True})))
+
+
+@user.command("enable")
+def enable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
+    """Let a disabled user in again."""
+    with _client(server) as client:
+        typer.echo(_user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": False})))
+
+
+@user.command("delete")
+def delete_user(
+    name: str = _WHO, yes: bool = typer.Option(False, "--yes", help="Do not ask."), server: str | None = _SERVER
+) -> None:
+    """Forget a user with all that is theirs, as `ricordo memory forget` does."""
+    from ricordo.features.erasure.cli import forget_user
+
+    forget_user(name, yes=yes, with_agents=False, server=server)
+
+
+@organization.command("create")
+def create_organization(name: str, server: str | None = _SERVER) -> None:
+    """Make an organization. Then make its first key: ricordo key create --organization NAME --user WHO --role admin."""
+    with _client(server) as client:
+        made = client.ask("POST", "/v1/organizations/", body={"name": name})
+    typer.echo(f"{made['id']}  {_plain(made['name'])}")
+
+
+@organization.command("list")
+def list_organizations(server: str | None = _SERVER) -> None:
+    """List the organizations, the oldest first."""
+    with _client(server) as client:
+        for one in every(client, "/v1/organizations/", {}):
+            typer.echo(f"{one['id']}  {_plain(one['name'])}")
+
+
 def every(client: "Client", path: str, query: Mapping[str, Any]) -> list[Json]:
     """Return all items of a list, the oldest first."""
     found: list[Json] = []
@@ -102,6 +180,13 @@ def _end(expires: str) -> Json:
     except ValueError:
         raise Invalid(f"--expires {expires} is no duration such as 30d, and no date such as 2027-01-31.") from None
     return {"expires_at": (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()}
+
+
+def _user_line(user: Json) -> str:
+    name = _plain(user["identifier"] or user["name"])
+    more = [user["name"] if user["name"] != user["identifier"] else None, user["email"]]
+    disabled = f"  disabled {user['disabled_at']}" if user["disabled_at"] else ""
+    return f"{user['id']}  {name}{''.join(f'  {_plain(one)}' for one in more if one)}{disabled}"
 
 
 def _state(key: Json) -> str:

@@ -78,14 +78,15 @@ async def delete_user(here: Here, user_id: str, with_agents: WithAgents = False)
 
     Asked again, it answers with the receipt. Nothing of this can be undone.
     """
-    return _answered(await forget(here.runtime, here.scope, user_id, with_agents=with_agents))
+    return answer_erasure(await forget(here.runtime, here.scope, user_id, with_agents=with_agents))
 
 
 @router.get("/v1/receipts/{receipt_id}", response_model=ReceiptResponse, responses=_BOTH)
 async def retrieve_receipt(here: Here, receipt_id: str) -> Response:
     """Return the signed receipt of an erasure, or how far it is."""
-    return _answered(await find_receipt(here.runtime, here.scope, receipt_id))
+    return answer_erasure(await find_receipt(here.runtime, here.scope, receipt_id))
 
 
-def _answered(receipt: Receipt) -> Response:
+def answer_erasure(receipt: Receipt) -> Response:
+    """Return the answer to whoever forgets a user: the receipt, or how far the erasure is."""
     return answer(receipt, 200 if receipt["status"] == "done" else 202)

@@ -68,3 +68,21 @@ def test_a_server_that_others_can_reach_starts_with_a_key_alone(shell: Shell) ->
     with shell.serving(**everywhere) as server:
         assert (status(server.address), status(server.address, key)) == (401, 200)
         assert "every request needs one: stored keys" in shell.run("doctor", **everywhere).stdout
+
+
+def test_users_and_organizations(shell: Shell) -> None:
+    with shell.serving() as server:
+        to = ("--server", server.address)
+        assert "ada" in run(shell, "user", "create", "ada", "--email", "ada@example.org", *to).stdout
+        assert "lovelace" in run(shell, "user", "rename", "ada", "lovelace", *to).stdout
+        assert "disabled 2" in run(shell, "user", "disable", "lovelace", *to).stdout
+        assert "disabled" not in run(shell, "user", "enable", "lovelace", *to).stdout
+        assert "lovelace  ada@example.org" in run(shell, "user", "list", *to).stdout
+        assert "acme" in run(shell, "organization", "create", "acme", *to).stdout
+        assert "acme" in run(shell, "organization", "list", *to).stdout
+        of_acme = ("--organization", "acme", *to)
+        run(shell, "key", "create", "--user", "boss", "--role", "admin", *of_acme)
+        assert "boss" in run(shell, "key", "list", *of_acme).stdout
+        assert "There are no keys" in run(shell, "key", "list", *to).stderr
+        assert "done" in run(shell, "user", "delete", "lovelace", "--yes", *to).stdout
+        assert "lovelace" not in run(shell, "user", "list", *to).stdout

@@ -1,6 +1,5 @@
 """Keys over HTTP: made once, checked, listed without the key, revoked at once."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,6 @@ from ricordo.domain.scope import ALL_SCOPES, ROLE_SCOPES
 from ricordo.secret import Secret, is_operator_token, operator_token
 from tests.seams.http import ok, refused
 from tests.seams.server import ServerInThread, serving
-
-OPERATOR = {"authorization": "Bearer the-operator"}
-
-
-@pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    with serving(tmp_path_factory.mktemp("locked"), api_key="the-operator") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def http(locked: ServerInThread) -> Iterator[httpx2.Client]:
-    with locked.http(headers=OPERATOR) as opened:
-        yield opened
 
 
 def make_key(http: httpx2.Client, by: dict[str, Any] | None = None, **body: Any) -> dict[str, Any]:
