@@ -67,6 +67,8 @@ class GitRemotes:
         address = _address(asked, settings)
         place = address.require_usable()
         if address.is_folder:
+            if within := next((one for one in Path(place).parents if (one / "HEAD").is_file()), None):
+                raise Invalid(f"{within} is a git repository, and no folder for others. Choose a folder beside it.")
             return Access(place, options=asked.options)
         username = None if asked.password is None else address.username
         return Access(address.address, username, asked.password, asked.options)
