@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ricordo.domain.passage import Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.search.index import delete_passage, insert_passages
-from ricordo.storage import archives
+from ricordo.storage import agents, archives, conversations
 from ricordo.storage.deletion import hide_archive
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -77,21 +78,30 @@ async def test_nothing_is_filed_in_an_archive_that_is_gone(store: SqliteStore, s
     assert await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page())) == []
 
 
-@given(st.lists(st.lists(st.frozensets(st.sampled_from("abc")), max_size=3), max_size=6), st.randoms())
+passages = st.tuples(st.frozensets(st.sampled_from("abc")), st.sampled_from([None, "user-1", "user-2"]))
+
+
+@given(st.lists(st.lists(passages, max_size=3), max_size=6), st.randoms())
 async def test_an_archive_knows_its_count_and_tags_whatever_comes_and_goes(
-    store: SqliteStore, batches: list[list[frozenset[str]]], random: Random
+    store: SqliteStore, batches: list[list[tuple[frozenset[str], str | None]]], random: Random
 ) -> None:
-    archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
-    left: dict[str, tuple[str, ...]] = {}
+    state = await make.stored_agent(store)
+    archive = await make.stored_archive(store, state.agent)
+    left: dict[str, Passage] = {}
+
+    def tags_of(*users: str | None) -> tuple[str, ...]:
+        return tuple(sorted({tag for one in left.values() if one.user_id in users for tag in one.tags}))
+
     for batch in batches:
-        new = [make.passage(archive, tags=tuple(sorted(tags))) for tags in batch]
+        new = [make.passage(archive, tags=tuple(sorted(tags)), user_id=user) for tags, user in batch]
         await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
-        left |= {passage.id: passage.tags for passage in new}
+        left |= {passage.id: passage for passage in new}
         for id in random.sample(sorted(left), min(len(left), 2)):
             await store.write(lambda tx, id=id: delete_passage(tx, Scope(), [archive], id))
             del left[id]
         held = await store.read(lambda tx: archives.get(tx, Scope(), archive.id))
-        assert (held.passage_count, held.tags) == (
-            len(left),
-            tuple(sorted({tag for tags in left.values() for tag in tags})),
-        )
+        assert (held.passage_count, held.tags) == (len(left), tags_of(None))
+        for user in (None, "user-1", "user-2", "user-3"):
+            await store.write(lambda tx, user=user: conversations.change(tx, state.conversation.id, user_id=user))
+            (seen,) = (await store.read(lambda tx: agents.load(tx, Scope(), state.agent.id))).archives
+            assert seen.tags == tags_of(None, user)
