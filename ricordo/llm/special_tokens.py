@@ -15,24 +15,36 @@ from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 
 _BREAK = "\u200b"
 _NAMES = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|MODEL_SETTINGS|THINK|ARGS|CALL_ID"
-# The first sign of each token, the rest only looked at: so the next one is found within it too.
-_TOKENS = "|".join(
+# What stands behind the first sign of each token: it is only looked at, so that tokens within are found too.
+_BEHIND: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
-        # ChatML, Llama 3, Phi, Qwen, GLM, Granite, Command, Kimi; Gemma 4; DeepSeek
-        r"<(?=\|[\w.:/\x80-\xff-]{1,64}\|?>|\w{1,64}\|>)",
-        r"<(?=\xef\xbd\x9c[\w\x80-\xff]{1,99}>)",
-        # Llama 2, Mistral, Gemma
-        r"<(?=(?:/?s|bos|eos|pad|unk|mask|(?:start|end)_of_(?:turn|image|sentence|text)|unused\d+)>|</?SYS>>)",
-        # GLM, Aya, GPT-2, Nemotron, T5, StarCoder
-        r"<(?=(?:sop|eop|(?:BOS|EOS|PAD)_TOKEN|endoftext|SPECIAL_\d+|extra_id_\d+|fim_\w{3,6})>)",
-        # Mistral, Kimi, GLM
-        rf"\[(?=(?:/?(?:{_NAMES})|BOS|EOS|PAD|gMASK|sMASK|MASK|IMG|IMG_BREAK|IMG_END|PREFIX|MIDDLE|SUFFIX)\])",
-        # MiniMax
-        r"\](?=~b\])|\[(?=e~\[)",
-    )
+        "<",
+        (
+            # ChatML, Llama 3, Phi, Qwen, GLM, Granite, Command, Kimi; Gemma 4
+            r"\|[\w.:/\x80-\xff-]{1,64}\|?>|\w{1,64}\|>",
+            # Llama 2, Mistral, Gemma
+            r"(?:/?s|bos|eos|pad|unk|mask|(?:start|end)_of_(?:turn|image|sentence|text)|unused\d+)>|</?SYS>>",
+            # GLM, Aya, GPT-2, Nemotron, T5, StarCoder
+            r"(?:sop|eop|(?:BOS|EOS|PAD)_TOKEN|endoftext|SPECIAL_\d+|extra_id_\d+|fim_\w{3,6})>",
+        ),
+    ),
+    (
+        r"\[",
+        (
+            # Mistral, Kimi, GLM, MiniMax
+            rf"(?:/?(?:{_NAMES})|BOS|EOS|PAD|gMASK|sMASK|MASK|IMG|IMG_BREAK|IMG_END|PREFIX|MIDDLE|SUFFIX)\]|e~\[",
+        ),
+    ),
+    (r"\]", (r"~b\]",)),
 )
-_IN_JSON = re.compile(_TOKENS.encode())
-_BROKEN = re.compile(rf"([<\[\]])(?:{_BREAK}|\\u200[bB])(?=[\w<|/\uff5c~])")
+# DeepSeek's `<｜User｜>`, with wide bars
+_IN_JSON = re.compile(
+    "|".join(rf"{sign}(?={'|'.join(behind)})" for sign, behind in _BEHIND).encode()
+    + rb"|<(?=\xef\xbd\x9c[\w\x80-\xff]{1,99}>)"
+)
+_BROKEN = re.compile(
+    rf"(?<=[<\[\]])(?:{_BREAK}|\\u200[bB])(?={'|'.join(one for _, behind in _BEHIND for one in behind)}|\uff5c|\\uff5c)"
+)
 _IN_BYTES = _BREAK.encode()
 
 
@@ -43,7 +55,7 @@ def break_tokens(json: bytes) -> bytes:
 
 def mend_tokens(text: str) -> str:
     """What a model wrote, the tokens that it copied from a broken text whole again; also in JSON."""
-    return _BROKEN.sub(r"\1", text) if _BREAK in text or "\\u200" in text else text
+    return _BROKEN.sub("", text) if _BREAK in text or "\\u200" in text else text
 
 
 def with_broken_tokens(request: ModelRequest) -> ModelRequest:

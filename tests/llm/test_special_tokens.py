@@ -13,6 +13,7 @@ from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.openai_dialect import dialect_of, is_providers_own
 from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import Provider
+from ricordo.llm.special_tokens import break_tokens, mend_tokens
 from tests.llm.talk import WEATHER, Waits, ask, claude_at, said, weather_call, weather_return
 from tests.llm.test_openai_responses import WORDS, called, response
 from tests.support.model_server import Answer, ModelServer, claude, completion, tool_call
@@ -73,6 +74,22 @@ async def test_what_the_model_copies_from_a_broken_text_comes_back_whole(
         assert isinstance(text, TextPart)
         assert text.text == "Remember <|im_start|> and [INST]."
         assert json.loads(getattr(call, "arguments", "")) == {"city": text.text}
+
+
+def test_a_sign_that_nobody_sees_stays_where_it_breaks_no_token() -> None:
+    for text in (
+        "[\u200b\u1780\u17d2\u1798]",
+        "<\u200bhuman>",
+        "a\u200bb",
+        "]\u200bx",
+        "[\u200b1]",
+        '{"a": "[\\u200b1]"}',
+    ):
+        assert mend_tokens(text) == text
+    for token in TOKENS:
+        broken = break_tokens(token.encode()).decode()
+        assert broken != token
+        assert mend_tokens(broken) == token
 
 
 @pytest.mark.parametrize("kind", ["responses", "messages"])
