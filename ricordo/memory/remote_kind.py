@@ -10,8 +10,7 @@ from ricordo.storage.engine.store import Store
 class RemoteKind(Protocol):
     """One kind of remote; `kind` is its name, as in `{"kind": "git"}`.
 
-    Where several users of an organization may have a remote at one address, as in a database, `is_shared` is True. Such a kind may
-    have a method `for_all(settings, organization_id)`: the access to a remote that every user of the organization has, or None.
+    Where several users of an organization may have a remote at one address, as in a database, `is_shared` is True.
     """
 
     kind: str

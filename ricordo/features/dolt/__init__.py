@@ -4,14 +4,19 @@ from typing import Any
 
 
 class DoltPlugin:
-    """Adds remotes of the kind `dolt`."""
+    """Adds remotes of the kind `dolt`, and one for all users where a setting says so."""
 
-    requires = ("remotes",)
+    requires = ("remotes", "erasure")
 
     def memory_remotes(self) -> list[Any]:
         from ricordo.features.dolt.sync import DoltRemotes
 
         return [DoltRemotes()]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.dolt.sync import ALL_USERS
+
+        return [ALL_USERS]
 
 
 plugin = DoltPlugin()

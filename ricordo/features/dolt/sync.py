@@ -16,6 +16,7 @@ from functools import partial
 from itertools import groupby
 
 from ricordo.domain.authors import signature
+from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
@@ -34,8 +35,10 @@ from ricordo.features.dolt.database import (
 )
 from ricordo.features.dolt.engines import DoltAddress, Engine, claim, marker_of, open_engine, read_address
 from ricordo.features.dolt.pulled_commit import open_conflicts, take_over
+from ricordo.features.erasure.service import forgotten_names
 from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.service import owner_of, require_lease, until_settled
+from ricordo.features.remotes.service import add_for_all, owner_of, require_lease, until_settled
+from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
@@ -51,13 +54,6 @@ class DoltRemotes:
     is_shared = True  # its rows name their users
     marker = staticmethod(marker_of)
 
-    def for_all(self, settings: Settings, organization_id: str) -> Access | None:
-        """The database that RICORDO_DOLT_REMOTE names for all users of an organization."""
-        named = settings.dolt_remote.get_secret_value() if settings.dolt_remote else None
-        if named is None or (_ORGANIZATION not in named and organization_id != LOCAL_ORGANIZATION):
-            return None
-        return Access(named.replace(_ORGANIZATION, organization_id))
-
     def read(self, asked: Access, settings: Settings) -> Access:
         """Check the address, and take a password out of it."""
         if asked.options or asked.username:
@@ -72,7 +68,7 @@ class DoltRemotes:
         is lost on either side.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
-        if asked := self.for_all(settings, remote.organization_id):
+        if asked := database_of_all(settings, remote.organization_id):
             common = _address(asked, settings)
             if common.address == access.address:
                 access = replace(access, password=common.password or access.password)
@@ -85,6 +81,14 @@ class DoltRemotes:
         finally:
             await asyncio.shield(_close(opening))
         return replace(done, last_error=await store.read(lambda tx: open_conflicts(tx, remote)))
+
+
+def database_of_all(settings: Settings, organization_id: str) -> Access | None:
+    """The database that RICORDO_DOLT_REMOTE names for all users of an organization."""
+    named = settings.dolt_remote.get_secret_value() if settings.dolt_remote else None
+    if named is None or (_ORGANIZATION not in named and organization_id != LOCAL_ORGANIZATION):
+        return None
+    return Access(named.replace(_ORGANIZATION, organization_id))
 
 
 def _address(access: Access, settings: Settings) -> DoltAddress:
@@ -299,3 +303,19 @@ def caught_up(tx: Transaction, remote: Remote, seen: SeenHead) -> Remote:
         if found and (found[0].number, found[0].id.hex()) == (trailer.number, trailer.version):
             return replace(remote, seen=commit, followed=trailer.number)
     return remote if seen.known is not None else replace(remote, seen=None, followed=0)
+
+
+async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
+    """Make the database of all users a remote of each memory that lacks it.
+
+    A user with the name of one who was forgotten is left out: the database may still hold what is to be forgotten.
+    """
+    if runtime.settings.dolt_remote is None:
+        return
+    is_forgotten = await forgotten_names(runtime)
+    for organization_id in await runtime.store.read(remotes.organization_ids):
+        if asked := database_of_all(runtime.settings, organization_id):
+            await add_for_all(runtime, DoltRemotes(), organization_id, asked, partial(is_forgotten, organization_id))
+
+
+ALL_USERS = JobHandler("dolt_of_all_users", _add_missing, every_seconds=60.0)

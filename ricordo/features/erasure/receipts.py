@@ -161,6 +161,12 @@ def find_by_name(data_dir: Path, name: str) -> Receipt | None:
     return next((receipt for path in paths if (receipt := read(path)) and name in receipt.get("names", ())), None)
 
 
+def names_of_all(data_dir: Path) -> set[str]:
+    """Return the names in all receipts of a data folder, as `hash_of_name` gives them. Raises Invalid for a damaged one."""
+    found = (read(path) or {} for path in (data_dir / FOLDER).glob("*.json"))
+    return {name for receipt in found for name in receipt.get("names", ())}
+
+
 def read(path: Path) -> Receipt | None:
     """Return the receipt in a file, or None where there is no such file. Raises Invalid where it is no JSON object."""
     try:

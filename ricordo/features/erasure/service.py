@@ -89,6 +89,15 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
     return receipt
 
 
+async def forgotten_names(runtime: Runtime) -> Callable[[str, str], bool]:
+    """Return what tells of an organization and a name whether a user with that name was forgotten, as far as this server knows."""
+    data_dir = runtime.settings.data_dir
+    secret, known = Secret(data_dir), await runtime.store.read(queries.known)
+    found = {name for _, erasure in known for name in erasure.names}
+    found |= await asyncio.to_thread(receipts.names_of_all, data_dir)
+    return lambda organization_id, name: bool(found) and receipts.hash_of_name(secret, organization_id, name) in found
+
+
 async def _asked_before(runtime: Runtime, scope: Scope, name: str) -> Receipt:
     data_dir = runtime.settings.data_dir
     hashed = await asyncio.to_thread(receipts.hash_of_name, Secret(data_dir), scope.organization_id, name)

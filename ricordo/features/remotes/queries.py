@@ -1,6 +1,7 @@
 """SQL of remotes: those of a chain or at an address, how far each is, and which have something to do."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import bindparam, delete, exists, or_, select
 
@@ -8,7 +9,7 @@ from ricordo.domain.remote import Remote
 from ricordo.errors import NotFound
 from ricordo.storage.engine.repository import Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import organizations
+from ricordo.storage.schema.core_tables import organizations, users
 from ricordo.storage.schema.memory_tables import chains, memory_remotes, proposals
 
 _REMOTES = Repository(Remote, memory_remotes)
@@ -35,10 +36,12 @@ _DUE = (
     .order_by(memory_remotes.c.seq)
 )
 _WITHOUT = (
-    select(chains.c.id)
+    select(chains.c.seq, chains.c.id, users.c.identifier)
+    .join(users, users.c.id == chains.c.owner_id)
     .where(
         equal(chains, "organization_id"),
         chains.c.owner_kind == "user",
+        chains.c.seq > bindparam("after"),
         ~exists().where(
             memory_remotes.c.chain_id == chains.c.id,
             equal(memory_remotes, "kind"),
@@ -71,10 +74,12 @@ def of_kind(tx: Transaction, kind: str) -> list[Remote]:
     return _REMOTES.all(tx, _OF_KIND, {"kind": kind})
 
 
-def chains_without(tx: Transaction, organization_id: str, kind: str, addresses: Sequence[str], most: int) -> list[str]:
-    """The ids of users' chains in the organization that have no remote of the kind at any of the addresses."""
-    wanted = {"organization_id": organization_id, "kind": kind, "addresses": list(addresses), "most": most}
-    return [row.id for row in tx.all(_WITHOUT, wanted)]
+def chains_without(
+    tx: Transaction, organization_id: str, kind: str, addresses: Sequence[str], *, after: int, most: int
+) -> Sequence[Any]:
+    """The chains of users in the organization that have no remote of the kind at these addresses: number, id, identifier."""
+    wanted = {"organization_id": organization_id, "kind": kind, "addresses": list(addresses)}
+    return tx.all(_WITHOUT, {**wanted, "after": after, "most": most})
 
 
 def organization_ids(tx: Transaction) -> list[str]:

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ricordo.domain.clock import SECOND
@@ -84,31 +85,35 @@ async def add(
     return await store.write(work)
 
 
-async def add_for_all(store: Store, settings: Settings, kind: RemoteKind, organization_id: str, asked: Access) -> None:
+async def add_for_all(
+    runtime: Runtime, kind: RemoteKind, organization_id: str, asked: Access, is_left_out: Callable[[str], bool]
+) -> None:
     """Add a remote at one address to each memory of the organization's users that lacks it; its password is not stored.
 
-    Raises Invalid, and Conflict where another organization has a remote there.
+    Users with an identifier that `is_left_out` get none. Raises Invalid, Conflict where another organization has a remote there.
     """
-    access = await asyncio.to_thread(kind.read, asked, settings)
+    store = runtime.store
+    access = await asyncio.to_thread(kind.read, asked, runtime.settings)
     listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
     claimed, aliases = await asyncio.to_thread(_folder_at, kind, access, [one.address for one in listed])
     addresses = (access.address, *aliases)
     is_others = any(one.organization_id != organization_id for one in listed if one.address in addresses)
     if is_others or claimed not in (None, organization_id):
         raise Conflict(CLAIMED.format(access.address))
-    settings_of_one = {"options": dict(access.options)} if access.options else {}
 
-    def work(tx: Transaction) -> bool:
-        chain_ids = queries.chains_without(tx, organization_id, kind.kind, addresses, _AT_ONCE)
-        for chain_id in chain_ids:
-            id, now = new_id("remote"), tx.clock.now()
-            made = Remote(id, organization_id, chain_id, kind.kind, access.address, settings_of_one, created_at=now)
-            queries.insert_one(tx, made)
-            jobs.add(tx, made.job())
-        return bool(chain_ids)
+    def work(tx: Transaction, after: int) -> int | None:
+        found = queries.chains_without(tx, organization_id, kind.kind, addresses, after=after, most=_AT_ONCE)
+        for row in found:
+            if not (row.identifier and is_left_out(row.identifier)):
+                id, now = new_id("remote"), tx.clock.now()
+                made = Remote(id, organization_id, row.id, kind.kind, access.address, created_at=now)
+                queries.insert_one(tx, made)
+                jobs.add(tx, made.job())
+        return found[-1].seq if found else None
 
-    while await store.write(work):
-        pass
+    last: int | None = 0
+    while last is not None:
+        last = await store.write(partial(work, after=last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +279,6 @@ async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
             jobs.add(tx, remote.job())
 
     await runtime.store.write(work)
-    for kind in runtime.remotes.values():
-        if for_all := getattr(kind, "for_all", None):
-            for organization_id in await runtime.store.read(queries.organization_ids):
-                if asked := for_all(runtime.settings, organization_id):
-                    await add_for_all(runtime.store, runtime.settings, kind, organization_id, asked)
 
 
 HANDLERS = (JobHandler(SYNC, _sync), JobHandler(SWEEP, _sweep, every_seconds=60.0))

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from ricordo.background.worker import by_kind
 from ricordo.domain.authors import signature
+from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
@@ -21,11 +22,14 @@ from ricordo.features.dolt import database
 from ricordo.features.dolt import sync as following
 from ricordo.features.dolt.database import Database, branch_of, date_of, proposal_in, trailer_of
 from ricordo.features.dolt.engines import DoltAddress, open_engine
-from ricordo.features.dolt.sync import DoltRemotes
+from ricordo.features.dolt.sync import ALL_USERS, DoltRemotes, database_of_all
+from ricordo.features.erasure import receipts
+from ricordo.features.erasure.receipts import hash_of_name
 from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.service import HANDLERS, SWEEP, add
+from ricordo.features.remotes.service import HANDLERS, add
 from ricordo.memory import user_memory
 from ricordo.plugins import load_plugins
+from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import history, jobs
 from ricordo.storage.engine.repository import Page
@@ -505,7 +509,7 @@ async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_
     handlers = by_kind(HANDLERS)
 
     async def work() -> list[list[str]]:
-        await handlers[SWEEP].run(runtime, Job(SWEEP, LOCAL_ORGANIZATION, {}), lambda *_: None)
+        await ALL_USERS.run(runtime, Job(ALL_USERS.kind, LOCAL_ORGANIZATION, {}), lambda *_: None)
         for job in await store.read(lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"])):
             assert job.kind == SYNC
             claimed = await store.write(lambda tx, id=job.id: jobs.claim_one(tx, "here", id))
@@ -531,11 +535,19 @@ async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_
         (LOCAL_ORGANIZATION, None, False)
     ] * 3
 
+    # A user with the name of one who was forgotten does not get back what the database still holds.
+    names = [hash_of_name(Secret(tmp_path), LOCAL_ORGANIZATION, "dora")]
+    receipts.write(tmp_path, {"id": new_id("receipt"), "names": names})
+    change(memory, "Old", "INSERT INTO memory_blocks (user_id, label, body) VALUES ('dora', 'human', 'Forget me')")
+    await memory.put("goals", "Rest", "dora")
+    await work()
+    assert await memory.do(lambda tx, owned: [one.value for one in user_memory.listed(tx, owned)], "dora") == ["Rest"]
+
 
 def test_with_a_place_for_it_each_organization_has_a_database_of_its_own(tmp_path: Path) -> None:
     def asked(named: str | None, organization: str) -> Access | None:
         settings = Settings(data_dir=tmp_path, dolt_remote=SecretStr(named) if named else None)
-        return DoltRemotes().for_all(settings, organization)
+        return database_of_all(settings, organization)
 
     assert asked(None, LOCAL_ORGANIZATION) is None
     assert asked("doltlite:///x/m.db", "org-2") is None
