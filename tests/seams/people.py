@@ -6,7 +6,7 @@
 import base64
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from ricordo.storage.keys import KeyDraft
 from ricordo.storage.schema.core_tables import api_keys, organizations
 from ricordo.storage.schema.core_tables import users as users_table
 from tests.seams.http import ok
-from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 
 OPERATOR = "the-operators-own-key"
 OTHER_ORGANIZATION = "org-0ther000-0000-4000-8000-000000000000"
@@ -125,7 +125,15 @@ class World(People):
         self.key("carl")
         gone = self.send(OPERATOR, "DELETE", "/users/carl").json()
         self.shared["receipt_id"] = gone["id"]
+        self._wait(lambda: self.send(OPERATOR, "GET", f"/v1/receipts/{gone['id']}").status_code == 200)
         return self
+
+    def _wait(self, is_done: Callable[[], Any]) -> None:
+        """Return when the background work is done, after which nothing is written by itself."""
+        deadline = time.monotonic() + LIMIT
+        while not is_done():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
     def _make_shared(self) -> None:
         """Make what is the organization's: an agent with its block and archive, a tool, a provider."""
@@ -198,10 +206,7 @@ class World(People):
         proposal = self.ask(self.ada, "POST", "/users/ada/blocks/notes/propose", json=edit)
         place = self.server.settings.data_dir / "remotes" / f"{CANARY}.git"
         remote = self.ask(self.ada, "PUT", "/users/ada/remotes", json={"kind": "git", "address": str(place)})
-        deadline = time.monotonic() + 20
-        while not self.ask(self.ada, "GET", "/users/ada/remotes")[0]["last_at"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        self._wait(lambda: self.ask(self.ada, "GET", "/users/ada/remotes")[0]["last_at"])
         (*_, first) = self.ask(self.ada, "GET", "/users/ada/blocks/notes/history")
         self.own |= {
             "label": "notes",
