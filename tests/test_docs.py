@@ -219,8 +219,22 @@ def test_a_students_day_goes_as_its_page_tells(reader: ServerInThread, tmp_path:
     assert cloned.startswith("Restore human as of ")
 
     begin = blocks(day, "python")[0].partition("made = ")[0]
+    end, _ = end.split("## With keys")
     forgotten = run_python("\n".join([begin, *blocks(end, "python")]).replace(ADDRESS, reader.url))
     assert forgotten == "She likes proofs.\ndone\n"
+
+
+def test_a_school_has_keys_as_its_page_tells(tmp_path: Path, run_python: Python) -> None:
+    _, page = page_text("a-students-day.md").split("## With keys")
+    (clones,) = blocks(page, "bash")
+    with serving(tmp_path / "data") as server:
+        *said, key = run_python("\n".join(blocks(page, "python")).replace(ADDRESS, server.url)).splitlines()
+        assert said == ["403 403 403", "approved"]
+        host = server.url.removeprefix("http://")
+        cloned = run_shell(key + "\n" + clones.replace("127.0.0.1:8283", host), tmp_path)
+        assert cloned == "Ada:What I like\n"
+        with server.http(headers={"authorization": f"Bearer {key.removeprefix('KEY=')}"}) as http:
+            assert http.get("/users/ada/blocks/human").json()["body"].endswith("She likes proofs.\n")
 
 
 def test_the_readmes_memory_is_put_read_and_cloned(reader: ServerInThread, tmp_path: Path) -> None:
