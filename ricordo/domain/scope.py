@@ -84,6 +84,12 @@ class Actor:
     id: str
     name: str = ""
 
+    @property
+    def shown_name(self) -> str:
+        """The name for people; of somebody at a remote it says so, as it is no more than what they call themselves."""
+        name = self.name or self.id
+        return f"remote:{name}" if self.kind == "remote" else name
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:

@@ -18,7 +18,7 @@ from ricordo.api.models.base import (
     VersionId,
 )
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Policy
-from ricordo.domain.scope import Actor, ActorKind
+from ricordo.domain.scope import ActorKind
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.memory.merge import PieceKind, by_words, unified
 from ricordo.memory.schemas import require_schema, starting_settings
@@ -174,12 +174,6 @@ class BulkDecisionRequest(RejectRequest):
         return self
 
 
-def _name(author: Actor) -> str:
-    """Return the author's name; of somebody at a remote it says so, as it is no more than what they call themselves."""
-    name = author.name or author.id
-    return f"remote:{name}" if author.kind == "remote" else name
-
-
 class UserBlockResponse(ResponseModel):
     """A block of a user's memory. `version` is the id of the version that gave it its text; `pending` counts open proposals.
 
@@ -213,7 +207,7 @@ class VersionResponse(ResponseModel):
 
     sha: Annotated[VersionId, From("id")]
     message: Annotated[str, From("reason")]
-    author: Annotated[str, From(convert=_name)]
+    author: Annotated[str, From("author.shown_name")]
     author_id: Annotated[str, From("author.id")]
     author_kind: Annotated[ActorKind, From("author.kind")]
     timestamp: Annotated[Timestamp, From("created_at")]
@@ -246,7 +240,7 @@ class ProposalResponse(ResponseModel):
     new_label: str | None
     status: ProposalStatus
     agent_id: Annotated[str, From("author.id")]
-    author: Annotated[str, From(convert=_name)]
+    author: Annotated[str, From("author.shown_name")]
     author_kind: Annotated[ActorKind, From("author.kind")]
     reasoning: str
     confidence: float | None

@@ -155,7 +155,7 @@ class UserBlockManager(_OneUser):
             {
                 "sha": version.id.hex(),
                 "message": version.reason,
-                "author": version.author.name or version.author.id,
+                "author": version.author.shown_name,
                 "author_id": version.author.id,
                 "timestamp": _iso(version.created_at),
             }

@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from ricordo.domain.authors import author_of
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import Proposal
+from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.memory.user_memory import PutOptions, UserMemory, delete, open_memory, put, rename
 from ricordo.storage import blocks, history, proposals, users
 from tests.seams.server import ServerInThread, serving
@@ -180,6 +181,30 @@ def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(memory: Memory,
         memory.name,
         memory.name,
         "remote:Nina",
+    ]
+
+
+def test_a_clone_names_the_authors_that_the_api_names(memory: Memory, tmp_path: Path) -> None:
+    by = [
+        Actor("user", memory.user_id, memory.name),
+        Actor("agent", "agent-1", "Nina"),
+        Actor("service", "key-1", "tutor for ada"),
+        Actor("administrator", "user-2", "Bo <the boss>"),
+        Actor("remote", "Eve", "Eve"),
+    ]
+    for number, actor in enumerate(by):
+        metadata = ChangeMetadata(actor, f"Edit {number}", approved_by=memory.user_id)
+        memory.change(lambda tx, owned, number=number, it=metadata: put(tx, owned, "human", f"Line {number}", it))
+
+    git(tmp_path, "clone", "-q", memory.url, "mine")
+
+    path = f"{memory.url.removesuffix('memory.git')}blocks/human/history"
+    told = httpx2.get(path, params={"limit": len(by)}).json()
+    written = git(tmp_path / "mine", "log", f"-{len(by)}", "--format=%H%x09%an%x09%ae", "--", "human.md").splitlines()
+    read = [(sha, author_of(name, address)) for sha, name, address in (line.split("\t") for line in written)]
+    assert read == [(one["sha"], actor) for one, actor in zip(told, reversed(by), strict=True)]
+    assert [(one["author"], one["author_kind"], one["author_id"]) for one in told] == [
+        (actor.shown_name, actor.kind, actor.id) for actor in reversed(by)
     ]
 
 
