@@ -4,15 +4,22 @@ What a commit says of its author is a claim, and grants no right: policies are a
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ricordo.domain.authors import author_of
+from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import ChangeMetadata
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 
 _LONGEST = 255
+
+
+def _shown(name: str) -> str:
+    """A name that somebody gave themselves, as one line that can be stored, without secrets."""
+    printable = "".join(sign if sign.isprintable() else " " for sign in name)
+    return redact(" ".join(printable.split())).text[:_LONGEST] or "unknown"
 
 
 @dataclass(slots=True)
@@ -41,8 +48,8 @@ class CommitAuthors:
             return Actor("user", user.id, user.name)
         claimed = author_of(name, address)
         if claimed is not None and claimed.kind == "remote":
-            return replace(claimed, id=claimed.id[:_LONGEST], name=claimed.name[:_LONGEST])
-        shown = (name or address or "unknown")[:_LONGEST]
+            return Actor("remote", _shown(claimed.id), _shown(claimed.name))
+        shown = _shown(name) if name.strip() else _shown(address)
         return Actor("remote", shown, shown)
 
     def user(self, name: str, address: str) -> User | None:
