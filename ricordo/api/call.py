@@ -64,7 +64,7 @@ async def _call(request: Request) -> RequestContext:
     if scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
     here = RequestContext(request, runtime, scope)
-    if request.url.path in _SELECT_BY_USER:
+    if request.url.path in _SELECT_BY_USER and scope.subject_id is None:
         return here
     return await for_user(here, request.query_params.get("user_id"), reads=request.method == "GET")
 

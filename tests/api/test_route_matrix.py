@@ -18,7 +18,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import ALL_SCOPES, IMPERSONATE
 from ricordo.memory.schemas import FOLDER
 from tests.seams.people import EVERY_USERS, OPERATOR, OTHER_ORGANIZATION, World, all_text, basic, bearer, open_world
-from tests.seams.routes import Cell, cells_of
+from tests.seams.routes import Cell, cells_of, fill
 
 ROOT = Path(__file__).parents[2]
 REFUSED = (401, 403, 404)
@@ -282,6 +282,68 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
         assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
         assert answer.status_code != 422, (cell, answer.text)
     assert her_view(world, cells, world.shared | world.own) == before
+
+
+SAID = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
+# Ids of what is Ada's in bodies and queries, where the path names what anybody may use.
+NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
+    ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "block_ids": ["{block_id}"]}}),
+    ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "user_id": "ada"}}),
+    ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "user_id": "{ada_id}"}}),
+    ("PATCH", "/v1/agents/{agent_id}", {"json": {"block_ids": ["{block_id}"]}}),
+    ("PATCH", "/v1/agents/{agent_id}/core-memory/blocks/attach/{block_id}", {}),
+    ("POST", "/v1/agents/{agent_id}/messages/cancel", {"json": {"run_ids": ["{run_id}"]}}),
+    ("POST", "/v1/agents/{agent_id}/messages/import", {"json": {**SAID, "conversation_id": "{conversation_id}"}}),
+    ("POST", "/v1/messages/search", {"json": {"query": "zebra", "user_id": "ada"}}),
+    ("POST", "/v1/agents/messages/search", {"json": {"query": "zebra", "user_id": "{ada_id}"}}),
+    ("POST", "/v1/passages/search", {"json": {"query": "zebra", "user_id": "ada"}}),
+    ("POST", "/v1/conversations/", {"params": {"agent_id": "{agent_id}"}, "json": {"user_id": "ada"}}),
+    ("POST", "/v1/conversations/", {"params": {"agent_id": "{agent_id}"}, "json": {"user_id": "{ada_id}"}}),
+    ("POST", "/v1/conversations/default/fork", {"params": {"agent_id": "{agent_id}", "message_id": "{message_id}"}}),
+    ("GET", "/v1/agents/{agent_id}/context", {"params": {"conversation_id": "{conversation_id}"}}),
+    ("GET", "/v1/agents/{agent_id}/messages", {"params": {"conversation_id": "{conversation_id}"}}),
+    ("POST", "/v1/conversations/{conversation_id}/stream", {"json": {"run_id": "{run_id}"}}),
+    ("POST", "/users/bea/diffs/approve", {"json": {"ids": ["{diff_id}"]}}),
+    ("POST", "/users/bea/diffs/reject", {"json": {"ids": ["{diff_id}"]}}),
+    ("POST", "/users/bea/blocks/notes/diffs/{diff_id}/approve", {"json": {}}),
+    ("POST", "/users/bea/runs/{run_id}/undo", {}),
+    ("POST", "/users/bea/blocks/notes/restore", {"json": {"sha": "{sha}"}}),
+    ("GET", "/users/bea/blocks/notes/versions/{sha}", {}),
+    ("POST", "/users/bea/remotes/{remote_id}/follow", {}),
+    ("DELETE", "/users/bea/remotes/{remote_id}", {}),
+    ("PUT", "/users/bea/remotes", {"json": {"kind": "git", "address": "{remotes}/vuqkzoqada.git"}}),
+    ("PUT", "/users/bea/remotes", {"json": {"kind": "git", "address": "{remotes}/../remotes/vuqkzoqada.git"}}),
+]
+
+
+def test_ids_of_hers_in_bodies_and_queries_lead_nowhere(
+    world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+) -> None:
+    bea = bearer(world.key("bea", scopes=EVERY_USERS))
+    world.http.put("/users/bea/blocks/notes", json={"body": "Mine."}, headers=bea)
+    world.http.post(f"/v1/agents/{hers['agent_id']}/messages", json=SAID, headers=bea)
+    values, before = {**hers, "ada_id": world.id_of("ada")}, her_view(world, cells, hers)
+    for method, path, given in NAMED_ELSEWHERE:
+        cell = Cell(method, path, ())
+        watch.changes()
+        answer = world.http.request(method, fill(path, values), **fill(given, values), headers=bea)
+        # Lists of decisions say of each what became of it.
+        is_listed = answer.status_code == 200 and path.endswith(("/cancel", "diffs/approve", "diffs/reject"))
+        assert is_listed or answer.status_code in (400, 403, 404, 409), (path, given, answer.text)
+        assert not is_listed or '"failed"' in answer.text, answer.text
+        require_silent(world, cell, answer)
+        assert watch.changes() == [], (path, given)
+    document = world.server.app.openapi()["paths"]
+    for cell in cells:
+        operation = document.get(re.sub(":path}", "}", cell.path), {}).get(cell.method.lower(), {})
+        if "user_id" in [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]:
+            for name in ("ada", values["ada_id"]):
+                asked = cell.parts(hers)
+                asked["params"] = {**asked["params"], "user_id": name}
+                answer = world.http.request(**asked, headers=bea)
+                assert answer.status_code in (403, 404), (cell, answer.text)
+                require_silent(world, cell, answer)
+    assert her_view(world, cells, hers) == before
 
 
 def test_another_organization_is_another_world(

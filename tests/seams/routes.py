@@ -61,12 +61,21 @@ QUERIES: dict[str, Mapping[str, str]] = {
     "/v1/runs/": {"conversation_id": "{conversation_id}"},
     "/v1/steps/": {"agent_id": "{agent_id}"},
     "/v1/archives/": {"agent_id": "{agent_id}"},
-    "/v1/ledger": {"user_id": "{user_id}", "group_by": "user"},
+    "/v1/ledger": {"group_by": "user"},
     "/v1/agents/{agent_id}/context": {"conversation_id": "{conversation_id}"},
     "/v1/agents/{agent_id}/messages": {"conversation_id": "{conversation_id}"},
     "/v1/agents/{agent_id}/archival-memory/search": {"query": "vuqkzoqada"},
     "/users/{user_id}/memory.git/info/refs": {"service": "git-upload-pack"},
 }
+
+
+def fill(given: Any, values: Mapping[str, str]) -> Any:
+    """Return the text, list or object with these values for `{names}` in its texts."""
+    if isinstance(given, str):
+        return re.sub(r"\{(\w+)(?::\w+)?\}", lambda match: values[match[1]], given)
+    if isinstance(given, list):
+        return [fill(one, values) for one in given]
+    return {name: fill(one, values) for name, one in given.items()} if isinstance(given, dict) else given
 
 
 @dataclass(frozen=True)
@@ -80,19 +89,12 @@ class Cell:
     def parts(self, values: Mapping[str, str]) -> dict[str, Any]:
         """Return the request with these values of the path's parameters, in the query and the body too."""
 
-        def fill(given: Any) -> Any:
-            if isinstance(given, str):
-                return re.sub(r"\{(\w+)(?::\w+)?\}", lambda match: values[match[1]], given)
-            if isinstance(given, list):
-                return [fill(one) for one in given]
-            return {name: fill(one) for name, one in given.items()} if isinstance(given, dict) else given
-
         body = BODIES.get((self.method, self.path), SCHEMAS.get((self.method, self.path)))
-        sent: dict[str, Any] = {} if body is None else {"json": fill(body)}
+        sent: dict[str, Any] = {} if body is None else {"json": fill(body, values)}
         if isinstance(body, bytes):
-            sent = {"content": fill(body.decode("latin-1")).encode("latin-1")}
-        query = fill(dict(QUERIES.get(self.path, {})))
-        return {"method": self.method, "url": fill(self.path), "params": query, **sent}
+            sent = {"content": fill(body.decode("latin-1"), values).encode("latin-1")}
+        query = fill(dict(QUERIES.get(self.path, {})), values)
+        return {"method": self.method, "url": fill(self.path, values), "params": query, **sent}
 
     def ask(self, http: httpx2.Client, values: Mapping[str, str], headers: Mapping[str, Any]) -> httpx2.Response:
         """Send the request, with these headers of the caller."""
