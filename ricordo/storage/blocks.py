@@ -81,9 +81,7 @@ _OF_USER = (
     .where(chains.c.owner_kind == "user", chains.c.owner_id == bindparam("user_id"), equal(blocks, "organization_id"))
     .order_by(blocks.c.label)
 )
-_WITH_SCHEMA = _ROWS.select.where(equal(blocks, "organization_id"), blocks.c.schema_ref.is_not(None)).order_by(
-    blocks.c.chain_id, blocks.c.label
-)
+_WITH_SCHEMA = _ROWS.select.where(blocks.c.schema_ref.is_not(None)).order_by(blocks.c.chain_id, blocks.c.label)
 _DELETE_TAGS = delete(blocks_tags).where(equal(blocks_tags, "block_id"))
 _DETACH = delete(agents_blocks).where(equal(agents_blocks, "agent_id", "block_id"))
 _AGENT_IDS = select(agents_blocks.c.agent_id).where(equal(agents_blocks, "block_id")).order_by(agents_blocks.c.seq)
@@ -164,9 +162,9 @@ def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> 
     return _ROWS.first(tx, _COPY, {"chain_id": chain_id, "agent_id": agent_id, "shown_label": shown_label})
 
 
-def with_schema(tx: Transaction, scope: Scope) -> list[Block]:
-    """Return the blocks that name a schema, without their tags."""
-    return _ROWS.all(tx, _WITH_SCHEMA, {"organization_id": scope.organization_id})
+def with_schema(tx: Transaction) -> list[Block]:
+    """Return the blocks of all organizations that name a schema, without their tags."""
+    return _ROWS.all(tx, _WITH_SCHEMA)
 
 
 def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:

@@ -104,20 +104,26 @@ def _of_blocks(
     from ricordo.errors import NotFound
     from ricordo.memory.sections import read_sections
     from ricordo.storage import blocks, users
+    from ricordo.storage.deletion import DELETED
     from ricordo.storage.engine.database import read_beside
 
     try:
         with read_beside(settings) as tx:
-            found, owners = blocks.with_schema(tx, Scope()), blocks.owners(tx, Scope())
-            people = {
-                id: users.named(tx, Scope().organization_id, id) for kind, id in owners.values() if kind == "user"
+            found = [block for block in blocks.with_schema(tx) if block.organization_id != DELETED]
+            organizations, chain_ids = (
+                {getattr(block, name) for block in found} for name in ("organization_id", "chain_id")
+            )
+            owners = {
+                chain_id: (kind, (user and user.name) or id)
+                for organization_id in organizations
+                for chain_id, (kind, id) in blocks.owners(tx, Scope(organization_id)).items()
+                if chain_id in chain_ids
+                for user in (users.named(tx, organization_id, id) if kind == "user" else None,)
             }
     except NotFound:
         return  # there is no database yet
     for block in found:
-        kind, id = owners[block.chain_id]
-        person = people.get(id)
-        where = f'Block "{block.label}" of {kind} {(person and person.name) or id}'
+        where = f'Block "{block.label}" of {" ".join(owners[block.chain_id])}'
         schema = schemas.get(block.schema_ref or "")
         if schema is None:
             is_broken = block.schema_ref in names

@@ -7,6 +7,7 @@ from sqlalchemy import bindparam, delete, exists, or_, select
 
 from ricordo.domain.remote import Remote
 from ricordo.errors import NotFound
+from ricordo.storage.deletion import DELETED
 from ricordo.storage.engine.repository import Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import organizations, users
@@ -51,7 +52,7 @@ _WITHOUT = (
     .order_by(chains.c.seq)
     .limit(bindparam("most"))
 )
-_ORGANIZATIONS = select(organizations.c.id).order_by(organizations.c.id)
+_ORGANIZATIONS = select(organizations.c.id).where(organizations.c.id != DELETED).order_by(organizations.c.id)
 _DELETE = delete(memory_remotes).where(equal(memory_remotes, "id"))
 get = _REMOTES.get
 note = _REMOTES.updates("followed", "seen", "last_error", "last_at")
@@ -83,6 +84,7 @@ def chains_without(
 
 
 def organization_ids(tx: Transaction) -> list[str]:
+    """The ids of all organizations, without that of what is being deleted."""
     return [row.id for row in tx.all(_ORGANIZATIONS)]
 
 

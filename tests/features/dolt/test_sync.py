@@ -31,7 +31,7 @@ from ricordo.memory import user_memory
 from ricordo.plugins import load_plugins
 from ricordo.secret import Secret
 from ricordo.settings import Settings
-from ricordo.storage import history, jobs
+from ricordo.storage import deletion, history, jobs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
@@ -523,6 +523,8 @@ async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_
     for user in ("ada", "bob"):
         await memory.put("human", f"I am {user}", user)
     await store.write(lambda tx: tx.run(organizations.insert(), {"id": "org-2", "name": "Other", "created_at": 0}))
+    await store.write(deletion.prepare)
+    assert await store.read(remotes.organization_ids) == [LOCAL_ORGANIZATION, "org-2"]
     eve = await store.write(lambda tx: user_memory.open_memory(tx, Scope("org-2"), "eve", makes=True))
     await store.write(lambda tx: user_memory.put(tx, eve, "human", "I am eve", eve.owner))
 
