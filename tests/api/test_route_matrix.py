@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from ricordo.api.guard import COOKIE
 from ricordo.api.routing import LazyRoute, Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import ALL_SCOPES, IMPERSONATE
@@ -146,6 +147,21 @@ def test_a_key_in_basic_authentication_counts_for_git_alone(
     others = [cell for cell in cells if "/memory.git/" not in cell.path]
     assert len(cells) - len(others) == GIT
     require_refused(world, watch, others, (401,), basic("ada", world.ada), hers)
+
+
+@pytest.mark.parametrize("site", [{}, {"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}])
+def test_with_the_cookie_of_a_login_no_page_of_elsewhere_writes(
+    site: dict[str, str], world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+) -> None:
+    cookie = {"cookie": f"{COOKIE}={world.key('ada', scopes=EVERY_USERS, kind='session')}"}
+    assert world.http.get("/users/ada/blocks", headers=cookie).status_code == 200
+    require_refused(world, watch, writes(cells), (403,), {**cookie, **site}, hers)
+    # The same cookie from a page of this server.
+    assert world.http.post("/v1/messages/search", json={}, headers={**cookie, "origin": world.server.url}).is_success
+
+
+def writes(cells: list[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell.method != "GET"]
 
 
 def test_a_key_with_every_scope_but_the_routes_is_refused(
@@ -384,7 +400,7 @@ def test_the_page_about_trust_knows_how_many_there_are(cells: list[Cell]) -> Non
     page = (ROOT / "docs" / "trust.md").read_text()
     columns = len(NO_KEY) + 1 + len(ROLES) + 2 * len(OTHERS) + 1
     assert f"{len(cells)} routes" in page
-    assert f"{len(cells) * columns + len(cells) - GIT:,} cells" in page
+    assert f"{len(cells) * columns + len(cells) - GIT + 3 * len(writes(cells)):,} cells" in page
 
 
 def test_a_route_without_a_scope_fails_when_it_is_made() -> None:

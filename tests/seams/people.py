@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 from sqlalchemy import insert, update
@@ -53,10 +53,11 @@ class People:
         organization: str = LOCAL_ORGANIZATION,
         *,
         expires_at: int | None = None,
+        kind: Literal["key", "session"] = "key",
     ) -> str:
         """Make a key of a user, or of a service, with this name."""
         user = None if role == "service" else name
-        draft = KeyDraft(name, role, user, scopes, expires_at)
+        draft = KeyDraft(name, role, user, scopes, expires_at, kind)
         return self.server.write(lambda tx: keys.create(tx, Scope(organization), self._secret, draft))[1]
 
     @property
