@@ -3,6 +3,7 @@
 docs/a-students-day.md tells the same day to people, and test_docs.py runs it.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import letta_client
 import pytest
 
 from tests.seams.people import OPERATOR, People
-from tests.seams.server import MODEL, StrictLetta, serving
+from tests.seams.server import MODEL, Gate, StrictLetta, serving
 from tests.seams.stage import call
 from tests.support.git import git, run_git
 
@@ -137,3 +138,38 @@ def test_she_clones_and_pushes_with_her_key_and_nobody_else_as_her(school: Schoo
     assert git(hers, "ls-remote", school.address("ada"), "refs/heads/main").split()[0] == head
     (pushed,) = [one for one in school.do("ada", "GET", "/users/ada/diffs") if "Somebody" in one["diff"]]
     assert (pushed["author_kind"], pushed["author"]) == ("service", "tutoring for ada")
+
+
+def test_while_her_turn_runs_nobody_else_sees_follows_or_stops_it(school: School) -> None:
+    made = school.do("ada", "POST", "/v1/conversations/", params={"agent_id": school.tutor}, json={})["id"]
+    gate = Gate(school.server, "Slowly said.")
+    school.server.answers_with(gate)
+    said = {"messages": [{"role": "user", "content": "A secret."}]}
+    run = school.do("ada", "POST", f"/v1/agents/{school.tutor}/messages/async", json=said)["id"]
+    gate.wait()
+    ways = [
+        ("GET", f"/v1/runs/{run}", {}),
+        ("GET", f"/v1/runs/{run}/messages", {}),
+        ("POST", f"/v1/runs/{run}/stream", {"json": {}}),
+        ("POST", f"/v1/conversations/{made}/stream", {"json": {}}),
+        ("POST", f"/v1/conversations/{made}/cancel", {"json": {}}),
+        ("DELETE", f"/v1/runs/{run}", {}),
+    ]
+    for other in ("bea", "teacher", "service"):
+        for method, path, given in ways:
+            assert school.status(other, method, path, **given) in (403, 404), (other, path)
+        assert school.do(other, "GET", "/v1/runs/", params={"active": True}) == []
+        # Without ids it is the caller's own turns that end, of which there are none.
+        school.people.send(school.keys[other], "POST", f"/v1/agents/{school.tutor}/messages/cancel", json={})
+        listed = {"run_ids": [run]}
+        stopped = school.people.send(
+            school.keys[other], "POST", f"/v1/agents/{school.tutor}/messages/cancel", json=listed
+        )
+        assert '"failed"' in stopped.text or stopped.status_code in (403, 404, 409), (other, stopped.text)
+    gate.open()
+    for _ in range(500):
+        ended = school.do("ada", "GET", f"/v1/runs/{run}")
+        if ended["status"] not in ("created", "running"):
+            break
+        time.sleep(0.01)
+    assert (ended["status"], ended["stop_reason"]) == ("completed", "end_turn")
