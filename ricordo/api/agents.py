@@ -1,9 +1,9 @@
 """Agents: created, listed, changed, deleted, and what fills their context windows."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Depends, Query
 
 from ricordo.agents.agent_types import chosen_system
 from ricordo.agents.conversations import DEFAULT, effective, open_conversation
@@ -18,8 +18,10 @@ from ricordo.api.routing import Routes
 from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings
-from ricordo.storage import agents, blocks, messages, tools
+from ricordo.domain.scope import Scope
+from ricordo.storage import agents, blocks, messages, tools, users
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.users import user_id_of
 from ricordo.tools.toolbox import schema_of
 
 router = Routes(prefix="/v1/agents", tags=["agents"], scope="agents")
@@ -40,20 +42,35 @@ async def create(here: Here, body: AgentRequest) -> Json:
     return agent_json(here, await create_agent(here.runtime, here.scope, _spec(here, body)))
 
 
+@dataclass(frozen=True, slots=True)
+class AgentFilters:
+    """The query parameters by which agents are listed."""
+
+    name: str | None = None
+    query_text: Annotated[str | None, Query(description="A piece of the name.")] = None
+    tags: Annotated[list[str] | None, Query()] = None
+    match_all_tags: bool = False
+    hidden: bool | None = None
+    identity_id: Annotated[str | None, Query(description="Kept to this user, by the id as an identity.")] = None
+    identifier_keys: Annotated[list[str] | None, Query(description="Kept to any of these users.")] = None
+
+    def user_ids(self, tx: Transaction, scope: Scope) -> list[str] | None:
+        """Return the users whose agents are asked for; None where agents are not asked for by users."""
+        names = [*(self.identifier_keys or ()), *([user_id_of(self.identity_id)] if self.identity_id else ())]
+        return [user.id for name in names if (user := users.find(tx, scope, name))] if names else None
+
+
 @router.get("/", response_model=list[AgentResponse])
-def list_agents(
-    tx: Transaction,
-    here: Here,
-    paging: Paged,
-    name: str | None = None,
-    query_text: str | None = None,
-    tags: Annotated[list[str] | None, Query()] = None,
-    match_all_tags: bool = False,
-    hidden: bool | None = None,
-) -> list[Json]:
-    """Agents, by default newest first; by name, by a piece of it, or by tags."""
-    equal = given(name=name, hidden=hidden)
-    wanted: Any = {"tags": tags or (), "all_tags": match_all_tags, "search": query_text, **equal}
+def list_agents(tx: Transaction, here: Here, paging: Paged, which: Annotated[AgentFilters, Depends()]) -> list[Json]:
+    """Agents, by default newest first; by name, by a piece of it, by tags, or by the users they are kept to."""
+    user_ids = which.user_ids(tx, here.scope)
+    wanted: Any = {
+        "tags": which.tags or (),
+        "all_tags": which.match_all_tags,
+        "search": which.query_text,
+        "condition": None if user_ids is None else agents.is_kept_to(user_ids),
+        **given(name=which.name, hidden=which.hidden),
+    }
     return [agent_json(here, state) for state in agents.page(tx, here.scope, paging.page(), **wanted)]
 
 

@@ -53,6 +53,7 @@ _MISSING_FILTERS = frozenset(
 _SELECT_BY_USER = {"/v1/ledger"}
 _MISSING_THERE = {("/v1/blocks/", "name")}
 _SERVED_THERE = {("/v1/steps/", name) for name in ("end_date", "feedback", "has_feedback", "start_date")}
+_SERVED_THERE |= {("/v1/agents/", "identity_id"), ("/v1/agents/", "identifier_keys")}
 
 
 async def _call(request: Request) -> RequestContext:

@@ -119,6 +119,11 @@ class Scope:
         """The id of the one user whom the caller may see; None where there is no such user."""
         return None if self.subject_id == NOBODY else self.subject_id
 
+    @property
+    def uses_every_agent(self) -> bool:
+        """Whether the caller may use agents that are kept to others: administrators, developers, and who sees everything."""
+        return self.subject_id is None or self.role in ("admin", "developer")
+
     def acting_for(self, user: User) -> "Scope":
         """Return the scope in which the caller acts for this user, narrowed to them, where it may act for others."""
         if not self.may(IMPERSONATE) or self.subject == user.id:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, Text, bindparam, delete, func, insert, select
+from sqlalchemy import ColumnElement, Row, Text, bindparam, delete, func, insert, select
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.model import ModelSettings
@@ -13,9 +13,10 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
+from ricordo.storage.agent_access import MAY_USE, USERS, for_caller, may_use
 from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, plain, tagged_with
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, agents_archives, agents_tags, passages_tags
+from ricordo.storage.schema.core_tables import agents, agents_archives, agents_tags, agents_users, passages_tags
 from ricordo.storage.schema.core_tables import archives as archives_table
 from ricordo.storage.schema.core_tables import conversations as conversations_table
 from ricordo.storage.schema.memory_tables import agents_blocks
@@ -48,12 +49,14 @@ _WITH_CONVERSATION = (
     )
     .order_by(agents_archives.c.seq)
 )
+_WITH_CONVERSATION_FOR_ONE = _WITH_CONVERSATION.where(MAY_USE)
 # Where the three parts of such a row begin and end.
 _AGENT = slice(len(_ROWS.columns))
 _CONVERSATION = slice(_AGENT.stop, _AGENT.stop + len(conversations.ROWS.columns))
 _ARCHIVE = slice(_CONVERSATION.stop, _CONVERSATION.stop + len(archives.ROWS.columns))
 _ONE = equal(agents, "id", "organization_id")
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
+_TIMEZONE_FOR_ONE = _TIMEZONE.where(MAY_USE)
 _TAGS = select(agents_tags.c.tag).where(equal(agents_tags, "agent_id")).order_by(agents_tags.c.tag)
 _INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
@@ -76,7 +79,8 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
     if conversation_id is None and scope.subject:
         ids.insert(0, conversations.users_default_id(agent_id, scope.subject))
     values = {"agent_id": agent_id, "organization_id": scope.organization_id, "user_id": scope.subject}
-    rows = next((rows for id in ids if (rows := tx.all(_WITH_CONVERSATION, values | {"conversation_id": id}))), ())
+    statement, values = for_caller(scope, _WITH_CONVERSATION, _WITH_CONVERSATION_FOR_ONE, values)
+    rows = next((rows for id in ids if (rows := tx.all(statement, values | {"conversation_id": id}))), ())
     conversation = conversations.ROWS.of(rows[0][_CONVERSATION]) if rows else None
     if conversation is None or (conversation_id and not scope.sees(conversation.user_id)):
         what = f"Agent with ID {agent_id}" if conversation_id is None else f"Conversation with ID {conversation_id}"
@@ -113,7 +117,8 @@ def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
 
 
 def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
-    row = tx.first(_TIMEZONE, {"id": agent_id, "organization_id": scope.organization_id})
+    values = {"id": agent_id, "organization_id": scope.organization_id}
+    row = tx.first(*for_caller(scope, _TIMEZONE, _TIMEZONE_FOR_ONE, values))
     return str(found(row, "Agent", agent_id).timezone)
 
 
@@ -133,24 +138,43 @@ def page(
     tags: Sequence[str] = (),
     all_tags: bool = False,
     search: str | None = None,
-    block_id: str | None = None,
+    condition: ColumnElement[bool] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a block, and columns."""
-    attached = select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id)
+    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a condition, and columns."""
     listed = _ROWS.page(
         tx,
         scope,
         wanted,
         agents.c.name.icontains(search, autoescape=True) if search else None,
-        agents.c.id.in_(attached) if block_id else None,
+        condition,
+        *may_use(scope),
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
         **equal,
     )
     return [load_whole(tx, scope, agent.id) for agent in listed]
 
 
-count, find, ids = _ROWS.count, _ROWS.find, _ROWS.ids
+def has_block(block_id: str) -> ColumnElement[bool]:
+    """Return the condition that a block is attached to the agent."""
+    return agents.c.id.in_(select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id))
+
+
+def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
+    """Return the condition that the agent is kept to any of these users."""
+    return USERS.where(agents_users.c.user_id.in_(user_ids)).exists()
+
+
+def count(tx: Transaction, scope: Scope) -> int:
+    return _ROWS.count(tx, scope, *may_use(scope))
+
+
+def ids(tx: Transaction, scope: Scope) -> list[str]:
+    """Return the ids of the agents that the caller may use, the oldest first."""
+    return _ROWS.ids(tx, scope, *may_use(scope))
+
+
+find = _ROWS.find
 
 
 def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> None:

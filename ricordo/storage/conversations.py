@@ -17,6 +17,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.storage import messages
+from ricordo.storage.agent_access import MAY_USE, for_caller, may_use
 from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page, seen_by, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, runs
@@ -29,6 +30,7 @@ _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(e
 _DEFAULTS = ROWS.select.join(agents, agents.c.id == conversations.c.agent_id).where(
     equal(agents, "organization_id"), one_of(conversations.c.id, "ids"), _IS_THERE
 )
+_REQUIRED_FOR_ONE, _DEFAULTS_FOR_ONE = _REQUIRED.where(MAY_USE), _DEFAULTS.where(MAY_USE)
 _LOCK = select(conversations.c.id).where(equal(conversations, "id")).with_for_update()
 _WAITING = select(conversations.c.id, conversations.c.user_id).where(
     equal(conversations, "agent_id"), conversations.c.last_stop_reason == "requires_approval"
@@ -111,7 +113,8 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
     ids = [default_id(agent_id)]
     if scope.subject:
         ids.append(users_default_id(agent_id, scope.subject))
-    there = {one.id: one for one in ROWS.all(tx, _DEFAULTS, {"ids": ids, "organization_id": scope.organization_id})}
+    values = {"ids": ids, "organization_id": scope.organization_id}
+    there = {one.id: one for one in ROWS.all(tx, *for_caller(scope, _DEFAULTS, _DEFAULTS_FOR_ONE, values))}
     agents_own = there.get(ids[0])
     if agents_own and (scope.subject_id is None or agents_own.user_id == scope.subject):
         return agents_own
@@ -134,7 +137,9 @@ def get(tx: Transaction, id: str) -> Conversation | None:
 
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     """Return one conversation; raises NotFound, also where it was deleted, or its agent was."""
-    conversation = ROWS.first(tx, _REQUIRED, {"id": id, "organization_id": scope.organization_id})
+    conversation = ROWS.first(
+        tx, *for_caller(scope, _REQUIRED, _REQUIRED_FOR_ONE, {"id": id, "organization_id": scope.organization_id})
+    )
     if conversation and not scope.sees(conversation.user_id):
         conversation = None
     return found(conversation, "Conversation", id)
@@ -154,6 +159,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter)
         _IS_THERE,
         conversations.c.is_default.is_(False),
         conversations.c.hidden.is_(False),
+        *may_use(scope),
     )
     if which.agent_id:
         statement = statement.where(conversations.c.agent_id == which.agent_id)

@@ -63,6 +63,11 @@ def require(tx: Transaction, scope: Scope, name: str) -> User:
     return user
 
 
+def user_id_of(identity_id: str) -> str:
+    """Return the id of the user whom older clients know as this identity."""
+    return f"user-{identity_id.removeprefix('identity-')}"
+
+
 def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
     """Return the user with this id or identifier, or a new one with this identifier.
 
@@ -103,6 +108,11 @@ def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
 def page(tx: Transaction, scope: Scope, wanted: Page, **equal: Any) -> list[User]:
     """Return one page of the users whom the caller may know of, with these values in these columns."""
     return ROWS.page(tx, scope, wanted, id=scope.subject_id, **equal)
+
+
+def count(tx: Transaction, scope: Scope) -> int:
+    """Return the number of users whom the caller may know of."""
+    return ROWS.count(tx, scope, *([users.c.id == scope.subject_id] if scope.subject_id else []))
 
 
 def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:

@@ -123,6 +123,8 @@ class World(People):
         self.shared["key_id"] = self.ask(OPERATOR, "GET", "/v1/keys/")[0]["id"]
         self.key("fay")
         self.shared["user"] = self.id_of("fay")
+        self.key("gil")
+        self.shared["identity_id"] = self.id_of("gil").replace("user-", "identity-")
         self.key("carl")
         gone = self.send(OPERATOR, "DELETE", "/users/carl").json()
         self.shared["receipt_id"] = gone["id"]

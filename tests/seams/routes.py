@@ -19,6 +19,8 @@ PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/keys/"): {"user": "eve"},
     ("POST", "/v1/users/"): {"name": "new"},
+    ("POST", "/v1/identities/"): {"name": "new", "identifier_key": "new-1", "identity_type": "user"},
+    ("PUT", "/v1/identities/"): {"name": "new", "identifier_key": "new-2", "identity_type": "user"},
     ("POST", "/v1/organizations/"): {"name": "new"},
     ("POST", "/v1/agents/"): {"model": "scripted/model", "name": "Mine"},
     ("POST", "/v1/agents/{agent_id}/messages"): {"messages": TEXT},

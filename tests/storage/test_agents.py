@@ -96,7 +96,7 @@ async def test_a_page_is_filtered_by_tags_name_block_and_columns(store: SqliteSt
     assert await found(search="ANN") == [one.id, two.id]
     assert await found(search="n_1") == [one.id]
     assert await found(search="Än") == [one.id]
-    assert await found(block_id=three.blocks[0].id) == [three.agent.id]
+    assert await found(condition=agents.has_block(three.blocks[0].id)) == [three.agent.id]
     assert await found(hidden=True) == [two.id]
     assert await found(name="Bob", tags=["a"]) == []
 

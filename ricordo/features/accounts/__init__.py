@@ -17,6 +17,10 @@ class AccountsPlugin:
             LazyRouter("ricordo.features.accounts.keys", ("/v1/keys",)),
             LazyRouter("ricordo.features.accounts.users", ("/v1/users",)),
             LazyRouter("ricordo.features.accounts.organizations", ("/v1/organizations",)),
+            LazyRouter(
+                "ricordo.features.accounts.identities",
+                ("/v1/identities", "/v1/agents/*/identities", "/v1/blocks/*/identities"),
+            ),
         ]
 
     def commands(self) -> list[Commands]:

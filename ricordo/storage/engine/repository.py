@@ -163,13 +163,13 @@ class Repository(Generic[V]):
             chosen += in_scope(self.table, scope)
         return [self.of(row) for row in read_page(tx, self.select.where(*chosen), self.table, wanted, by=by)]
 
-    def count(self, tx: Transaction, scope: Scope) -> int:
-        statement = select(func.count()).select_from(self.table).where(*in_scope(self.table, scope))
+    def count(self, tx: Transaction, scope: Scope, *conditions: ColumnElement[bool]) -> int:
+        statement = select(func.count()).select_from(self.table).where(*in_scope(self.table, scope), *conditions)
         return int(tx.all(statement)[0][0])
 
-    def ids(self, tx: Transaction, scope: Scope) -> list[str]:
-        """Return the ids of those in the scope, the oldest first."""
-        statement = select(self.table.c.id).where(*in_scope(self.table, scope))
+    def ids(self, tx: Transaction, scope: Scope, *conditions: ColumnElement[bool]) -> list[str]:
+        """Return the ids of those in the scope that meet the conditions, the oldest first."""
+        statement = select(self.table.c.id).where(*in_scope(self.table, scope), *conditions)
         return [row.id for row in tx.all(statement.order_by(self.table.c.seq))]
 
     def changeable(self) -> list[str]:

@@ -24,7 +24,7 @@ from ricordo.storage.schema.core_tables import (
     passages_tags,
     users,
 )
-from ricordo.storage.schema.memory_tables import blocks, proposals
+from ricordo.storage.schema.memory_tables import blocks, blocks_users, proposals
 
 Migration = Callable[[Connection], None]
 # The version of a database that is being copied into: every Ricordo refuses it, older ones too.
@@ -52,7 +52,7 @@ def add_keys_and_sharing(connection: Connection) -> None:
     add_columns(connection, blocks, "shared", "seen_as")
     add_columns(connection, conversations, "has_untold")
     add_columns(connection, proposals, "is_untold")
-    metadata.create_all(connection, tables=[api_keys, agents_users], checkfirst=False)
+    metadata.create_all(connection, tables=[api_keys, agents_users, blocks_users], checkfirst=False)
     add_columns(connection, passages_tags, "user_id")
     (users_tags,) = (index for index in passages_tags.indexes if index.name == "passages_tags_of_users")
     users_tags.create(connection)

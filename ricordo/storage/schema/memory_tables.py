@@ -96,6 +96,16 @@ agents_blocks = table(
     Index("agents_blocks_by_block", "block_id"),
     erasure="delete",
 )
+# What older clients attached to identities. It is told them, and changes nothing.
+blocks_users = table(
+    "blocks_users",
+    seq(),
+    reference("block_id", "blocks"),
+    reference("user_id", "users"),
+    UniqueConstraint("block_id", "user_id"),
+    Index("blocks_users_by_user", "user_id"),
+    erasure="delete",
+)
 
 # One block's change. A commit that came by git may change several: then they share its id. `parent` is left out where it is the
 # commit of the version before, which nearly all have (`versions.PARENT` fills it in).

@@ -1,0 +1,239 @@
+"""Identities, as older clients call users. `identity-<uuid>` is the user `user-<uuid>`; its key is the user's identifier.
+
+An agent that is attached to identities is kept to these users. What a block is attached to is kept and told, and changes nothing.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from pydantic import Field
+
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
+from ricordo.api.models.agents import AgentResponse
+from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel
+from ricordo.api.models.memory import BlockResponse
+from ricordo.api.routing import Routes
+from ricordo.domain.scope import User
+from ricordo.errors import NotFound
+from ricordo.features.accounts import queries
+from ricordo.features.accounts.keys import forget_cached
+from ricordo.features.erasure.service import forget
+from ricordo.storage import agent_access, agents, blocks, users
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.users import UserDraft, user_id_of
+
+router = Routes(prefix="/v1", tags=["identities"], scope="users")
+Kind = Literal["org", "user", "other"]
+Ids = Annotated[list[str] | None, Field(default=None, max_length=1000)]
+
+
+class IdentityProperty(RequestModel):
+    """A property of an identity."""
+
+    key: str = Field(max_length=255)
+    value: str | float | bool | dict[str, Any]
+    type: Literal["string", "number", "boolean", "json"]
+
+
+class IdentityUpdate(RequestModel):
+    """What is to change of an identity; what is left out stays. Lists of ids replace what was attached."""
+
+    identifier_key: str | None = Field(None, max_length=255)
+    name: str | None = Field(None, max_length=255)
+    identity_type: Kind | None = None
+    agent_ids: Ids
+    block_ids: Ids
+    properties: list[IdentityProperty] | None = Field(None, max_length=100)
+
+
+class IdentityRequest(IdentityUpdate):
+    """A new identity."""
+
+    identifier_key: str = Field(max_length=255)
+    name: str = Field(max_length=255)
+    identity_type: Kind
+
+
+class IdentityResponse(ResponseModel):
+    """A user, as older clients know them."""
+
+    id: str
+    identifier_key: str
+    name: str
+    identity_type: Kind
+    project_id: str | None = None
+    organization_id: str
+    agent_ids: list[str]
+    block_ids: list[str]
+    properties: list[Json]
+
+
+@router.get("/identities/", response_model=list[IdentityResponse])
+def list_identities(
+    tx: Transaction,
+    here: Here,
+    paging: Paged,
+    name: str | None = None,
+    identifier_key: str | None = None,
+    identity_type: Annotated[Kind | None, Query()] = None,
+) -> list[Json]:
+    """Return the users as identities, the newest first."""
+    found = users.page(tx, here.scope, paging.page(), name=name, identifier=identifier_key, identity_type=identity_type)
+    return [_response(tx, user) for user in found]
+
+
+@router.get("/identities/count", response_model=int)
+def count_identities(tx: Transaction, here: Here) -> int:
+    """Return the number of users."""
+    return users.count(tx, here.scope)
+
+
+@router.post("/identities/", response_model=IdentityResponse)
+def create_identity(tx: Transaction, here: Here, body: IdentityRequest) -> Json:
+    """Make a user."""
+    draft = UserDraft(body.name, body.identifier_key, None, body.identity_type, _properties(body.properties or ()))
+    made = users.create(tx, here.scope, draft)
+    _attach(tx, here, made, body)
+    return _response(tx, made)
+
+
+@router.put("/identities/", response_model=IdentityResponse)
+def upsert_identity(tx: Transaction, here: Here, body: IdentityRequest) -> Json:
+    """Make a user, or change the one with this key."""
+    if user := users.named(tx, here.scope.organization_id, body.identifier_key):
+        return _changed(tx, here, user, body)
+    return create_identity(tx, here, body)
+
+
+@router.get("/identities/{identity_id}", response_model=IdentityResponse)
+def retrieve_identity(tx: Transaction, here: Here, identity_id: str) -> Json:
+    """Return one identity."""
+    return _response(tx, _user(tx, here, identity_id))
+
+
+@router.patch("/identities/{identity_id}", response_model=IdentityResponse)
+def modify_identity(tx: Transaction, here: Here, identity_id: str, body: IdentityUpdate) -> Json:
+    """Change an identity."""
+    return _changed(tx, here, _user(tx, here, identity_id), body)
+
+
+@router.put("/identities/{identity_id}/properties", response_model=IdentityResponse)
+def upsert_properties(tx: Transaction, here: Here, identity_id: str, body: list[IdentityProperty]) -> Json:
+    """Set these properties of an identity; others stay."""
+    user = _user(tx, here, identity_id)
+    kept = {each["key"]: each for each in (*user.properties, *_properties(body))}
+    return _response(tx, users.change(tx, here.scope, replace(user, properties=tuple(kept.values()))))
+
+
+@router.delete("/identities/{identity_id}", response_model=NoteResponse)
+async def delete_identity(here: Here, identity_id: str) -> Json:
+    """Forget a user with all that is theirs, as `DELETE /users/{user}` does."""
+    users.require_all_users(here.scope)
+    user = await here.store.read(lambda tx: _user(tx, here, identity_id))
+    receipt = await forget(here.runtime, here.scope, user.id)
+    forget_cached(here)
+    return note(f"The user is forgotten. The receipt: /v1/receipts/{receipt['id']}")
+
+
+@router.get("/identities/{identity_id}/agents", response_model=list[AgentResponse])
+def list_agents(tx: Transaction, here: Here, identity_id: str, paging: Paged) -> list[Json]:
+    """Return the agents that are kept to an identity."""
+    user = _user(tx, here, identity_id)
+    found = agents.page(tx, here.scope, paging.page(), condition=agents.is_kept_to([user.id]))
+    return [agent_json(here, state) for state in found]
+
+
+@router.get("/identities/{identity_id}/blocks", response_model=list[BlockResponse])
+def list_blocks(tx: Transaction, here: Here, identity_id: str) -> list[Any]:
+    """Return the blocks that are attached to an identity."""
+    found = []
+    for id in queries.blocks_of(tx, _user(tx, here, identity_id).id):
+        with suppress(NotFound):  # it is being deleted, or another user's
+            found.append(blocks.get(tx, here.scope, id))
+    return found
+
+
+@router.patch("/agents/{agent_id}/identities/attach/{identity_id}", response_model=AgentResponse)
+def attach_agent(tx: Transaction, here: Here, agent_id: str, identity_id: str) -> Json:
+    """Keep an agent to a user, and to those who are attached already. Administrators and developers may always use it."""
+    users.require_all_users(here.scope)
+    agents.require(tx, here.scope, agent_id)
+    agent_access.attach_user(tx, agent_id, _user(tx, here, identity_id).id)
+    return whole_agent(tx, here, agent_id)
+
+
+@router.patch("/agents/{agent_id}/identities/detach/{identity_id}", response_model=AgentResponse)
+def detach_agent(tx: Transaction, here: Here, agent_id: str, identity_id: str) -> Json:
+    """Take an agent from a user. Without any user, everybody in the organization may use it."""
+    users.require_all_users(here.scope)
+    agents.require(tx, here.scope, agent_id)
+    agent_access.detach_user(tx, agent_id, _user(tx, here, identity_id).id)
+    return whole_agent(tx, here, agent_id)
+
+
+@router.patch("/blocks/{block_id}/identities/attach/{identity_id}", response_model=BlockResponse)
+def attach_block(tx: Transaction, here: Here, block_id: str, identity_id: str) -> Any:
+    """Attach a block to an identity."""
+    users.require_all_users(here.scope)
+    block = blocks.get(tx, here.scope, block_id)
+    queries.attach_block(tx, block_id, _user(tx, here, identity_id).id)
+    return block
+
+
+@router.patch("/blocks/{block_id}/identities/detach/{identity_id}", response_model=BlockResponse)
+def detach_block(tx: Transaction, here: Here, block_id: str, identity_id: str) -> Any:
+    """Detach a block from an identity."""
+    users.require_all_users(here.scope)
+    block = blocks.get(tx, here.scope, block_id)
+    queries.detach_block(tx, block_id, _user(tx, here, identity_id).id)
+    return block
+
+
+def _user(tx: Transaction, here: RequestContext, identity_id: str) -> User:
+    return users.require(tx, here.scope, user_id_of(identity_id))
+
+
+def _changed(tx: Transaction, here: RequestContext, user: User, body: IdentityUpdate) -> Json:
+    changes: dict[str, Any] = {
+        "identifier": body.identifier_key,
+        "name": body.name,
+        "identity_type": body.identity_type,
+        "properties": None if body.properties is None else _properties(body.properties),
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    changed = users.change(tx, here.scope, replace(user, **given))
+    _attach(tx, here, changed, body)
+    return _response(tx, changed)
+
+
+def _attach(tx: Transaction, here: RequestContext, user: User, body: IdentityUpdate) -> None:
+    """Attach these agents and blocks, and no others."""
+    for id in set(agent_access.agents_of(tx, user.id)) - {*body.agent_ids} if body.agent_ids is not None else ():
+        agent_access.detach_user(tx, id, user.id)
+    for id in body.agent_ids or ():
+        agents.require(tx, here.scope, id)
+        agent_access.attach_user(tx, id, user.id)
+    for id in set(queries.blocks_of(tx, user.id)) - {*body.block_ids} if body.block_ids is not None else ():
+        queries.detach_block(tx, id, user.id)
+    for id in body.block_ids or ():
+        blocks.get(tx, here.scope, id)
+        queries.attach_block(tx, id, user.id)
+
+
+def _properties(given: Sequence[IdentityProperty]) -> tuple[Json, ...]:
+    return tuple(each.model_dump() for each in given)
+
+
+def _response(tx: Transaction, user: User) -> Json:
+    return IdentityResponse.of(
+        user,
+        id=f"identity-{user.id.removeprefix('user-')}",
+        identifier_key=user.identifier or user.name,
+        identity_type=user.identity_type or "user",
+        agent_ids=agent_access.agents_of(tx, user.id),
+        block_ids=queries.blocks_of(tx, user.id),
+        properties=list(user.properties),
+    )

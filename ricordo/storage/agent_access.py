@@ -1,0 +1,45 @@
+"""Who may use an agent: everybody in its organization, or, where users are attached, these, administrators and developers.
+
+It is a condition of the statements that find agents and their conversations, so that every way to an agent asks it.
+"""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Text, bindparam, delete, or_, select
+
+from ricordo.domain.scope import Scope
+from ricordo.storage.engine.repository import Missing, equal
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents, agents_users
+
+USERS = select(agents_users.c.agent_id).where(agents_users.c.agent_id == agents.c.id).correlate(agents)
+MAY_USE = or_(~USERS.exists(), USERS.where(agents_users.c.user_id == bindparam("asking_user", type_=Text)).exists())
+_ATTACH, _DETACH = Missing(agents_users), delete(agents_users).where(equal(agents_users, "agent_id", "user_id"))
+_OF_USER = select(agents_users.c.agent_id).where(equal(agents_users, "user_id")).order_by(agents_users.c.seq)
+
+
+def for_caller(scope: Scope, free: Any, kept: Any, values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the statement for this caller with its values: `free` where they may use every agent, else `kept`."""
+    return (free, values) if scope.uses_every_agent else (kept, values | {"asking_user": scope.subject})
+
+
+def may_use(scope: Scope) -> list[ColumnElement[bool]]:
+    """Return the conditions that the caller may use an agent; none where they may use all."""
+    if scope.uses_every_agent:
+        return []
+    return [or_(~USERS.exists(), USERS.where(agents_users.c.user_id == scope.subject).exists())]
+
+
+def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
+    """Keep the agent to this user, and to those who are attached already."""
+    tx.run(_ATTACH, {"agent_id": agent_id, "user_id": user_id})
+
+
+def detach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
+    """Take the agent from this user; without any, everybody in the organization may use it."""
+    tx.run(_DETACH, {"agent_id": agent_id, "user_id": user_id})
+
+
+def agents_of(tx: Transaction, user_id: str) -> list[str]:
+    """Return the ids of the agents that are kept to this user, among others."""
+    return [row.agent_id for row in tx.all(_OF_USER, {"user_id": user_id})]
