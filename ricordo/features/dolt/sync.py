@@ -43,6 +43,7 @@ from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
 
+_KIND = "dolt"
 _ORGANIZATION = "{organization}"  # its place in RICORDO_DOLT_REMOTE
 _PORTION = 50  # versions that are read, and then noted, at once
 
@@ -50,7 +51,7 @@ _PORTION = 50  # versions that are read, and then noted, at once
 class DoltRemotes:
     """Remotes of the kind `dolt`."""
 
-    kind = "dolt"
+    kind = _KIND
     is_shared = True  # its rows name their users
     marker = staticmethod(marker_of)
 
@@ -315,7 +316,9 @@ async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
     is_forgotten = await forgotten_names(runtime)
     for organization_id in await runtime.store.read(remotes.organization_ids):
         if asked := database_of_all(runtime.settings, organization_id):
-            await add_for_all(runtime, DoltRemotes(), organization_id, asked, partial(is_forgotten, organization_id))
+            await add_for_all(
+                runtime, runtime.remotes[_KIND], organization_id, asked, partial(is_forgotten, organization_id)
+            )
 
 
 ALL_USERS = JobHandler("dolt_of_all_users", _add_missing, every_seconds=60.0)
