@@ -1,5 +1,6 @@
 """Keys over HTTP: made once, checked, listed without the key, revoked at once."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,22 @@ def test_a_token_of_the_operator_ends_and_needs_the_secret(tmp_path: Path, monke
     now = time.time()
     monkeypatch.setattr("ricordo.secret.time.time", lambda: now + 61)
     assert not is_operator_token(one, token)
+
+
+def test_the_page_about_keys_names_every_scope_and_what_each_role_has() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "keys.md").read_text()
+    scopes, roles = page.split("| scope | allows |")[1].split("## Users")[0], page.split("| scope | allows |")[0]
+    assert {*re.findall(r"`([a-z]+(?::[a-z]+)?)`", "\n".join(row.split("|")[1] for row in rows(scopes)))} == ALL_SCOPES
+    named = {row.split("`")[1]: row.split("|")[4] for row in rows(roles)[1:]}
+    assert named.keys() == ROLE_SCOPES.keys()
+    assert {*re.findall(r"`([a-z:]+)`", named["user"])} == ROLE_SCOPES["user"]
+    assert ALL_SCOPES - {*re.findall(r"`([a-z:]+)`", named["admin"])} == ROLE_SCOPES["admin"]
+    assert ROLE_SCOPES["service"] == (ROLE_SCOPES["user"] - {"memory:approve"}) | {"users:impersonate"}
+    families = ("agents", "messages", "archives", "tools")
+    both = {f"{family}:{kind}" for family in families for kind in ("read", "write")}
+    assert all(family in named["developer"] for family in families)
+    assert ROLE_SCOPES["developer"] == both | {"providers:read"}
+
+
+def rows(table: str) -> list[str]:
+    return [line for line in table.splitlines() if line.startswith("| `") or line.startswith("| role")]
