@@ -59,6 +59,13 @@ def test_an_unknown_key_costs_one_look_up_and_garbage_none(people: People) -> No
         assert len(counted.statements) == 3
 
 
+def test_a_key_of_an_erased_user_ends_at_once(people: People) -> None:
+    key = people.key("gone")
+    assert people.send(key, "GET", "/users/gone/blocks").status_code == 200
+    assert people.send(OPERATOR, "DELETE", "/users/gone").status_code == 202
+    assert people.send(key, "GET", "/v1/agents/").status_code == 401
+
+
 def seconds_until_refused(server: ServerInThread, key: str) -> float:
     """How long the key still works at a server that is asked all the time."""
     began = time.monotonic()

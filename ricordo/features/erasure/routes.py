@@ -78,7 +78,9 @@ async def delete_user(here: Here, user_id: str, with_agents: WithAgents = False)
 
     Asked again, it answers with the receipt. Nothing of this can be undone.
     """
-    return answer_erasure(await forget(here.runtime, here.scope, user_id, with_agents=with_agents))
+    receipt = await forget(here.runtime, here.scope, user_id, with_agents=with_agents)
+    here.request.app.state.authentication.forget()  # a key of the user ends now, not with what is cached of it
+    return answer_erasure(receipt)
 
 
 @router.get("/v1/receipts/{receipt_id}", response_model=ReceiptResponse, responses=_BOTH)
