@@ -163,8 +163,9 @@ def create_app(
                 preparing.cancel()
                 await asyncio.wait((looking, preparing))
 
+    lazy = [router for router in routers if isinstance(router, LazyRouter)]
     app = Application(
-        [router for router in routers if isinstance(router, LazyRouter)],
+        lazy,
         title="Ricordo",
         version=__version__,
         description="AI agents whose memory belongs to the people it is about. Compatible with letta-client.",
@@ -176,9 +177,9 @@ def create_app(
     )
     app.add_middleware(LazyRoutesMiddleware, lazy_routes=app.lazy_routes)
     app.state.authentication = authentication = Authentication(settings)
-    app.add_middleware(
-        Guard, settings=settings, authentication=authentication
-    )  # outermost: who may not come in has nothing loaded either
+    # Outermost: who may not come in has nothing loaded either.
+    open_paths = [path for router in lazy for path in router.open]
+    app.add_middleware(Guard, settings=settings, authentication=authentication, open_paths=open_paths)
     install_error_handlers(app)
     return app
 

@@ -176,6 +176,16 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = about(
         "The administrator's key, sent as `Authorization: Bearer …`. With it, or any stored key, each request needs one."
     )
+    oidc_issuer: Address | None = about(
+        "Address of the OpenID Connect provider that people log in with, as its discovery document names it. With it every "
+        "request needs a key or a login."
+    )
+    oidc_client_id: str | None = about("This server's client id at the login provider.")
+    oidc_client_secret: Key | None = about("This server's client secret at the login provider.")
+    oidc_claim: str | None = about(
+        "Claim that is the identifier of the user, such as preferred_username. By default sub, with the issuer in front.",
+        pattern=r"^[A-Za-z0-9_.:/-]{1,100}$",
+    )
     model: str | None = about(
         "Handle of the model for agents created without one, such as openai/gpt-4.1; see `ricordo doctor`."
     )
@@ -259,8 +269,20 @@ class Settings(BaseSettings):
             raise ValueError("must be sqlite:///path/to/file or postgresql://user:password@host/database")
         return SecretStr(f"{SQLITE}{_absolute(Path(file))}")
 
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _require_https(cls, issuer: str | None) -> str | None:
+        parts = urlsplit(issuer or "https:")
+        if (parts.scheme != "https" and parts.hostname not in LOOPBACK) or parts.query or parts.fragment:
+            raise ValueError("must be an https address without ? and #, as the client secret is sent there")
+        return issuer
+
     @model_validator(mode="after")
     def _check(self) -> "Settings":
+        login = {name: getattr(self, name) for name in ("oidc_issuer", "oidc_client_id", "oidc_client_secret")}
+        missing = [f"{PREFIX}{name.upper()}" for name, value in login.items() if not value]
+        if missing and (len(missing) < len(login) or self.oidc_claim):
+            raise ValueError(f"The login is set up in part: {', '.join(missing)} is missing. Set it, or none of them.")
         remotes = (("REMOTE_FOLDERS", folder) for folder in self.folders_of_remotes)
         for name, path in (("DATA_DIR", self.data_dir), ("DATABASE_URL", self.database_path), *remotes):
             if PACKAGE in (path, *path.parents):

@@ -39,6 +39,7 @@ class Authentication:
     def __init__(self, settings: Settings) -> None:
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
         self._host = settings.host
+        self._has_login = settings.oidc_issuer is not None
         self._secret = Secret(settings.data_dir)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._are_keys = False
@@ -82,8 +83,8 @@ class Authentication:
         return known.scope if expires_at is None or runtime.store.clock.now() < expires_at else None
 
     async def local(self, runtime: Runtime | None) -> Scope | None:
-        """Return the local administrator, as long as there is no key of any kind and only this machine can call."""
-        if self._key is not None or self._host not in LOOPBACK:
+        """Return the local administrator, as long as there is no key of any kind, no login, and only this machine can call."""
+        if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None
         if runtime is None:
             return _LOCAL

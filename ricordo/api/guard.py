@@ -35,8 +35,11 @@ class Guard:
     (DNS rebinding). Both are refused by their Origin and Host. With the cookie of a login only pages of this server may write.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, authentication: Authentication) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, authentication: Authentication, open_paths: Iterable[str] = ()
+    ) -> None:
         self._app = app
+        self._open_paths = frozenset((*OPEN_PATHS, *open_paths))
         self._authentication = authentication
         self._hosts = {*LOOPBACK, settings.host}
 
@@ -57,7 +60,7 @@ class Guard:
         if local:
             scope[REQUEST_SCOPE] = local
             return self._foreign(headers)
-        if scope["path"] in OPEN_PATHS:
+        if scope["path"] in self._open_paths:
             return None
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(scope["path"])))
         cookie = "" if key else _cookie(_header(headers, b"cookie"))

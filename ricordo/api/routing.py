@@ -44,12 +44,14 @@ class LazyRouter:
     """The `router` of a module that is imported when one of its paths is first requested.
 
     `paths` are what its paths begin with, where * is one component: `/users/*/remotes`. They may match more than the routes do.
-    A module that `is_heavy` imports a large library: it is left out of the imports after the start.
+    A module that `is_heavy` imports a large library: it is left out of the imports after the start. The paths that are `open`, each
+    of them whole, the guard lets pass without a key, also on a server that needs one.
     """
 
     module: str
     paths: tuple[str, ...]
     is_heavy: bool = False
+    open: tuple[str, ...] = ()
 
     def pattern(self) -> re.Pattern[str]:
         ways = "|".join(re.escape(path).replace(r"\*", "[^/]+") for path in self.paths)

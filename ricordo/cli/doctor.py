@@ -229,6 +229,8 @@ def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
             name for name, is_set in (("RICORDO_API_KEY", settings.api_key), ("stored keys", are_stored)) if is_set
         ]
         return DoctorFinding("keys", f"every request needs one: {' and '.join(which)}")
+    if settings.host in LOOPBACK and settings.oidc_issuer:
+        return DoctorFinding("keys", "none, but RICORDO_OIDC_ISSUER: every request needs a login")
     if settings.host in LOOPBACK:
         return DoctorFinding("keys", "none: whoever uses this machine is the administrator")
     text = f"none, and RICORDO_HOST={settings.host} can be reached from other machines, so the server does not start. Make one"

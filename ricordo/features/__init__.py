@@ -9,6 +9,7 @@ FEATURES: tuple[str, ...] = (
     "git",
     "ledger",
     "librarian",
+    "login",
     "move",
     "remotes",
     "review",

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sqlalchemy import and_, select
+from sqlalchemy import and_, bindparam, delete, or_, select
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, NOBODY, ROLE_SCOPES, Role, Scope, User
@@ -57,6 +57,11 @@ _BY_HASH = (
 _ANY = select(api_keys.c.seq).where(equal(api_keys, "hash"))
 _REQUIREMENT: Literal["requirement"] = "requirement"
 _INSERT = Missing(api_keys)
+_DELETE_ENDED = delete(api_keys).where(
+    equal(api_keys, "user_id"),
+    api_keys.c.kind == "session",
+    or_(api_keys.c.revoked_at.is_not(None), api_keys.c.expires_at <= bindparam("now")),
+)
 _revoke, _use = _ROWS.updates("revoked_at"), _ROWS.updates("last_used_at")
 
 
@@ -111,6 +116,8 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
         draft.expires_at,
         tuple(sorted(set(draft.scopes))),
     )
+    if draft.kind == "session":  # so that logins do not add up
+        tx.run(_DELETE_ENDED, {"user_id": stored.user_id, "now": now})
     _ROWS.insert(tx, stored)
     if draft.kind == "key":
         tx.run(_INSERT, _ROWS.values(_requirement(now)))
@@ -145,6 +152,15 @@ def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
         key = replace(key, revoked_at=tx.clock.now())
         _revoke(tx, key)
     return key
+
+
+def end_session(tx: Transaction, scope: Scope) -> bool:
+    """Revoke the session of this caller; returns whether it is one, and not another kind of key."""
+    key = _ROWS.find(tx, scope, scope.key_id) if scope.key_id else None
+    if key is None or key.kind != "session":
+        return False
+    _revoke(tx, replace(key, revoked_at=tx.clock.now()))
+    return True
 
 
 def note_use(tx: Transaction, key: ApiKey) -> None:

@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[2]
 REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
-# Anybody may ask whether a server is here; nothing else is open.
-OPEN = {("GET", "/"), ("GET", "/v1/health"), ("GET", "/v1/health/")}
-# The framework's own; with a key anybody may read how to talk to the server.
-OTHER_ROUTES = {("GET", "/openapi.json")}
+# Anybody may ask whether a server is here, and log in; nothing else is open.
+OPEN = {("GET", path) for path in ("/", "/v1/health", "/v1/health/", "/login", "/login/callback")}
+# With a key of any kind: how to talk to the server, and the end of a session.
+OTHER_ROUTES = {("GET", "/openapi.json"), ("POST", "/logout")}
 
 
 @pytest.fixture(scope="module")

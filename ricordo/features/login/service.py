@@ -1,0 +1,201 @@
+"""A login with an OpenID Connect provider: what it is asked, what it answers, and whose session that makes."""
+
+import asyncio
+import hmac
+import secrets
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from typing import Any
+from urllib.parse import quote_plus, urlencode, urlsplit
+
+import httpx2
+import orjson
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import is_id
+from ricordo.domain.scope import Scope, User
+from ricordo.errors import Forbidden, Invalid, Unavailable
+from ricordo.features.login.tokens import Expected, Json, verify_token
+from ricordo.settings import LOOPBACK, Settings
+from ricordo.storage import keys, users
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.keys import KeyDraft
+
+SESSION_SECONDS, TICKET_SECONDS = 12 * 3600, 600
+_TIMEOUT, _FRESH = 10.0, 600.0
+_MOST_BYTES = 1_000_000
+_OK, _BAD_REQUEST = 200, 400
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A login that has begun, as the browser keeps it in a signed cookie. `until` is in seconds."""
+
+    state: str
+    nonce: str
+    verifier: str
+    next: str
+    until: float
+
+    def sign(self, secret: bytes) -> str:
+        text = urlsafe_b64encode(orjson.dumps(asdict(self))).decode()
+        return f"{text}.{hmac.digest(secret, text.encode(), 'sha256').hex()}"
+
+
+def begin(next: str) -> Ticket:
+    state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+    return Ticket(state, nonce, verifier, next, time.time() + TICKET_SECONDS)
+
+
+def read_ticket(secret: bytes, cookie: str, state: str) -> Ticket:
+    """Return the login that this browser began. Raises Invalid where it began none with this state, or too long ago."""
+    text, _, signature = cookie.encode().rpartition(b".")
+    is_ours = hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), signature)
+    ticket = Ticket(**orjson.loads(urlsafe_b64decode(text))) if is_ours else None
+    if ticket is None or not hmac.compare_digest(ticket.state.encode(), state.encode()) or ticket.until < time.time():
+        raise Invalid("This login was not begun in this browser, is over, or took too long. Begin again at /login.")
+    return ticket
+
+
+class LoginProvider:
+    """The provider of the settings. Each question to it has a limit of time and of size; a wrong answer raises Unavailable."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raise Invalid where the settings name no provider."""
+        if not (settings.oidc_issuer and settings.oidc_client_id and settings.oidc_client_secret):
+            raise Invalid("Login is not set up.")
+        self.issuer, self._client_id = settings.oidc_issuer, settings.oidc_client_id
+        self._secret = settings.oidc_client_secret.get_secret_value()
+        self._claim = settings.oidc_claim
+        self._document: dict[str, Any] = {}
+        self._fresh_until = 0.0
+
+    async def address(self, ticket: Ticket, redirect_uri: str) -> str:
+        """Return where the browser logs in."""
+        document = await self._discover()
+        challenge = urlsafe_b64encode(sha256(ticket.verifier.encode()).digest()).rstrip(b"=").decode()
+        query = {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": redirect_uri,
+            "scope": "openid profile email",
+            "state": ticket.state,
+            "nonce": ticket.nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        endpoint = document["authorization_endpoint"]
+        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
+
+    async def claims(self, ticket: Ticket, code: str, redirect_uri: str) -> Json:
+        """Return what the provider says of the person who logged in with this code. Raises Forbidden, Unavailable."""
+        document = await self._discover()
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": redirect_uri,
+            "code_verifier": ticket.verifier,
+        }
+        ways = document.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        sign = None
+        if "client_secret_basic" in ways:
+            sign = httpx2.BasicAuth(quote_plus(self._client_id), quote_plus(self._secret))
+        else:
+            form |= {"client_id": self._client_id, "client_secret": self._secret}
+        answer = await self._ask("POST", document["token_endpoint"], data=form, auth=sign)
+        token = answer.get("id_token")
+        if not isinstance(token, str):
+            raise Unavailable("The login provider answered without an id_token. Ask the administrator to check it.")
+        jwks = (await self._ask("GET", document["jwks_uri"])).get("keys")
+        expected = Expected(self.issuer, self._client_id, ticket.nonce, time.time())
+        return await asyncio.to_thread(verify_token, token, jwks if isinstance(jwks, list) else [], expected)
+
+    def identifier(self, claims: Json) -> str:
+        """Return the identifier of this person: the claim that is set, or else `sub` with the issuer in front.
+
+        Raises Forbidden where the provider does not vouch for it.
+        """
+        name = self._claim or "sub"
+        found = claims.get(name)
+        if not isinstance(found, str) or not found or (name == "email" and claims.get("email_verified") is not True):
+            raise Forbidden(f"The provider gives no {name} that could name you. Ask the administrator.")
+        issuer = urlsplit(self.issuer)
+        chosen = found if self._claim else f"{issuer.netloc}{issuer.path.rstrip('/').replace('/', ':')}|{found}"
+        if is_id(chosen, "user"):  # else somebody could name another user by their id
+            raise Forbidden(f"The provider's {name} looks like an id of a user here. Ask the administrator.")
+        users.require_fit_name(chosen)
+        return chosen
+
+    async def _discover(self) -> dict[str, Any]:
+        if self._fresh_until < time.monotonic():
+            document = await self._ask("GET", f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
+            if document.get("issuer") != self.issuer:
+                raise Unavailable(
+                    "The login provider calls itself by another issuer than RICORDO_OIDC_ISSUER. Set that one."
+                )
+            for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+                address = document.get(name)
+                if not isinstance(address, str) or not address.startswith(f"{urlsplit(self.issuer).scheme}://"):
+                    raise Unavailable(
+                        f"The login provider's {name} is missing or no safe address. Ask the administrator."
+                    )
+            self._document, self._fresh_until = document, time.monotonic() + _FRESH
+        return self._document
+
+    async def _ask(self, method: str, address: str, **given: Any) -> dict[str, Any]:
+        """Return the provider's answer, which is an object; nothing of it is repeated in an error."""
+        body = bytearray()
+        try:
+            mounts = {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK}
+            async with (
+                asyncio.timeout(_TIMEOUT),
+                httpx2.AsyncClient(timeout=_TIMEOUT, mounts=mounts, follow_redirects=False) as client,
+                client.stream(method, address, headers={"accept": "application/json"}, **given) as response,
+            ):
+                async for piece in response.aiter_bytes():
+                    body += piece
+                    if len(body) > _MOST_BYTES:
+                        raise Unavailable("The login provider's answer is too long. Ask the administrator to check it.")
+            answer = orjson.loads(body)
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError):
+            raise Unavailable("The login provider cannot be reached, or answers no JSON. Try again later.") from None
+        if response.status_code == _BAD_REQUEST and isinstance(answer, dict) and answer.get("error") == "invalid_grant":
+            raise Forbidden(
+                "The login provider does not know this code, or it was used already. Begin again at /login."
+            )
+        if response.status_code != _OK or not isinstance(answer, dict):
+            raise Unavailable(f"The login provider answered with status {response.status_code}. Ask the administrator.")
+        return answer
+
+
+def open_session(tx: Transaction, secret: bytes, identifier: str, claims: Json) -> str:
+    """Return the key of a new session of this person, who is made where they are new. Raises Forbidden, Invalid."""
+    everybody = Scope()
+    user = users.named(tx, everybody.organization_id, identifier)
+    is_new = user is None
+    user = user or users.find_or_make(tx, everybody, identifier)
+    if user.disabled_at is not None:
+        raise Forbidden("This user is disabled. Ask an administrator.")
+    described = replace(user, name=_name(claims, user) if is_new else user.name, email=_email(claims) or user.email)
+    if described != user:
+        users.change(tx, everybody, described)
+    expires_at = tx.clock.now() + SESSION_SECONDS * SECOND
+    draft = KeyDraft("login", "user", user.id, (), expires_at, "session")
+    return keys.create(tx, replace(everybody, user_id=user.id), secret, draft)[1]
+
+
+def _name(claims: Json, user: User) -> str:
+    for name in ("name", "preferred_username"):
+        try:
+            users.require_fit_name(given := str(claims.get(name) or ""))
+        except Invalid:
+            continue
+        return given
+    return user.name
+
+
+def _email(claims: Json) -> str | None:
+    email = claims.get("email")
+    return email if isinstance(email, str) and claims.get("email_verified") is True else None
