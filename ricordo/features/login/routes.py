@@ -10,19 +10,19 @@ from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.errors import Forbidden, Invalid, NotFound, Unavailable
 from ricordo.features.login.service import (
+    ATTEMPT_SECONDS,
     SESSION_SECONDS,
-    TICKET_SECONDS,
     LoginProvider,
     begin,
     open_session,
-    read_ticket,
+    read_attempt,
 )
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import keys
 
 router = Routes(tags=["login"], include_in_schema=False)
-TICKET_COOKIE = "ricordo_login"
+ATTEMPT_COOKIE = "ricordo_login"
 _CALLBACK = "/login/callback"
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 # A path of this server: browsers read "//host" and "/\host" as another one, and leave out tabs and line breaks.
@@ -39,13 +39,13 @@ async def log_in(request: Request, next: str = "/") -> Response:
     provider = _provider(request)
     if not _LOCAL.fullmatch(next):
         raise Invalid("`next` must be a path of this server, such as /users/ada. Change it, or leave it out.")
-    ticket = begin(next)
+    attempt = begin(next)
     try:
-        address = await provider.address(ticket, _redirect_uri(request))
+        address = await provider.address(attempt, _redirect_uri(request))
     except Unavailable as error:
         return refuse(502, str(error), _HEADERS)
     response = RedirectResponse(address, _SEE_OTHER, _HEADERS)
-    _set_cookie(request, response, TICKET_COOKIE, ticket.sign(_secret(request)), TICKET_SECONDS, _CALLBACK)
+    _set_cookie(request, response, ATTEMPT_COOKIE, attempt.sign(_secret(request)), ATTEMPT_SECONDS, _CALLBACK)
     return response
 
 
@@ -54,20 +54,20 @@ async def log_in(request: Request, next: str = "/") -> Response:
 async def come_back(request: Request, state: str = "", code: str = "", error: str = "") -> Response:
     """Open the session of whoever logged in at the provider. A failure leaves nothing behind."""
     provider, authentication, runtime = _provider(request), request.app.state.authentication, _runtime(request)
-    ticket = read_ticket(_secret(request), request.cookies.get(TICKET_COOKIE, ""), state)
+    attempt = read_attempt(_secret(request), request.cookies.get(ATTEMPT_COOKIE, ""), state)
     response: Response
     try:
         _require_code(code, error)
-        claims = await provider.claims(ticket, code, _redirect_uri(request))
+        claims = await provider.claims(attempt, code, _redirect_uri(request))
         identifier, secret = provider.identifier(claims), authentication.secret
         key = await runtime.store.write(lambda tx: open_session(tx, secret, identifier, claims))
     except (Unavailable, Forbidden, Invalid) as fault:
         status = next(status for kind, status in _STATUS if isinstance(fault, kind))
         response = refuse(status, str(fault), _HEADERS)
     else:
-        response = RedirectResponse(ticket.next, _SEE_OTHER, _HEADERS)
+        response = RedirectResponse(attempt.next, _SEE_OTHER, _HEADERS)
         _set_cookie(request, response, COOKIE, key, SESSION_SECONDS, "/")
-    response.delete_cookie(TICKET_COOKIE, _CALLBACK, httponly=True, samesite="lax")  # a ticket is used once
+    response.delete_cookie(ATTEMPT_COOKIE, _CALLBACK, httponly=True, samesite="lax")  # an attempt is used once
     return response
 
 

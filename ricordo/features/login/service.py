@@ -23,14 +23,14 @@ from ricordo.storage import keys, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
 
-SESSION_SECONDS, TICKET_SECONDS = 12 * 3600, 600
+SESSION_SECONDS, ATTEMPT_SECONDS = 12 * 3600, 600
 _TIMEOUT, _FRESH = 10.0, 600.0
 _MOST_BYTES = 1_000_000
 _OK, _BAD_REQUEST = 200, 400
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class LoginAttempt:
     """A login that has begun, as the browser keeps it in a signed cookie. `until` is in seconds."""
 
     state: str
@@ -44,19 +44,23 @@ class Ticket:
         return f"{text}.{hmac.digest(secret, text.encode(), 'sha256').hex()}"
 
 
-def begin(next: str) -> Ticket:
+def begin(next: str) -> LoginAttempt:
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-    return Ticket(state, nonce, verifier, next, time.time() + TICKET_SECONDS)
+    return LoginAttempt(state, nonce, verifier, next, time.time() + ATTEMPT_SECONDS)
 
 
-def read_ticket(secret: bytes, cookie: str, state: str) -> Ticket:
+def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
     """Return the login that this browser began. Raises Invalid where it began none with this state, or too long ago."""
     text, _, signature = cookie.encode().rpartition(b".")
     is_ours = hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), signature)
-    ticket = Ticket(**orjson.loads(urlsafe_b64decode(text))) if is_ours else None
-    if ticket is None or not hmac.compare_digest(ticket.state.encode(), state.encode()) or ticket.until < time.time():
+    attempt = LoginAttempt(**orjson.loads(urlsafe_b64decode(text))) if is_ours else None
+    if (
+        attempt is None
+        or not hmac.compare_digest(attempt.state.encode(), state.encode())
+        or attempt.until < time.time()
+    ):
         raise Invalid("This login was not begun in this browser, is over, or took too long. Begin again at /login.")
-    return ticket
+    return attempt
 
 
 class LoginProvider:
@@ -72,31 +76,31 @@ class LoginProvider:
         self._document: dict[str, Any] = {}
         self._fresh_until = 0.0
 
-    async def address(self, ticket: Ticket, redirect_uri: str) -> str:
+    async def address(self, attempt: LoginAttempt, redirect_uri: str) -> str:
         """Return where the browser logs in."""
         document = await self._discover()
-        challenge = urlsafe_b64encode(sha256(ticket.verifier.encode()).digest()).rstrip(b"=").decode()
+        challenge = urlsafe_b64encode(sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": redirect_uri,
             "scope": "openid profile email",
-            "state": ticket.state,
-            "nonce": ticket.nonce,
+            "state": attempt.state,
+            "nonce": attempt.nonce,
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
         endpoint = document["authorization_endpoint"]
         return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
 
-    async def claims(self, ticket: Ticket, code: str, redirect_uri: str) -> Json:
+    async def claims(self, attempt: LoginAttempt, code: str, redirect_uri: str) -> Json:
         """Return what the provider says of the person who logged in with this code. Raises Forbidden, Unavailable."""
         document = await self._discover()
         form = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": redirect_uri,
-            "code_verifier": ticket.verifier,
+            "code_verifier": attempt.verifier,
         }
         ways = document.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         sign = None
@@ -109,7 +113,7 @@ class LoginProvider:
         if not isinstance(token, str):
             raise Unavailable("The login provider answered without an id_token. Ask the administrator to check it.")
         jwks = (await self._ask("GET", document["jwks_uri"])).get("keys")
-        expected = Expected(self.issuer, self._client_id, ticket.nonce, time.time())
+        expected = Expected(self.issuer, self._client_id, attempt.nonce, time.time())
         return await asyncio.to_thread(verify_token, token, jwks if isinstance(jwks, list) else [], expected)
 
     def identifier(self, claims: Json) -> str:

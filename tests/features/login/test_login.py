@@ -17,7 +17,7 @@ from tests.seams.http import ok, refused
 from tests.seams.server import ServerInThread, serving
 
 OWN = {"sec-fetch-site": "same-origin"}
-COOKIE, TICKET = "ricordo_session", "ricordo_login"
+COOKIE, ATTEMPT = "ricordo_session", "ricordo_login"
 
 
 @pytest.fixture(scope="module")
@@ -208,16 +208,16 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     there = callback(browser)
-    ticket = browser.cookies[TICKET]
+    attempt = browser.cookies[ATTEMPT]
     with server.http() as other:
         assert "Begin again" in refused(other.get(there), 400)  # an attacker's link, in the victim's browser
         callback(other)
         refused(other.get(there), 400)
     assert browser.get(there, follow_redirects=False).status_code == 303
-    assert TICKET not in browser.cookies
+    assert ATTEMPT not in browser.cookies
     refused(browser.get(there), 400)
     # The provider knows each code once, so the cookie that somebody kept is of no use either.
-    browser.cookies.set(TICKET, ticket)
+    browser.cookies.set(ATTEMPT, attempt)
     assert "used already" in refused(browser.get(there), 403)
     assert refused(browser.get("/login/callback"), 400)
 
@@ -226,9 +226,9 @@ def test_a_forged_cookie_of_a_login_is_refused(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     there = callback(browser)
-    body, _, signature = browser.cookies[TICKET].partition(".")
+    body, _, signature = browser.cookies[ATTEMPT].partition(".")
     for forged in (f"{body}.", f"{body}A.{signature}", body, "", ".", "é", f"{body}.{'0' * 64}"):
-        with server.http(headers={"cookie": f"{TICKET}={forged}".encode()}) as other:
+        with server.http(headers={"cookie": f"{ATTEMPT}={forged}".encode()}) as other:
             refused(other.get(there), 400)
 
 
@@ -238,7 +238,7 @@ def test_a_forged_cookie_of_a_login_is_refused(
 )
 def test_a_login_leads_nowhere_but_here(elsewhere: str, provider: TestProvider, browser: httpx2.Client) -> None:
     assert "path of this server" in refused(log_in(browser, next=elsewhere), 400)
-    assert TICKET not in browser.cookies
+    assert ATTEMPT not in browser.cookies
 
 
 def test_what_the_provider_refuses_is_refused(provider: TestProvider, browser: httpx2.Client) -> None:
@@ -246,7 +246,7 @@ def test_what_the_provider_refuses_is_refused(provider: TestProvider, browser: h
     assert "access_denied" in refused(log_in(browser), 403)
     provider.error = "<script>alert(1)</script>"
     assert "script" not in refused(log_in(browser), 403)
-    assert TICKET not in browser.cookies
+    assert ATTEMPT not in browser.cookies
 
 
 def test_a_broken_provider_is_an_error_that_tells_no_secret(
