@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from ricordo import __version__
 from ricordo.agents import deletion, run_end, tracing
@@ -150,6 +151,11 @@ def create_app(
             app.state.runtime = runtime
             for router in routers:
                 if not isinstance(router, LazyRouter):
+                    for made in iter_route_contexts(router.routes):
+                        if not isinstance(made.original_route, APIRoute):
+                            raise Invalid(
+                                f"Nobody is kept from a plugin's route {made.path}. Make it with FastAPI's decorators."
+                            )
                     # Other routers know no scopes, so what they bring is an administrator's.
                     plain = not all(isinstance(route, LazyRoute) for route in router.routes)
                     app.include_router(router, dependencies=[Depends(require_administrator)] if plain else [])

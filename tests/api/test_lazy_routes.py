@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -16,8 +17,9 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.routing import AT_START, CORE_ROUTES, LABEL_ROUTES, Application, LazyRoute, LazyRouter, Routes
 from ricordo.app import create_app
+from ricordo.errors import Invalid
 from ricordo.features import FEATURES
-from ricordo.plugins import load_plugins
+from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings
 from tests.seams.http import AsCaller
 
@@ -206,3 +208,20 @@ print(*sorted({"numpy", "dulwich", "openai", "anthropic", "cryptography", "jinja
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
 
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("how", ["route", "mount"])
+async def test_a_plugins_route_that_no_scope_can_guard_is_refused_at_the_start(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = APIRouter()
+    if how == "route":
+        router.add_route("/bare", lambda _request: Response("bare"))
+    else:
+        router.mount("/bare", FastAPI())
+    plugin = SimpleNamespace(routes=lambda: [router])
+    monkeypatch.setattr("ricordo.app.load_plugins", lambda _: Plugins([("bare", plugin)]))
+    app = create_app(Settings(data_dir=tmp_path, find_local_models=False), ProviderSettings.model_construct())
+    with pytest.raises(Invalid, match="Nobody is kept from a plugin's route /bare"):
+        async with app.router.lifespan_context(app):
+            pass
