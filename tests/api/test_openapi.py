@@ -18,6 +18,7 @@ METHODS = ("get", "post", "put", "patch", "delete")
 # Routes of the official client 1.12.1 that this version serves; a stub is no endpoint, so the others are missing.
 # Each line is a pattern of methods and one of paths.
 SERVED = """
+patch /v1/agents/{}/identities/(attach|detach)/{}
 get /v1/health/
 (post|get) /v1/(agents|archives|blocks|conversations)/
 (get|patch|delete) /v1/(agents|archives|blocks|conversations)/{}
@@ -93,7 +94,7 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(do
     lines = [line.replace("{}", r"\{\}") for line in SERVED.strip().splitlines()]
     served = {route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)}
     assert served == documented & routes
-    assert len(served) == 74
+    assert len(served) == 76
 
 
 def test_every_documented_route_answers_and_every_route_is_documented(
