@@ -19,7 +19,7 @@ from ricordo.features.erasure import queries, receipts
 from ricordo.features.erasure.receipts import Erasure, Receipt
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
-from ricordo.storage import deletion, runs, users
+from ricordo.storage import agent_access, deletion, runs, users
 from ricordo.storage.deletion import DELETED, is_in
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_archives, conversations, messages
@@ -61,6 +61,9 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
         users.lock(tx, user.id)
         # Whoever is called by this user's name from here on is another.
         hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
+        for agent_id in agent_access.agents_of(tx, user.id):
+            # An agent that was kept to this user alone is nobody's then, and not everybody's.
+            agent_access.attach_user(tx, agent_id, LOCAL_USER)
         if with_agents:
             hide_agents(tx, scope, hidden)
         late = _running(tx, {*about, *hidden.own_agents})

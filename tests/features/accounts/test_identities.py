@@ -76,6 +76,20 @@ def test_an_agent_is_kept_to_its_users(locked: ServerInThread, http: httpx2.Clie
     ok(http.get(f"/v1/agents/{agent}", headers=keys["eve"]))
 
 
+def test_an_agent_whose_only_user_was_forgotten_is_not_everybodys(http: httpx2.Client) -> None:
+    agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
+    gus = identity(http, identifier_key="gus", agent_ids=[agent])
+    eve = bearer(make_key(http, user="eve"))
+    ok(http.delete(f"/v1/identities/{gus['id']}"))
+    for _ in range(100):
+        if http.delete("/users/gus").json()["status"] == "done":
+            break
+    else:
+        raise AssertionError("the erasure did not end")
+    assert refused(http.get(f"/v1/agents/{agent}", headers=eve), 404)
+    ok(http.get(f"/v1/agents/{agent}"))
+
+
 def test_agents_are_listed_by_identity_and_what_is_not_applied_is_refused(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
     ok(http.post("/v1/agents/", json={"model": MODEL}))
