@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from ricordo.domain.redaction import redact
 from ricordo.domain.scope import ALL_SCOPES, ROLE_SCOPES
 from ricordo.secret import Secret, is_operator_token, operator_token
 from tests.seams.http import ok, refused
@@ -157,3 +158,10 @@ def test_the_page_about_keys_names_every_scope_and_what_each_role_has() -> None:
 
 def rows(table: str) -> list[str]:
     return [line for line in table.splitlines() if line.startswith("| `") or line.startswith("| role")]
+
+
+def test_a_key_in_a_text_is_a_secret(http: httpx2.Client) -> None:
+    key = make_key(http, user="ada")["key"]
+    found = redact(f"My key: {key}, and that is all.")
+    assert key not in found.text
+    assert found.kinds == ("api key",)
