@@ -30,7 +30,7 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import agents, agents_users, expenses, providers, run_events, traces
 from ricordo.storage.schema.core_tables import messages as messages_table
-from ricordo.storage.schema.memory_tables import blocks, git_objects, memory_remotes, number_of_chain
+from ricordo.storage.schema.memory_tables import blocks, blocks_users, git_objects, memory_remotes, number_of_chain
 from tests.seams import make
 from tests.support import postgres
 from tests.support.library import Library
@@ -149,6 +149,7 @@ async def fill(settings: Settings) -> str:
         keys.create(tx, Scope(), b"secret", keys.KeyDraft("Ada's laptop", user="ada"))
         told = stored_blocks.get(tx, Scope(), state.blocks[0].id)
         stored_blocks.update(tx, told, replace(told, description="Who she is."), make.change_metadata())
+        tx.run(insert(blocks_users), {"block_id": told.id, "user_id": LOCAL_USER})
         draft = ProposalDraft(told.chain_id, told.label, "Her name is Ada Lovelace.", told, confidence=0.7)
         propose(tx, draft, make.change_metadata(agent.id))
         in_chain = {"chain_id": told.chain_id}
