@@ -8,6 +8,7 @@ from sqlalchemy import delete, insert, select
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Scope
+from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_archives, archives, passages, passages_tags
@@ -59,7 +60,11 @@ def page(
     tx: Transaction, scope: Scope, wanted: Page, *, agent_id: str | None = None, name: str | None = None
 ) -> list[Archive]:
     """Return one page of archives, of those that are attached to this agent and of those with this very name."""
-    attached = select(agents_archives.c.archive_id).where(agents_archives.c.agent_id == agent_id)
+    attached = (
+        select(agents_archives.c.archive_id)
+        .join(agents, agents.c.id == agents_archives.c.agent_id)
+        .where(agents_archives.c.agent_id == agent_id, *may_use(scope))
+    )
     return ROWS.page(tx, scope, wanted, archives.c.id.in_(attached) if agent_id else None, name=name)
 
 
@@ -84,6 +89,7 @@ def page_of_agents(tx: Transaction, scope: Scope, archive_id: str, wanted: Page)
         select(agents.c.id)
         .join(agents_archives, agents_archives.c.agent_id == agents.c.id)
         .where(agents_archives.c.archive_id == archive_id, agents.c.organization_id == scope.organization_id)
+        .where(*may_use(scope))
     )
     return [row.id for row in read_page(tx, statement, agents, wanted)]
 

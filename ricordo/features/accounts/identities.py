@@ -15,9 +15,9 @@ from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whol
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel
 from ricordo.api.models.memory import BlockResponse
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import User
-from ricordo.errors import NotFound
+from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.features.accounts import queries
 from ricordo.features.accounts.keys import forget_cached
 from ricordo.features.erasure.service import forget
@@ -27,6 +27,7 @@ from ricordo.storage.users import UserDraft, user_id_of
 
 router = Routes(prefix="/v1", tags=["identities"], scope="users")
 Kind = Literal["org", "user", "other"]
+_MOST_PROPERTIES = 100
 Ids = Annotated[list[str] | None, Field(default=None, max_length=1000)]
 
 
@@ -46,7 +47,7 @@ class IdentityUpdate(RequestModel):
     identity_type: Kind | None = None
     agent_ids: Ids
     block_ids: Ids
-    properties: list[IdentityProperty] | None = Field(None, max_length=100)
+    properties: list[IdentityProperty] | None = Field(None, max_length=_MOST_PROPERTIES)
 
 
 class IdentityRequest(IdentityUpdate):
@@ -125,6 +126,8 @@ def upsert_properties(tx: Transaction, here: Here, identity_id: str, body: list[
     """Set these properties of an identity; others stay."""
     user = _user(tx, here, identity_id)
     kept = {each["key"]: each for each in (*user.properties, *_properties(body))}
+    if len(kept) > _MOST_PROPERTIES:
+        raise Invalid(f"An identity has at most {_MOST_PROPERTIES} properties, and this would make {len(kept)}.")
     return _response(tx, users.change(tx, here.scope, replace(user, properties=tuple(kept.values()))))
 
 
@@ -157,6 +160,7 @@ def list_blocks(tx: Transaction, here: Here, identity_id: str) -> list[Any]:
 
 
 @router.patch("/agents/{agent_id}/identities/attach/{identity_id}", response_model=AgentResponse)
+@needs("agents:write")
 def attach_agent(tx: Transaction, here: Here, agent_id: str, identity_id: str) -> Json:
     """Keep an agent to a user, and to those who are attached already. Administrators and developers may always use it."""
     users.require_all_users(here.scope)
@@ -166,6 +170,7 @@ def attach_agent(tx: Transaction, here: Here, agent_id: str, identity_id: str) -
 
 
 @router.patch("/agents/{agent_id}/identities/detach/{identity_id}", response_model=AgentResponse)
+@needs("agents:write")
 def detach_agent(tx: Transaction, here: Here, agent_id: str, identity_id: str) -> Json:
     """Take an agent from a user. Without any user, everybody in the organization may use it."""
     users.require_all_users(here.scope)
@@ -175,6 +180,7 @@ def detach_agent(tx: Transaction, here: Here, agent_id: str, identity_id: str) -
 
 
 @router.patch("/blocks/{block_id}/identities/attach/{identity_id}", response_model=BlockResponse)
+@needs("agents:write")
 def attach_block(tx: Transaction, here: Here, block_id: str, identity_id: str) -> Any:
     """Attach a block to an identity."""
     users.require_all_users(here.scope)
@@ -184,6 +190,7 @@ def attach_block(tx: Transaction, here: Here, block_id: str, identity_id: str) -
 
 
 @router.patch("/blocks/{block_id}/identities/detach/{identity_id}", response_model=BlockResponse)
+@needs("agents:write")
 def detach_block(tx: Transaction, here: Here, block_id: str, identity_id: str) -> Any:
     """Detach a block from an identity."""
     users.require_all_users(here.scope)
@@ -211,6 +218,8 @@ def _changed(tx: Transaction, here: RequestContext, user: User, body: IdentityUp
 
 def _attach(tx: Transaction, here: RequestContext, user: User, body: IdentityUpdate) -> None:
     """Attach these agents and blocks, and no others."""
+    if (body.agent_ids or body.block_ids) and not here.scope.may("agents:write"):
+        raise Forbidden("To attach agents and blocks takes the scope agents:write. Leave out agent_ids and block_ids.")
     for id in set(agent_access.agents_of(tx, user.id)) - {*body.agent_ids} if body.agent_ids is not None else ():
         agent_access.detach_user(tx, id, user.id)
     for id in body.agent_ids or ():

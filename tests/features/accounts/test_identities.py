@@ -114,3 +114,34 @@ def test_blocks_are_attached_to_identities(http: httpx2.Client) -> None:
     ok(http.patch(f"/v1/blocks/{block}/identities/detach/{dee}"))
     assert ok(http.get(f"/v1/identities/{dee}"))["block_ids"] == []
     assert refused(http.patch(f"/v1/blocks/{block}/identities/attach/identity-x"), 404)
+
+
+def test_to_attach_takes_the_scope_of_agents_and_properties_are_bounded(
+    http: httpx2.Client, locked: ServerInThread
+) -> None:
+    made = identity(http, identifier_key="kim")
+    agent = ok(http.post("/v1/agents/", json={"model": MODEL}))
+    few = bearer({"key": locked.key("clerk", "admin", scopes=("users:read", "users:write"))})
+    attach = f"/v1/agents/{agent['id']}/identities/attach/{made['id']}"
+    refused(http.patch(attach, headers=few), 403)
+    body = {"identifier_key": "kim", "name": "Kim", "identity_type": "user", "agent_ids": [agent["id"]]}
+    refused(http.put("/v1/identities/", json=body, headers=few), 403)
+    many = [{"key": f"key {n}", "value": n, "type": "number"} for n in range(101)]
+    refused(http.put(f"/v1/identities/{made['id']}/properties", json=many), 400)
+    assert ok(http.get(f"/v1/identities/{made['id']}")) == made
+
+
+def test_what_lists_agents_and_archives_leaves_out_agents_that_are_kept_to_others(
+    http: httpx2.Client, locked: ServerInThread
+) -> None:
+    kept = identity(http, identifier_key="lea")
+    agents = [ok(http.post("/v1/agents/", json={"model": MODEL})) for _ in range(2)]
+    archive = ok(http.post("/v1/archives/", json={"name": "Library"}))
+    for agent in agents:
+        assert http.patch(f"/v1/agents/{agent['id']}/archives/attach/{archive['id']}").status_code == 200
+    ok(http.patch(f"/v1/agents/{agents[0]['id']}/identities/attach/{kept['id']}"))
+    other = bearer({"key": locked.key("max")})
+    seen = ok(http.get(f"/v1/archives/{archive['id']}/agents", headers=other))
+    assert [one["id"] for one in seen] == [agents[1]["id"]]
+    listed = [ok(http.get("/v1/archives/", params={"agent_id": one["id"]}, headers=other)) for one in agents]
+    assert [len(one) for one in listed] == [0, 1]
