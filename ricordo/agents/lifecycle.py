@@ -185,33 +185,29 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
         updated_at=tx.clock.now(),
     )
     agent = replace(agent, tool_rules=_rules(spec, given))
-    seen = _with_users(tx, scope, conversation.user_id, agent, attached)
-    state = AgentState(agent, conversation, seen, given, (), tuple(sorted(set(spec.tags))))
+    tags = tuple(sorted(set(spec.tags)))
+    agents.insert_one(tx, agent, tags)
+    made = blocks.insert_all(tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}"))
+    attached = (*made, *shared)
+    blocks.attach(tx, agent.id, attached)
+    state = AgentState(agent, conversation, _seen(tx, agent, conversation.user_id, attached), given, (), tags)
     begun, key = _first_messages(tx, runtime, state, spec)
     window = tuple(message.id for message in begun)
     conversation = replace(conversation, window=window, prompt_key=key, message_count=len(begun))
     state = replace(state, conversation=conversation)
-    agents.insert_one(tx, agent, state.tags)
     conversations.insert_one(tx, state.conversation)
     insert_messages(tx, begun)
-    made = blocks.insert_all(tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}"))
-    attached = (*made, *shared)
-    blocks.attach(tx, agent.id, attached)
     tools.attach(tx, agent.id, [tool.id for tool in given])
-    return replace(state, blocks=_with_users(tx, scope, conversation.user_id, agent, attached))
+    return state
 
 
-def _with_users(
-    tx: Transaction, scope: Scope, user_id: str | None, agent: Agent, attached: Sequence[Block]
-) -> tuple[Block, ...]:
-    """Return the blocks in a conversation of the new agent with this user: the user's block replaces one with the same label."""
-    own = blocks.of_user(tx, scope, user_id) if user_id else ()
-    of_user = [block for block in own if block.agent_id is None and block.course in (None, agent.course)]
-    of_user.sort(key=lambda block: block.created_at)
-    found: dict[str, Block] = {}
-    for block in (*attached, *of_user):
-        blocks.add_seen(found, block)
-    return tuple(found.values())
+def _seen(tx: Transaction, agent: Agent, user_id: str | None, attached: Sequence[Block]) -> tuple[Block, ...]:
+    """Return the blocks in a conversation of the new agent with this user: theirs too, and of what is attached no other user's."""
+    if user_id is None:
+        return tuple(attached)
+    tags = {block.id: block.tags for block in attached}
+    seen = blocks.of_agent(tx, agent.id, user_id, agent.course)
+    return tuple(replace(block, tags=tags.get(block.id, ())) for block in seen)
 
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:

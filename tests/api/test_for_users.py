@@ -176,3 +176,16 @@ def test_streams_and_asynchronous_messages_are_the_users_too(api: Api, agent_id:
         first = ok(ada.post(f"{path}/messages", json=sent))
         assert ok(ada.post(f"{path}/messages", json=sent, headers=headers))["messages"] == first["messages"]
         assert len(said(ok(ada.get(f"{path}/messages")))) == 3
+
+
+def test_an_agent_made_for_one_user_with_a_block_of_another_begins_without_it(api: Api) -> None:
+    put = {"body": "Ada keeps a zebra.", "description": "Hers"}
+    hers = ok(api.http.put("/users/ada/blocks/human", json=put))["id"]
+    own = ok(api.http.put("/users/bob/blocks/goals", json={"body": "Bob learns Greek."}))["id"]
+    given = {"model": MODEL, "memory_blocks": BLOCKS[1:], "block_ids": [hers, own], "user_id": "bob"}
+    made = ok(api.http.post("/v1/agents/", json=given))
+    assert own in [block["id"] for block in made["memory"]["blocks"]]
+    with key_of(api, "bob") as bob:
+        seen = [made, ok(bob.get(f"/v1/agents/{made['id']}")), ok(bob.get(f"/v1/agents/{made['id']}/messages"))]
+    assert ["zebra" in str(one) for one in seen] == [False] * 3
+    assert "Bob learns Greek." in str(seen[2])
