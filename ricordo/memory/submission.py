@@ -80,7 +80,7 @@ def rename(tx: Transaction, memory: UserMemory, label: str, new_label: str, edit
 
 
 def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> Submitted:
-    """Store the changed block, or propose its text and label where its policy wants that. Raises Forbidden, Overtaken.
+    """Store the changed block, or propose its text and label where its policy wants that. Raises Forbidden, TooLong, Overtaken.
 
     What a block has beside text and label only an owner may change.
     """
@@ -89,6 +89,8 @@ def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> S
     if not metadata.is_owners_of(chain):
         kept = {name: getattr(changed, name) for name in (*blocks.SETTINGS, "tags")}
         _require_none(block.label, {name: value for name, value in kept.items() if value != getattr(block, name)})
+    if changed.value != block.value:
+        changed.require_fits(changed.value)
     match metadata.policy_decision(block.rule, chain):
         case "apply":
             return Submitted(blocks.update(tx, block, changed, metadata))

@@ -148,3 +148,19 @@ def test_to_delete_rename_and_restore_wait_too(http: dict[str, httpx2.Client]) -
     assert ada.get("/users/ada/blocks/diary").json()["body"] == AFTER
     ada.post(f"/users/ada/blocks/diary/diffs/{ids[-1]}/approve", json={})
     assert ada.get("/users/ada/blocks/diary").status_code == 404
+
+
+def test_nobody_makes_a_block_longer_than_its_limit_or_proposes_that(http: dict[str, httpx2.Client]) -> None:
+    ada = http["ada"]
+    for policy in ("direct", "propose"):
+        settings = {"policy": policy, "limit": 100}
+        long = ada.put("/users/ada/blocks/human", json={"body": "x" * 90, **settings}).json()
+        ada.put("/users/ada/blocks/human", json={"body": BEFORE, "limit": 50})
+        for caller in ("teacher", "tutor", "root"):
+            tries = (
+                http[caller].put("/users/ada/blocks/human", json={"body": "x" * 51}),
+                http[caller].post("/users/ada/blocks/human/restore", json={"sha": long["version"]}),
+            )
+            assert [answer.status_code for answer in tries] == [422, 422], (policy, caller)
+        assert ada.get("/users/ada/blocks/human").json()["body"] == BEFORE
+        assert ada.get("/users/ada/diffs").json() == []
