@@ -154,7 +154,7 @@ def propose(
     older = {one: _relation(draft, one) for one in proposals.waiting_by(tx, chain.id, draft.label, metadata.author)}
     if waiting := next((one for one, relation in older.items() if relation == "repeated"), None):
         return replace(waiting, is_repeated=True)
-    is_full = metadata.author.kind in ("agent", "service") and len(older) >= _MOST_WAITING
+    is_full = not metadata.is_owners_of(chain) and len(older) >= _MOST_WAITING
     if is_full and "superseded" not in older.values():
         raise Conflict(FULL.format(len(older), draft.label))
     now = tx.clock.now()

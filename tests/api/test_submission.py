@@ -164,3 +164,12 @@ def test_nobody_makes_a_block_longer_than_its_limit_or_proposes_that(http: dict[
             assert [answer.status_code for answer in tries] == [422, 422], (policy, caller)
         assert ada.get("/users/ada/blocks/human").json()["body"] == BEFORE
         assert ada.get("/users/ada/diffs").json() == []
+
+
+@pytest.mark.parametrize("caller", ["teacher", "tutor"])
+def test_others_can_let_only_so_much_wait_for_one_block(http: dict[str, httpx2.Client], caller: str) -> None:
+    ada = http["ada"]
+    ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": "propose"})
+    facts = [{"body": f"{BEFORE}Fact {number}.\n"} for number in range(101)]
+    codes = [http[caller].put("/users/ada/blocks/human", json=fact).status_code for fact in facts]
+    assert codes == [200] * 100 + [409]
