@@ -1,0 +1,24 @@
+"""Work on large inputs, away from the event loop.
+
+A thread that parses still shares the interpreter's lock with the loop, so the work takes linear time and its input is bounded.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# Bytes: smaller inputs cost less to handle at once than to hand over.
+SMALL = 64 * 1024
+# Two, since each thread at work delays the loop by the interpreter's switch interval, 5 ms.
+_THREADS = ThreadPoolExecutor(2, "offload")
+
+
+async def offload(work: Callable[[], T], size: int) -> T:
+    """Return what the work returns: done at once for an input of at most `SMALL` bytes, else in a thread of its own."""
+    if size <= SMALL:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, work)

@@ -1,0 +1,40 @@
+"""Large inputs are worked on beside the event loop, small ones at once."""
+
+import asyncio
+import threading
+
+import pytest
+
+from ricordo.offload import SMALL, offload
+
+
+async def test_only_large_inputs_change_the_thread() -> None:
+    here = threading.get_ident()
+
+    assert await offload(threading.get_ident, SMALL) == here
+    assert await offload(threading.get_ident, SMALL + 1) != here
+
+
+async def test_errors_come_back() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await offload(lambda: 1 // 0, SMALL + 1)
+
+
+async def test_the_loop_goes_on_meanwhile_and_at_most_two_work_at_once() -> None:
+    at_work, most, lock, go = 0, 0, threading.Lock(), threading.Event()
+
+    def work() -> None:
+        nonlocal at_work, most
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        go.wait(10)
+        with lock:
+            at_work -= 1
+
+    waiting = [asyncio.ensure_future(offload(work, SMALL + 1)) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    go.set()
+    await asyncio.gather(*waiting)
+
+    assert 1 <= most <= 2
