@@ -1,10 +1,12 @@
 """The audit of memory: junk, duplicates, unsupported lines, secrets, untrusted content, and growth. It only reads.
 
 A line is supported where most of its words occur in what users said, in the conversation of the step that added it, up to that
-time. What a person wrote or approved needs no support.
+time. What a person wrote or approved needs no support. Dates, times and other numbers support a line where users said them, and do
+not count against it where not: agents write "today" as a date.
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from ricordo.domain.version import BlockVersion
 from ricordo.memory.blame import blame
 from ricordo.memory.edit_guard import repeated
 from ricordo.prompt.memory import disarm
-from ricordo.search.words import query_terms, terms
+from ricordo.search.dates import MONTHS, WEEKDAYS
+from ricordo.search.words import fold, query_terms, terms
 from ricordo.storage import archives, blocks, history, messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -40,6 +43,8 @@ _OF_A_MODEL = re.compile(
     r"^\s*\d+→|</?think>|<\|\w+\|>|\"status\":\s*\"(?:OK|Failed)\"|\"?request_heartbeat\"?\s*:|^\s*[{\[]\"(?:type|role|name)\":"
     r"|(?i:\bas an ai (?:language )?model\b|\bi (?:have )?(?:updated|saved) (?:your|the|my) memory\b)"
 )
+_TOKEN = re.compile(r"[^\W_]+(?:-feira)?")
+_BY_NUMBERS = {*MONTHS, "am", "pm", "uhr", "utc", "gmt", "h"}  # parts of a date or time where a number is beside them
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\[[A-Z_ ]+\]\s*|[\w ]{1,40}:\s*|---+\s*|```.*)$")
 
 
@@ -175,11 +180,24 @@ def _unsupported(
             continue
         if version.step_id is None and version.run_id is None:
             reason = "its version names no step"
-        elif len(words & _said_before(tx, scope, version, said)) < _SUPPORTED * len(words):
-            reason = "no user said anything like it before"
         else:
-            continue
+            before = _said_before(tx, scope, version, said)
+            words -= _of_dates(one.text, words) - before
+            if len(words) < _LEAST_WORDS or len(words & before) >= _SUPPORTED * len(words):
+                continue
+            reason = "no user said anything like it before"
         yield Finding("unsupported", owner, block.label, one.number, _short(one.text), reason)
+
+
+def _of_dates(line: str, words: set[str]) -> set[str]:
+    """Return those of a line's words that are numbers, or belong to a date or time."""
+    tokens = [fold(token) for token in _TOKEN.findall(unicodedata.normalize("NFKC", line))]
+    found = {word for word in words if word[0].isdigit()}
+    for before, token, after in zip(["", *tokens], tokens, [*tokens[1:], ""], strict=False):
+        is_beside = before[:1].isdigit() or after[:1].isdigit()
+        if token in WEEKDAYS or (is_beside and token in _BY_NUMBERS):
+            found.update(terms(token))
+    return found
 
 
 def _said_before(tx: Transaction, scope: Scope, version: BlockVersion, cached: dict[str, set[str]]) -> set[str]:

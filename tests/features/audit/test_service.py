@@ -74,6 +74,30 @@ async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_n
     assert (what.blocks, what.lines, what.counts["unsupported"]) == (1, 4, 1)
 
 
+async def test_dates_times_and_numbers_are_not_words_that_a_user_must_have_said(store: Store) -> None:
+    true = (
+        "2026-03-14: Prefers green tea.",
+        "[2026-05-07 10:30 UTC] Plays the piano.",
+        "2026-05-07T10:30:00Z Lives in Turin.",
+        "Plays the piano since Monday, 4 May 2026, at 10 am.",
+        "Lives in Turin (since May 7th, 2026; 7.5.2026; 5/7/2026; 7. März 2026, 18:45 Uhr).",
+        "Le mardi 3 janvier 2026 à 18h30: green tea.",
+        "Pays 12,500 for the piano in 3 parts, 20260514.",
+        "Birthday: 14 March 1990.",
+    )
+    invented = (
+        "2026-03-14: Owns a yacht called Marmalade.",
+        "Works at Foo since Monday, 4 May 2026, at 10 am.",
+        "March wind may help 2 sailors.",
+    )
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "")])
+    said = ["I prefer green tea, play the piano, and live in Turin. It pays. On the 14th I ate 3 cakes."]
+    await wrote(store, state, "human", *true, *invented, said=said)
+    assert found(await audited(store), "unsupported") == [
+        ("unsupported", "human", len(true) + number) for number in (1, 2, 3)
+    ]
+
+
 async def test_a_version_without_a_step_and_what_users_said_later_support_nothing(store: Store, clock: Any) -> None:
     state = await make.stored_agent(store, with_blocks=[make.block("human", ""), make.block("notes", "")])
     await wrote(store, state, "notes", "Studies mathematics in Turin.", run_id=None, step_id=None)
