@@ -11,6 +11,7 @@ from fastapi import Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, note, told, whole_agent
+from ricordo.api.entity_tags import IfMatch, require_match
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
 from ricordo.api.models.base import Json, NoteResponse, TextPiece
 from ricordo.api.models.memory import (
@@ -89,13 +90,13 @@ def retrieve(tx: Transaction, here: Here, block_id: str) -> Block:
 
 @router.patch("/blocks/{block_id}", response_model=BlockResponse)
 @needs("agents:write", "memory:write")
-def modify(tx: Transaction, here: Here, block_id: str, body: BlockUpdate) -> Response:
+def modify(tx: Transaction, here: Here, block_id: str, body: BlockUpdate, if_match: IfMatch = None) -> Response:
     """Change a block; fields that are left out stay. Agents see it at their next turn.
 
     Where the block is a user's and its policy wants that, the change of text or label becomes a proposal: `proposal_id`, and the
     header `x-proposal-id`, name it, and the block stays as it is.
     """
-    return _change(tx, here, _writable(tx, here.scope, block_id), body)
+    return _change(tx, here, _writable(tx, here.scope, block_id), body, if_match)
 
 
 @router.delete("/blocks/{block_id}", response_model=NoteResponse)
@@ -157,7 +158,9 @@ def detach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
 
 @router.patch("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
 @needs("agents:write", "memory:write")
-def modify_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str, body: BlockUpdate) -> Response:
+def modify_of_agent(
+    tx: Transaction, here: Here, agent_id: str, block_label: str, body: BlockUpdate, if_match: IfMatch = None
+) -> Response:
     """Change the agent's block with this label; fields that are left out stay.
 
     Where the agent's conversation is about a user, a block of the agent's own that is not shared is copied for the user first.
@@ -170,7 +173,7 @@ def modify_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str
     if user_id and needs_copy(block, user_id):
         block = copy_of(tx, state.agent, block, users_chain(tx, state.agent, user_id).id, here.scope.actor)
         block = blocks.get(tx, here.scope, block.id)
-    return _change(tx, here, block, body)
+    return _change(tx, here, block, body, if_match)
 
 
 @router.get("/blocks/{block_id}/history", response_model=list[VersionResponse])
@@ -246,7 +249,8 @@ def _shown(done: Submitted) -> Response:
     return told(answer(BlockResponse.of(done.block, proposal_id=proposal_id)), done)
 
 
-def _change(tx: Transaction, here: RequestContext, block: Block, body: BlockUpdate) -> Response:
+def _change(tx: Transaction, here: RequestContext, block: Block, body: BlockUpdate, if_match: str | None) -> Response:
+    require_match(block, if_match)
     scope = here.scope
     sent = body.model_fields_set
     changes: dict[str, Any] = {

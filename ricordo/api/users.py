@@ -2,26 +2,22 @@
 
 A label may hold slashes, so what can follow it in a path is matched first; no part of a label can be one of those words.
 
-A block is read and written as JSON or in a format of a plugin (Markdown and TOML are built in). By entity tags a reader is not
-sent what it has, and a writer overwrites only what it has seen (RFC 9110, §13). A tag is `"<version id>.<count of writes>.<digest
-of the answer>"`. `If-Match` compares the first two, the text and the settings that a write would replace, in whichever format they
-were read. The version id alone is enough too.
+A block is read and written as JSON or in a format of a plugin (Markdown and TOML are built in).
 """
 
 import asyncio
-import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import Depends, Header, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from ricordo.api.blocks import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
 from ricordo.api.call import Here, RequestContext, answer, note, told
+from ricordo.api.entity_tags import IfMatch, IfNoneMatch, require_match, tagged
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import Json, NoteResponse, TextConflict
 from ricordo.api.models.memory import (
@@ -39,7 +35,7 @@ from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
 from ricordo.domain.redaction import redact
 from ricordo.domain.version import BlockVersion
-from ricordo.errors import Invalid, NotFound, PreconditionFailed, Stale, Unsupported
+from ricordo.errors import Invalid, NotFound, Stale, Unsupported
 from ricordo.memory import submission, user_memory
 from ricordo.memory.blame import BlamedLine
 from ricordo.memory.schemas import find_schema, read_block, require_schema, starting_settings
@@ -70,13 +66,6 @@ Message = Annotated[
     str | None,
     Query(max_length=10_000, description="Why, as its history will say; for formats that have no field for it."),
 ]
-IfMatch = Annotated[str | None, Header(description="Write only where this is still the block's ETag, or its version.")]
-IfNoneMatch = Annotated[
-    str | None, Header(description='On reading: the ETag that is known. On writing, "*": only where it is new.')
-]
-_TAG = re.compile(r'(?:W/)?"([^"]*)"')
-# A tag that was made weak on its way is too little to write by.
-_STRONG_TAG = re.compile(r'(?<!W/)"([^"]*)"(?=\s*(?:,|$))')
 
 
 async def read_sent(here: Here, request: Request, user_id: str, label: str, message: Message = None) -> PutBlockRequest:
@@ -334,34 +323,3 @@ def _checked(sent: Any) -> PutBlockRequest:
         return PutBlockRequest.model_validate(sent)
     except ValidationError as error:
         raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from error
-
-
-def tagged(block: Block, content: bytes, media_type: str, known: str | None = None) -> Response:
-    """The answer with its tag, or 304 without a body where that is among the tags that the caller knows."""
-    digest = hashlib.blake2b(content, digest_size=6).hexdigest()
-    tag = f"{_version_of(block)}.{digest}"
-    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
-    if known is not None and (known.strip() == "*" or tag in _TAG.findall(known)):
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=media_type, headers=headers)
-
-
-def require_match(block: Block | None, if_match: str | None, if_none_match: str | None = None) -> None:
-    """Raise PreconditionFailed unless the block is as the caller believes it to be; None is a block that is not there."""
-    if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
-        raise PreconditionFailed(f'There is such a block "{block.label}" already. Read it, or leave If-None-Match out.')
-    if if_match is None:
-        return
-    if block is None:
-        raise PreconditionFailed("The block that If-Match speaks of is not there. Leave If-Match out to make it.")
-    if not _names(if_match, block, _STRONG_TAG):
-        raise PreconditionFailed(f'Block "{block.label}" changed since you read it. Read it again and retry.')
-
-
-def _names(tags: str, block: Block, pattern: re.Pattern[str]) -> bool:
-    named = {tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in pattern.findall(tags)}
-    return tags.strip() == "*" or bool(named & {_version_of(block), block.head.hex() if block.head else ""})
-
-
-def _version_of(block: Block) -> str:
-    return f"{block.head.hex() if block.head else 'none'}.{block.version}"

@@ -31,8 +31,10 @@ def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> Non
 def test_a_change_touches_only_what_was_sent(client: StrictLetta, http: httpx2.Client) -> None:
     made = client.blocks.create(label="human", value="Ada", description="Whom", limit=10, tags=["x"])
 
-    client.blocks.update(made.id, value="Grace")
-    assert client.blocks.retrieve(made.id).to_dict() == {**made.to_dict(), "value": "Grace"}
+    written = client.blocks.update(made.id, value="Grace").to_dict()
+    assert written["version"] != made.to_dict()["version"]
+    assert client.blocks.retrieve(made.id).to_dict() == written
+    assert written == {**made.to_dict(), "value": "Grace", "version": written["version"]}
     plain: dict[str, Any] = {"label": "person", "description": "Who", "limit": 20, "read_only": True, "hidden": True}
     plain |= {"metadata": {"a": 1}, "tags": ["y"]}
     changed = client.blocks.update(made.id, **plain).to_dict()
@@ -42,6 +44,16 @@ def test_a_change_touches_only_what_was_sent(client: StrictLetta, http: httpx2.C
     http.patch(f"/v1/blocks/{made.id}", json={"value": "", "description": None, "tags": []})
     now = client.blocks.retrieve(made.id)
     assert (now.value, now.description, now.tags) == ("", None, [])
+
+
+def test_a_change_with_if_match_is_refused_where_somebody_else_wrote(client: StrictLetta, http: httpx2.Client) -> None:
+    made = http.post("/v1/blocks/", json={"label": "human", "value": "Ada"}).json()
+    seen = {"if-match": f'"{made["version"]}"'}
+    written = http.patch(f"/v1/blocks/{made['id']}", json={"value": "Grace"}, headers=seen)
+    late = http.patch(f"/v1/blocks/{made['id']}", json={"value": "Eve"}, headers=seen)
+    assert (written.status_code, late.status_code) == (200, 412)
+    assert "changed since you read it" in late.json()["detail"]
+    assert client.blocks.retrieve(made["id"]).value == "Grace"
 
 
 def test_blocks_are_counted_and_found_by_label_by_pieces_and_by_tags(client: StrictLetta, http: httpx2.Client) -> None:

@@ -90,6 +90,7 @@ class BlockResponse(HostedFields, AuthorFields):
     is_template: bool = False
     template_name: str | None = None
     preserve_on_migration: bool | None = None
+    version: Annotated[VersionId | None, From("head")]
     # Of an edit that was not applied: the proposal that waits for the owner.
     proposal_id: str | None = None
 

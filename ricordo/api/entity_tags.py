@@ -1,0 +1,53 @@
+"""Entity tags of blocks: a reader is not sent what it has, and a writer overwrites only what it has seen (RFC 9110, §13).
+
+A tag is `"<version id>.<count of writes>.<digest of the answer>"`. `If-Match` compares the first two, the text and the settings
+that a write would replace, in whichever format they were read. The version id alone is enough too.
+"""
+
+import hashlib
+import re
+from typing import Annotated
+
+from fastapi import Header, Response
+
+from ricordo.domain.block import Block
+from ricordo.errors import PreconditionFailed
+
+IfMatch = Annotated[str | None, Header(description="Write only where this is still the block's ETag, or its version.")]
+IfNoneMatch = Annotated[
+    str | None, Header(description='On reading: the ETag that is known. On writing, "*": only where it is new.')
+]
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
+# A tag that was made weak on its way is too little to write by.
+_STRONG_TAG = re.compile(r'(?<!W/)"([^"]*)"(?=\s*(?:,|$))')
+
+
+def tagged(block: Block, content: bytes, media_type: str, known: str | None = None) -> Response:
+    """The answer with its tag, or 304 without a body where that is among the tags that the caller knows."""
+    digest = hashlib.blake2b(content, digest_size=6).hexdigest()
+    tag = f"{_version_of(block)}.{digest}"
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
+    if known is not None and (known.strip() == "*" or tag in _TAG.findall(known)):
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
+
+
+def require_match(block: Block | None, if_match: str | None, if_none_match: str | None = None) -> None:
+    """Raise PreconditionFailed unless the block is as the caller believes it to be; None is a block that is not there."""
+    if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
+        raise PreconditionFailed(f'There is such a block "{block.label}" already. Read it, or leave If-None-Match out.')
+    if if_match is None:
+        return
+    if block is None:
+        raise PreconditionFailed("The block that If-Match speaks of is not there. Leave If-Match out to make it.")
+    if not _names(if_match, block, _STRONG_TAG):
+        raise PreconditionFailed(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+
+
+def _names(tags: str, block: Block, pattern: re.Pattern[str]) -> bool:
+    named = {tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in pattern.findall(tags)}
+    return tags.strip() == "*" or bool(named & {_version_of(block), block.head.hex() if block.head else ""})
+
+
+def _version_of(block: Block) -> str:
+    return f"{block.head.hex() if block.head else 'none'}.{block.version}"
