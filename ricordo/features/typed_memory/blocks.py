@@ -101,7 +101,8 @@ class TypedBlock:
     def from_memory_string(cls, text: str) -> Self:
         """Read the text of a block; unknown lines become `other_lines`.
 
-        Raises Invalid if a tag of texts occurs twice, the state is unknown, or a persona has no line `[IDENTITY] name | role`.
+        Of a tag of texts the last line counts, since agents add a line rather than change one. Raises Invalid if the state is
+        unknown, or a persona has no line `[IDENTITY] name | role`.
         """
         found, others = brackets.read_lines(text, cls.TAGS)
         values: dict[str, Any] = {"other_lines": others}
@@ -111,13 +112,17 @@ class TypedBlock:
                 # Agents add a line rather than lengthen one, so that several lines are read as one.
                 values[names[0]] = [value for line in lines for value in brackets.split(line, separator) if value]
                 continue
-            if len(lines) > 1:
-                raise Invalid(f"[{tag}] occurs {len(lines)} times in this text. Keep one of these lines.")
             # Further separators belong to the second value.
-            first, *rest = brackets.split("".join(lines), separator)
+            first, *rest = brackets.split("".join(lines[-1:]), separator)
             between = " | " if separator == "|" else f"{separator} "
             values.update(zip(names, (first, between.join(filter(None, rest))), strict=False))
         return cls(**values).cleaned()
+
+    @classmethod
+    def has_superseded(cls, text: str) -> bool:
+        """Whether a later line of the text takes the place of an earlier one."""
+        found, _ = brackets.read_lines(text, cls.TAGS)
+        return any(len(found.get(tag, ())) > 1 for tag, (names, _) in cls.TAGS.items() if names[0] not in cls.NUMBERS)
 
     def _cleaned_values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}

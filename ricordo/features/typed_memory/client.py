@@ -15,7 +15,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, NotFound
+from ricordo.errors import Invalid, NotFound, PreconditionFailed
 from ricordo.memory import submission
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.step_commit import file_passages
@@ -55,14 +55,17 @@ class BlockCalls(_Calls):
         """The agent's block with this label; raises NotFound."""
         return self._wait(self._runtime.store.read(lambda tx: self._labelled(tx, agent_id, block_label)[1]))
 
-    def update(self, block_label: str, /, *, agent_id: str, value: str) -> Block:
+    def update(self, block_label: str, /, *, agent_id: str, value: str, extra_headers: Any = None) -> Block:
         """Make `value` the block's text, or propose it where the block is a user's.
 
-        An agent that was made for a user has the user's copy changed. Raises NotFound, TooLong, Forbidden.
+        An agent that was made for a user has the user's copy changed. Raises NotFound, TooLong, Forbidden, and
+        PreconditionFailed where the block no longer has the version in `If-Match`.
         """
 
         def work(tx: Transaction) -> Block:
             state, block = self._labelled(tx, agent_id, block_label)
+            if extra_headers and extra_headers["If-Match"] != f'"{block.version}"':
+                raise PreconditionFailed(f'Block "{block_label}" changed since you read it. Read it again and retry.')
             block.require_fits(value)
             if value == block.value:
                 return block

@@ -1,8 +1,8 @@
 """Typed memory over a client: read the human block, change it, archive what leaves it, write it.
 
 The manager keeps only its strategy: the block is read again for each change, because agents edit it too. What leaves the block is
-archived first, so an interrupted process loses nothing. Changes of one manager wait for one another; of two managers that change
-one block at the same time, the later write wins.
+archived first, so an interrupted process loses nothing. Changes of one manager wait for one another. A block that somebody else
+changed in the meantime is read again and changed again, where the server tells its version.
 """
 
 import re
@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ricordo.errors import Invalid, NotFound
+from ricordo.errors import Conflict, Invalid, NotFound, PreconditionFailed
 from ricordo.features.typed_memory.blocks import DEFAULT_PERSONA, HumanBlock, PersonaBlock
 from ricordo.features.typed_memory.rotation import (
     AdaptiveRotation,
@@ -31,13 +31,14 @@ _PASSAGES_READ = 50
 # As for requests: an equal body within ten minutes is a repeat.
 _REPEATED_WITHIN = timedelta(minutes=10)
 _PIECE = 60  # characters by which a text is searched for
+_MOST_TRIES = 20  # of one change, where others change the block all the time
 
 
 class MemoryManager:
     """An agent's typed memory. `max_chars` is the most characters of each block: CORE_MEMORY_MAX_CHARS, else 1500.
 
     Raises Invalid if `max_chars` is under 150. Its methods raise what the client raises, NotFound if the agent has no human block,
-    and Invalid if that cannot be read; then nothing was written.
+    Invalid if that cannot be read, and Conflict if others change it all the time; then nothing was written.
     """
 
     def __init__(
@@ -55,6 +56,9 @@ class MemoryManager:
         self.strategy = strategy or AdaptiveRotation()
         self._now = now
         self._changing = threading.Lock()
+        self._known: str | None = (
+            None  # the human block's text as its caller last read it, or as it was last written here
+        )
 
     def set_task(self, task: str, context: str | None = None) -> None:
         """Start a task, with a first note. A block with an unfinished task is archived first."""
@@ -94,29 +98,38 @@ class MemoryManager:
 
     def read_human(self) -> HumanBlock:
         """Return the current human block."""
-        return HumanBlock.from_memory_string(self._text(HUMAN))
+        text, _ = self._read(HUMAN)
+        human = HumanBlock.from_memory_string(text)
+        self._known = text
+        return human
 
     def update_human(self, human: HumanBlock) -> None:
-        """Write the human block; `human` keeps what stays in it. What leaves it, and an unreadable text, is archived first."""
+        """Write the human block; `human` keeps what stays in it. What leaves it, and an unreadable text, is archived first.
+
+        Raises Conflict if somebody else changed the block since it was read with `read_human`.
+        """
         with self._changing:
-            text = self._text(HUMAN)
+            text, version = self._read(HUMAN)
+            if self._known not in (None, text):
+                raise Conflict("The human block changed since you read it. Read it again, and repeat your change.")
             try:
                 HumanBlock.from_memory_string(text)
             except Invalid:
                 self._archive(ARCHIVED, text)
-            self._store(human, text)
+            if not self._store(human, text, version):
+                raise Conflict("The human block changed while it was written. Read it again, and repeat your change.")
 
     def update_persona(self, persona: PersonaBlock) -> None:
         """Write the persona block."""
         with self._changing:
-            self._write(PERSONA, persona.to_memory_string(self.max_chars), self._text(PERSONA))
+            self._write(PERSONA, persona.to_memory_string(self.max_chars), self._read(PERSONA)[0])
 
     def get_summary(self) -> dict[str, Any]:
         """Return the usage of core memory in percent (persona_usage, human_usage, total_usage), and its content.
 
         That is session_state and current_task, and how many preferences, facts and context_notes there are.
         """
-        text = self._text(HUMAN)
+        text, _ = self._read(HUMAN)
         human, metrics = HumanBlock.from_memory_string(text), self._metrics(len(text))
         usage = {"persona": metrics.persona_usage, "human": metrics.human_usage, "total": metrics.total_usage}
         return {
@@ -135,13 +148,18 @@ class MemoryManager:
 
     def _change(self, change: Callable[[HumanBlock], None]) -> None:
         with self._changing:
-            text = self._text(HUMAN)
-            human = HumanBlock.from_memory_string(text)
-            change(human)
-            self._store(human, text)
+            for _ in range(_MOST_TRIES):
+                text, version = self._read(HUMAN)
+                human = HumanBlock.from_memory_string(text)
+                change(human)
+                if self._store(human, text, version):
+                    return
+        raise Conflict(f"Others changed the human block {_MOST_TRIES} times while it was written. Try again later.")
 
-    def _store(self, human: HumanBlock, text: str) -> None:
-        """Archive what leaves the block, then write it in the place of `text`."""
+    def _store(self, human: HumanBlock, text: str, version: object) -> bool:
+        """Archive what leaves the block, then write it in the place of `text`; False if that is no longer there."""
+        if HumanBlock.has_superseded(text):
+            self._archive(ARCHIVED, text)
         whole = human.cleaned()
         kept, is_rotated = self._kept(whole)
         if is_rotated or any(getattr(whole, name) != getattr(kept, name) for name in HumanBlock.CUT):
@@ -154,7 +172,10 @@ class MemoryManager:
             if any(missing.values()):
                 self._archive(ARCHIVED, replace(whole, **missing).to_full_string())
         vars(human).update(vars(kept))
-        self._write(HUMAN, kept.to_full_string(), text)
+        written = kept.to_full_string()
+        if is_written := self._write(HUMAN, written, text, version):
+            self._known = written
+        return is_written
 
     def _kept(self, whole: HumanBlock) -> tuple[HumanBlock, bool]:
         """Return what stays in the block, and whether it was rotated."""
@@ -190,14 +211,16 @@ class MemoryManager:
 
     def _metrics(self, human_chars: int) -> ContextMetrics:
         try:
-            persona_chars = len(self._text(PERSONA))
+            persona_chars = len(self._read(PERSONA)[0])
         except NotFound:
             persona_chars = 0
         return ContextMetrics(persona_chars, human_chars, self.max_chars, self.max_chars)
 
-    def _text(self, label: str) -> str:
+    def _read(self, label: str) -> tuple[str, object]:
+        """Return the block's text and its version; None if the server does not tell it."""
         try:
-            return str(self.client.agents.blocks.retrieve(label, agent_id=self.agent_id).value)
+            block = self.client.agents.blocks.retrieve(label, agent_id=self.agent_id)
+            return str(block.value), getattr(block, "version", None)
         except Exception as error:
             # Of the client's own errors only the status is known here.
             if isinstance(error, NotFound) or getattr(error, "status_code", None) == 404:
@@ -206,9 +229,18 @@ class MemoryManager:
                 ) from error
             raise
 
-    def _write(self, label: str, text: str, before: str) -> None:
-        if text != before:
-            self.client.agents.blocks.update(label, agent_id=self.agent_id, value=text)
+    def _write(self, label: str, text: str, before: str, version: object = None) -> bool:
+        """Write the block; False if it no longer has this version."""
+        if text == before:
+            return True
+        expected: dict[str, Any] = {"extra_headers": {"If-Match": f'"{version}"'}} if version is not None else {}
+        try:
+            self.client.agents.blocks.update(label, agent_id=self.agent_id, value=text, **expected)
+        except Exception as error:
+            if isinstance(error, PreconditionFailed) or getattr(error, "status_code", None) == 412:
+                return False
+            raise
+        return True
 
 
 class BaseAgent:

@@ -121,9 +121,15 @@ def test_lines_of_ones_own_are_kept_and_a_forged_one_stays_in_its_value() -> Non
     assert HumanBlock.from_memory_string(forged.to_memory_string()) == forged
 
 
+def test_the_last_of_several_lines_for_one_value_counts() -> None:
+    text = "[USER] Alice | Pupil\n[TASK] one\n[STATE] idle\n[USER] Alice | Student\n[TASK] two\n[STATE] thinking"
+    human = HumanBlock.from_memory_string(text)
+    assert human.to_memory_string() == "[USER] Alice | Student\n[TASK] two\n[STATE] thinking"
+    assert (HumanBlock.has_superseded(text), HumanBlock.has_superseded("[FACTS] a\n[FACTS] b")) == (True, False)
+
+
 def test_what_contradicts_itself_or_says_nothing_is_refused() -> None:
     for kind, text, words in (
-        (HumanBlock, "[TASK] one\n[TASK] two", r"\[TASK\] occurs 2 times"),
         (HumanBlock, "[STATE] dancing", "Use one of: idle, active_task, waiting_input, thinking, error_recovery"),
         (PersonaBlock, "I am Nina.", r"\[IDENTITY\] name \| role"),
         (PersonaBlock, "[IDENTITY] Nina", "needs a role"),

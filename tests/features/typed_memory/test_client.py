@@ -1,14 +1,16 @@
 """Typed memory through its two clients: in this process on a database, and the official one on the real app over HTTP."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from letta_client import APIStatusError
 
 from ricordo.app import open_in_thread
-from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock
 from ricordo.features.typed_memory.client import InProcessClient
 from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
@@ -89,6 +91,18 @@ def agent(official: StrictLetta) -> BaseAgent:
     return BaseAgent(official, persona=PersonaBlock(name="Nina", role="Tutor"), human=alice, model=MODEL)
 
 
+class Interleaved(MemoryManager):
+    """A manager within whose next change, between its read and its write, `between` is called."""
+
+    between: Callable[[], None] | None = None
+
+    def _write(self, *written: Any) -> bool:
+        between, self.between = self.between, None
+        if between:
+            between()
+        return super()._write(*written)
+
+
 def human_of(agent: BaseAgent) -> str:
     return agent.client.agents.blocks.retrieve("human", agent_id=agent.agent_id).value
 
@@ -125,6 +139,43 @@ def test_what_leaves_the_block_is_archived_as_it_was_written(official: StrictLet
     found = agent.memory.search_archival("essay task completed", limit=1)
     assert found[0].startswith("[TASK COMPLETED 20")
     assert found[0].split("\n")[1:3] == ["Task: Essay", "Context:"]
+
+
+def test_two_managers_that_write_at_once_lose_nothing(official: StrictLetta, agent: BaseAgent) -> None:
+    first, second = (Interleaved(official, agent.agent_id) for _ in range(2))
+    first.between = lambda: second.learn_fact("Drinks tea")
+    first.learn_fact("Plays the cello")
+    assert "[FACTS] Drinks tea; Plays the cello" in human_of(agent)
+
+    human = first.read_human()
+    second.learn_preference("Short answers")
+    human.add_context_note("Met on Monday")
+    with pytest.raises(Conflict, match="changed since you read it"):
+        first.update_human(human)
+    human = first.read_human()
+    human.add_context_note("Met on Monday")
+    first.between = lambda: second.set_task("Essay")
+    with pytest.raises(Conflict, match="changed while it was written"):
+        first.update_human(human)
+    assert "[TASK] Essay\n[STATE] active_task\n[PREFS] Short answers" in human_of(agent)
+
+
+def test_two_managers_in_one_process_lose_nothing(client: InProcessClient) -> None:
+    made = BaseAgent(client, human=HumanBlock(name="Ada"))
+    first, second = (Interleaved(client, made.agent_id) for _ in range(2))
+    first.between = lambda: second.learn_fact("Drinks tea")
+    first.learn_fact("Plays the cello")
+    assert "[FACTS] Drinks tea; Plays the cello" in human_of(made)
+
+
+def test_many_managers_at_once_lose_nothing(official: StrictLetta, agent: BaseAgent) -> None:
+    def learn(number: int) -> None:
+        MemoryManager(official, agent.agent_id).add_context(f"Note {number}")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(learn, range(8)))
+    archived = "\n".join(one.text for one in official.agents.passages.list(agent.agent_id))
+    assert [number for number in range(8) if f"Note {number}" not in human_of(agent) + archived] == []
 
 
 def test_a_missing_block_and_one_that_is_too_small_are_clear_errors(official: StrictLetta, agent: BaseAgent) -> None:

@@ -1,11 +1,12 @@
 from datetime import UTC, datetime, timedelta, timezone
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.errors import Invalid
+from ricordo.errors import Conflict, Invalid, PreconditionFailed
 from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock
 from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
 from ricordo.features.typed_memory.rotation import (
@@ -114,16 +115,39 @@ def test_the_strategy_decides_how_full_is_too_full() -> None:
 
 
 def test_a_text_that_cannot_be_read_is_left_alone_or_archived_before_it_is_replaced() -> None:
-    client = FakeLetta("[TASK] one\n[TASK] two")
+    client = FakeLetta("[TASK] one\n[STATE] dancing")
     manager = manager_of(client)
-    with pytest.raises(Invalid, match="occurs 2 times"):
+    with pytest.raises(Invalid, match="no session state 'dancing'"):
         manager.learn_fact("Drinks tea")
     assert (client.agents.blocks.writes, client.archive) == ([], [])
 
     manager.update_human(HumanBlock(name="Alice"))
 
-    assert client.archive == ["[ARCHIVED 2025-12-31T10:00:00]\n[TASK] one\n[TASK] two"]
+    assert client.archive == ["[ARCHIVED 2025-12-31T10:00:00]\n[TASK] one\n[STATE] dancing"]
     assert client.human == "[USER] Alice\n[STATE] idle"
+
+
+def test_a_line_that_a_later_one_replaces_is_archived_before_it_goes() -> None:
+    client = FakeLetta(f"{ALICE}\n[TASK] one\n[TASK] two")
+    manager_of(client).learn_fact("Drinks tea")
+    assert client.human == f"{ALICE}\n[TASK] two\n[STATE] idle\n[FACTS] Drinks tea"
+    assert client.archive == [f"[ARCHIVED 2025-12-31T10:00:00]\n{ALICE}\n[TASK] one\n[TASK] two"]
+
+
+def test_a_change_beside_others_that_never_rest_ends_with_a_clear_error() -> None:
+    client = FakeLetta(ALICE)
+    blocks = client.agents.blocks
+    tries: list[str] = []
+
+    def refuse(block_label: str, *, agent_id: str, value: str, extra_headers: dict[str, str]) -> None:
+        tries.append(extra_headers["If-Match"])
+        raise PreconditionFailed(f"{block_label} of {agent_id} changed, so {value} is not written")
+
+    blocks.retrieve = lambda *_, **__: SimpleNamespace(value=ALICE, version=len(tries))  # type: ignore[method-assign]
+    blocks.update = refuse  # type: ignore[assignment, method-assign]
+    with pytest.raises(Conflict, match="Try again later"):
+        manager_of(client).learn_fact("Drinks tea")
+    assert tries == [f'"{number}"' for number in range(20)]
 
 
 def test_a_task_so_long_that_the_block_is_always_full_is_not_archived_with_every_change() -> None:
