@@ -21,15 +21,15 @@ LIMIT = 30.0  # seconds
 
 
 class ServerProcess:
-    """A server that the helper forks, on a folder and a free port. It runs the plugin (`package.module:name`)."""
+    """A server that the helper forks, on a folder and a free port. It runs the plugin (`package.module:name`), if there is one."""
 
-    def __init__(self, helper: Helper, folder: Path, environment: Mapping[str, str], plugin: str) -> None:
+    def __init__(self, helper: Helper, folder: Path, environment: Mapping[str, str], plugin: str | None) -> None:
         self.database = folder / "data" / "ricordo.db"
         self.log = folder / "server.log"
         self.starts: list[float] = []
         self._helper, self._folder, self._port = helper, folder, free_port()
         self.url = f"http://127.0.0.1:{self._port}"
-        self._environment = _environment(environment, _installed(folder, plugin))
+        self._environment = _environment(environment, *([_installed(folder, plugin)] if plugin else []))
 
     @property
     def pid(self) -> int:

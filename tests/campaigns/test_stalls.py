@@ -1,0 +1,76 @@
+"""Attacks of one client, one upload or one model: meanwhile another client is answered, and memory stays bounded.
+
+Each attack is a function in a table; it asserts what the attacker hears. The long form also holds the server to 50 ms.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.attacked_server import AttackedServer, attacked_server, probed
+from tests.support.model_server import completion, tool_call
+from tests.support.ready import Helper
+from tests.support.server_process import CAN_FORK
+
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(not CAN_FORK or sys.platform != "linux", reason="a forked server, and Linux's /proc"),
+]
+MOST_MB = 300
+MOST_MS = 50
+Attack = Callable[[AttackedServer], Awaitable[None]]
+
+
+async def fences_in_an_answer(server: AttackedServer) -> None:
+    for text in ("```json\n{" * 12_000, "<invoke " * 12_000, "<tool_call>{" * 10_000, "[" * 100_000):
+        assert (await server.answers(text, "ok")).status_code < 500
+
+
+async def endless_whitespace_in_an_answer(server: AttackedServer) -> None:
+    for text in (" " * 2_000_000, "\n" * 2_000_000, "<think>" + " \n" * 1_000_000):
+        assert (await server.answers(text, "ok")).status_code < 500
+
+
+async def long_ids_of_calls(server: AttackedServer) -> None:
+    call = tool_call("send_message", json.dumps({"message": "Hi."}), call_id="c" * 1_000_000)
+    assert (await server.answers(completion(None, [call]), "ok")).status_code < 500
+
+
+ATTACKS: tuple[Attack, ...] = (fences_in_an_answer, endless_whitespace_in_an_answer, long_ids_of_calls)
+
+
+@pytest.fixture(scope="module")
+def helper() -> Iterator[Helper]:
+    opened = Helper()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+async def server(helper: Helper, tmp_path: Path) -> AsyncIterator[AttackedServer]:
+    async with attacked_server(helper, tmp_path) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+async def test_others_are_served_in_the_middle_of(server: AttackedServer, attack: Attack) -> None:
+    async with probed(server):
+        await attack(server)
+    print(f"p99 {server.probe.p99:.1f} ms of {len(server.probe.milliseconds)}, {server.peak_mb} MB at most")
+    assert server.peak_mb <= MOST_MB
+    assert server.probe.p99 < float("inf")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+async def test_others_wait_no_longer_than_50_ms_in_the_middle_of(server: AttackedServer, attack: Attack) -> None:
+    async with probed(server):
+        for _ in range(3):
+            await attack(server)
+            await asyncio.sleep(0.5)
+    assert server.peak_mb <= MOST_MB
+    assert server.probe.p99 <= MOST_MS, server.probe.p99

@@ -1,0 +1,92 @@
+"""A server that is attacked over HTTP while another client asks for its health, and what that cost it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.support.health_probe import HealthProbe
+from tests.support.model_server import Answer, ModelServer, completion
+from tests.support.ready import Helper
+from tests.support.server_process import ServerProcess
+
+LIMIT = 120.0  # seconds
+ATTACKER = "127.0.0.2"  # an address of its own: its connections are counted by it
+
+
+@dataclass
+class AttackedServer:
+    """A running server, the model that it asks, and a client. `probe` and `peak_mb` tell what an attack cost, once it is over."""
+
+    process: ServerProcess
+    model: ModelServer
+    http: httpx2.AsyncClient
+    folder: Path
+    probe: HealthProbe = field(init=False)
+
+    @property
+    def port(self) -> int:
+        return int(self.process.url.rpartition(":")[2])
+
+    @property
+    def peak_mb(self) -> int:
+        """The most memory that the server has had so far."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+
+    async def agent(self, **more: Any) -> str:
+        answer = await self.http.post("/v1/agents/", json={"model": "openai/scripted-1", "name": "Nina", **more})
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["id"])
+
+    async def say(self, agent: str, text: str = "Hello.") -> httpx2.Response:
+        return await self.http.post(f"/v1/agents/{agent}/messages", json={"input": text})
+
+    async def answers(self, *answers: str | Answer) -> httpx2.Response:
+        """What a new agent's user hears when the model answers this."""
+        agent = await self.agent()
+        self.model.push(*(completion(answer) if isinstance(answer, str) else answer for answer in answers))
+        return await self.say(agent)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of the attacker's."""
+        return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(ATTACKER, 0))
+
+    async def wire(self, *pieces: bytes, pause: float = 0) -> bytes:
+        """What the server answers to these very bytes, until it closes the connection."""
+        reader, writer = await self.connect()
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(pause)
+            return await asyncio.wait_for(reader.read(), LIMIT)
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def attacked_server(helper: Helper, folder: Path, **settings: str) -> AsyncIterator[AttackedServer]:
+    async with ModelServer(keeps=False) as model:
+        given = {"OPENAI_API_KEY": "attacked", "OPENAI_BASE_URL": model.url, "RICORDO_EMBEDDING": "none"}
+        process = ServerProcess(helper, folder, given | settings, None)
+        process.start()
+        try:
+            async with httpx2.AsyncClient(base_url=process.url, timeout=LIMIT, trust_env=False) as http:
+                yield AttackedServer(process, model, http, folder)
+        finally:
+            process.stop()
+
+
+@asynccontextmanager
+async def probed(server: AttackedServer) -> AsyncIterator[None]:
+    """Ask for the server's health while the block runs."""
+    server.probe = HealthProbe(server.port)
+    async with server.probe:
+        yield
