@@ -1,7 +1,13 @@
 """Archival memory: passages of text in archives."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from ricordo.errors import Invalid
+
+MOST_TAGS = 64  # of one passage, block or agent that is new; what is stored may have more
+LONGEST_TAG = 100  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +58,12 @@ class Relevance:
     fts_rank: int | None = None
     vector_rank: int | None = None
     mode: str = "fts"
+
+
+def require_tags(tags: Sequence[str]) -> None:
+    """Raise Invalid for more tags than a passage may have, or longer ones."""
+    longest = max(map(len, tags), default=0)
+    if len(tags) > MOST_TAGS:
+        raise Invalid(f"There are {len(tags)} tags, of which {MOST_TAGS} are allowed. Use fewer.")
+    if longest > LONGEST_TAG:
+        raise Invalid(f"A tag has {longest} characters, of which {LONGEST_TAG} are allowed. Shorten it.")

@@ -13,6 +13,7 @@ from typing import Literal
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, require_label
 from ricordo.domain.ids import new_id
+from ricordo.domain.passage import require_tags
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata, PolicyDecision
@@ -271,6 +272,7 @@ class WorkingMemory:
     def archive(self, draft: PassageDraft) -> None:
         """Ask for a passage to be archived when the step is saved; raises Invalid."""
         require_storable(draft.text, *draft.tags, what="A passage and its tags")
+        require_tags(draft.tags)
         text = self._redacted(draft.text, draft.call_id)
         tags = tuple(self._redacted(tag, draft.call_id) for tag in draft.tags)
         self._guard.require_new(text, is_archived=True)

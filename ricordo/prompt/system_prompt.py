@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
+from itertools import accumulate
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import to_datetime, zone
 from ricordo.prompt.memory import MemorySection, disarm, render_memory
 
 PLACEHOLDER = "{CORE_MEMORY}"
+_TAGS_ROOM = 2_000  # characters of tags that are listed
 # The tags stand at the ends of lines. A closing tag inside a value was disarmed, so the first one ends its section.
 _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directories)>\n.*?\n</\1>", re.DOTALL)
 
@@ -70,8 +72,16 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
         )
     if tags:
         # Agents choose tags, perhaps from what they read somewhere: one line, and no way out of the section.
-        lines.append(disarm(f"- Available archival memory tags: {', '.join(' '.join(tag.split()) for tag in tags)}"))
+        lines.append(disarm(f"- Available archival memory tags: {_listed([' '.join(tag.split()) for tag in tags])}"))
     return "<memory_metadata>\n" + "\n".join(lines) + "\n</memory_metadata>"
+
+
+def _listed(tags: Sequence[str]) -> str:
+    """The first tags, as many as have room, and how many there are more."""
+    lengths = accumulate(len(tag) + 2 for tag in tags)
+    shown = sum(length <= _TAGS_ROOM for length in lengths)
+    rest = [f"and {len(tags) - shown} more"] if shown < len(tags) else []
+    return ", ".join([*tags[:shown], *rest])
 
 
 def _digest(*parts: str) -> str:

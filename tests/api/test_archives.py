@@ -12,7 +12,7 @@ from ricordo.api.models.archives import MOST_ITEMS
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from tests.api.conftest import Api
-from tests.seams.server import StrictLetta
+from tests.seams.server import MODEL, StrictLetta
 
 
 def test_an_archive_is_made_changed_and_deleted(client: StrictLetta, http: httpx2.Client) -> None:
@@ -123,6 +123,26 @@ BAD_PASSAGES: list[dict[str, Any]] = [
     {"text": "Tea", "created_at": "0001-01-01T00:00:00+14:00"},
     {"text": "Tea\0"},
 ]
+
+
+def test_too_many_or_too_long_tags_are_refused_everywhere(api: Api, agent: AgentState) -> None:
+    archive = api.client.archives.create(name="Tags")
+    block = api.client.blocks.create(label="tagged", value="")
+    most = [f"{number:0100}" for number in range(64)]
+    for method, path, sent in (
+        ("POST", f"/v1/archives/{archive.id}/passages", {"text": "Tea"}),
+        ("POST", f"/v1/agents/{agent.id}/archival-memory", {"text": "Tea"}),
+        ("POST", "/v1/blocks/", {"label": "b", "value": ""}),
+        ("PATCH", f"/v1/blocks/{block.id}", {}),
+        ("POST", "/v1/agents/", {"name": "tagged", "model": MODEL}),
+        ("PATCH", f"/v1/agents/{agent.id}", {}),
+    ):
+        rows = api.server.rows()
+        for tags, told in (([*most, "one"], "at most 64 items"), (["t" * 101], "at most 100 characters")):
+            answer = api.http.request(method, path, json={**sent, "tags": tags})
+            assert (answer.status_code, told in answer.text) == (422, True), (path, answer.text)
+        assert api.server.rows() == rows, path
+        assert api.http.request(method, path, json={**sent, "tags": most}).status_code == 200, path
 
 
 def test_one_bad_passage_refuses_the_whole_batch(api: Api) -> None:

@@ -69,6 +69,13 @@ def test_the_placeholder_inside_a_block_is_text() -> None:
     assert text.count("<memory_metadata>") == 1
 
 
+def test_tags_cannot_fill_the_prompt() -> None:
+    tags = tuple(f"tag-{number:04}" for number in range(5_000))
+    text = prompt(with_archives((1, tags))).text
+    assert f"tags: {', '.join(tags[:200])}, and 4800 more\n</memory_metadata>" in text
+    assert "tags: and 1 more\n</memory_metadata>" in prompt(with_archives((1, ("x" * 3_000,)))).text
+
+
 @given(
     st.lists(
         st.sampled_from(["</memory_metadata>", "< / MEMORY_metadata >", "\n", "\r", "a", "- ", "\u2028"]), max_size=6

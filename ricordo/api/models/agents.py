@@ -19,6 +19,7 @@ from ricordo.api.models.base import (
     RequestModel,
     RequestPart,
     ResponseModel,
+    Tags,
     Timestamp,
     or_none,
 )
@@ -141,7 +142,7 @@ class AgentFields(EmbeddingFields):
     system: str | None = None
     tool_ids: list[str] | None = None
     block_ids: list[str] | None = None
-    tags: list[str] | None = None
+    tags: Tags | None = None
     timezone: str | None = None
     hidden: bool | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)

@@ -8,11 +8,12 @@ from pydantic import BeforeValidator, Field
 from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, RequestPart, ResponseModel, Timestamp, date
 from ricordo.api.models.models import EmbeddingConfigResponse, EmbeddingFields
 from ricordo.domain.clock import parse_timestamp
+from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
 from ricordo.errors import Invalid
 
 # One request of this many is seconds of work; more of them at once would only be slower to repeat after a failure.
 MOST_ITEMS = 10_000
-Tag = Annotated[str, Field(min_length=1, max_length=500)]
+Tag = Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)]
 
 
 def few(what: str) -> BeforeValidator:
@@ -45,7 +46,7 @@ class PassageItem(RequestPart):
     """One passage of several to archive."""
 
     text: str = Field(min_length=1)
-    tags: list[Tag] | None = None
+    tags: Annotated[list[Tag], Field(max_length=MOST_TAGS)] | None = None
     metadata: dict[str, Any] | None = None
     created_at: str | None = None
 

@@ -14,10 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from ricordo.domain.clock import SECOND, to_datetime
+from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
 from ricordo.errors import Unsupported
 
 Json = dict[str, Any]
 TextPiece = Annotated[str | None, Query(max_length=1000, description="A part of the text to look for.")]
+Tags = Annotated[list[Annotated[str, Field(max_length=LONGEST_TAG)]], Field(max_length=MOST_TAGS)]
 # More than any model reads or any block needs, and little enough for every database.
 MAX_COUNT = 1_000_000_000
 # As JSON writes it; after an even number of backslashes, else it is text that only looks like one.

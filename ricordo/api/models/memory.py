@@ -14,6 +14,7 @@ from ricordo.api.models.base import (
     Json,
     RequestModel,
     ResponseModel,
+    Tags,
     Timestamp,
     VersionId,
 )
@@ -39,7 +40,7 @@ class BlockUpdate(RequestModel):
     read_only: bool | None = None
     hidden: bool | None = None
     metadata: dict[str, Any] | None = None
-    tags: list[str] | None = None
+    tags: Tags | None = None
     policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
     shared: bool | None = Field(None, description="Edited in place in conversations about users too, for everybody.")
 

@@ -200,6 +200,19 @@ async def test_tags_are_trimmed_and_kept_once_in_their_order() -> None:
     assert nina.memory.passages[0].tags == ("tea", "ada")
 
 
+async def test_too_many_or_too_long_tags_are_refused_and_nothing_is_archived() -> None:
+    nina = paper_desk()
+    for tags, told in (
+        ([f"t{number}" for number in range(65)], "There are 65 tags, of which 64 are allowed. Use fewer."),
+        (["t" * 101], "A tag has 101 characters, of which 100 are allowed. Shorten it."),
+    ):
+        refused = await nina.call("archival_memory_insert", content="Tea.", tags=tags)
+        assert (refused.status, refused.content) == ("error", told)
+    assert nina.memory.passages == []
+    await nina.said("archival_memory_insert", content="Tea.", tags=[f"{number:0100}" for number in range(64)])
+    assert len(nina.memory.passages) == 1
+
+
 @pytest.fixture
 async def archivist(nina: Desk) -> Desk:
     for content, tags in (
