@@ -22,6 +22,7 @@ POSTGRES = ("postgresql://", "postgres://")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PACKAGE = Path(__file__).resolve().parent
 
+_SHORTEST_KEY = 20  # characters of the administrator's key, where other machines can try keys
 _TWO_NAMES = (("openai_base_url", "openai_api_base"), ("gemini_api_key", "google_api_key"))
 _Read = TypeVar("_Read", bound=BaseSettings)
 _REGION = r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$"  # it becomes part of a host's name
@@ -174,7 +175,8 @@ class Settings(BaseSettings):
         "normal",
     )
     api_key: SecretStr | None = about(
-        "The administrator's key, sent as `Authorization: Bearer …`. With it, or any stored key, each request needs one."
+        "The administrator's key, sent as `Authorization: Bearer …`. With it, or any stored key, each request needs one. "
+        "On any address but loopback it has at least 20 characters."
     )
     oidc_issuer: Address | None = about(
         "Address of the OpenID Connect provider that people log in with, as its discovery document names it. With it every "
@@ -231,9 +233,14 @@ class Settings(BaseSettings):
     trace_count: int = about("Most traces to keep; older ones are deleted.", 1000, ge=1, le=1_000_000)
     shutdown_grace: float = about("Seconds for running turns to finish at shutdown.", 15, ge=0)
     max_body_mb: int = about("Largest accepted request, in megabytes.", 32, ge=1, le=1024)
+    max_header_kb: int = about("Longest accepted head of a request, in kilobytes.", 32, ge=4, le=1024)
+    max_connections: int = about("Most connections at once; the longest idle one makes room for a new one.", 800, ge=10)
+    max_client_connections: int = about("Most connections from one address, this machine's apart.", 200, ge=4)
+    client_timeout: float = about(
+        "Seconds for a request's head, and for standing still in its body or answer.", 30, gt=0
+    )
     log_level: Literal["debug", "info", "warning", "error"] = about("Lowest level of log lines to show.", "info")
     log_format: Literal["text", "json"] = about("Log lines as text, or as one JSON object each.", "text")
-
     message_vectors: str = about(
         "Where vectors of messages are stored: native, or the name of a vector database, such as pgvector.", "native"
     )
@@ -283,6 +290,11 @@ class Settings(BaseSettings):
         missing = [f"{PREFIX}{name.upper()}" for name, value in login.items() if not value]
         if missing and (len(missing) < len(login) or self.oidc_claim):
             raise ValueError(f"The login is set up in part: {', '.join(missing)} is missing. Set it, or none of them.")
+        if self.api_key and len(self.api_key.get_secret_value()) < _SHORTEST_KEY and self.host not in LOOPBACK:
+            raise ValueError(
+                f"{PREFIX}API_KEY has fewer than {_SHORTEST_KEY} characters, and other machines can reach "
+                f"{PREFIX}HOST={self.host}. Set a longer one; `openssl rand -hex 32` makes one."
+            )
         remotes = (("REMOTE_FOLDERS", folder) for folder in self.folders_of_remotes)
         for name, path in (("DATA_DIR", self.data_dir), ("DATABASE_URL", self.database_path), *remotes):
             if PACKAGE in (path, *path.parents):

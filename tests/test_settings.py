@@ -136,7 +136,16 @@ def test_several_faults_are_named_at_once_and_show_no_key(monkeypatch: pytest.Mo
 def test_a_blank_key_is_none() -> None:
     for key in (None, "", "   "):
         assert load_settings(api_key=key)[0].api_key is None
-    assert load_settings(host="0.0.0.0", api_key="s3cret-key")[0].api_key  # noqa: S104
+    assert load_settings(host="0.0.0.0", api_key="s3cret-key" * 2)[0].api_key  # noqa: S104
+
+
+def test_a_short_key_is_enough_on_this_machine_alone() -> None:
+    assert load_settings(api_key="s3cret-key")[0].api_key
+    for host in ("0.0.0.0", "::", "10.1.2.3", "example.org"):  # noqa: S104
+        with pytest.raises(Invalid, match=r"^RICORDO_API_KEY has fewer than 20 characters") as refused:
+            load_settings(host=host, api_key="s3cret-key" * 2 + "x"[1:] if False else "k" * 19)
+        assert "kkk" not in str(refused.value)
+    assert load_settings(host="10.1.2.3", api_key="k" * 20)[0].api_key
 
 
 def test_a_data_folder_is_absolute_and_may_lie_beside_the_program(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import typer
 import uvicorn
@@ -21,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.app import create_app, finish_turns
 from ricordo.cli.client import set_up_quiet_logs
+from ricordo.cli.connections import BoundedConnection
 from ricordo.cli.sockets import EVERY_ADDRESS, address_of, listening
 from ricordo.errors import Conflict, RicordoError
 from ricordo.llm.model_lists import PROBE_SECONDS
@@ -98,6 +100,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 entry,
+                http=cast(type[asyncio.Protocol], partial(BoundedConnection, settings)),
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -121,6 +124,14 @@ class Server(uvicorn.Server):
             # The line names the model, and the app is still looking for model servers.
             await asyncio.wait({self._app.state.looking}, timeout=PROBE_SECONDS * 2)
             self._announce(self._app.state.runtime)
+
+    async def on_tick(self, counter: int) -> bool:
+        """End the connections of clients that are too slow, once a second."""
+        if counter % 10 == 0:
+            now = time.monotonic()
+            for connection in list(self.server_state.connections):
+                cast(BoundedConnection, connection).sweep(now)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse new turns, let running ones finish within the grace, then close every connection."""

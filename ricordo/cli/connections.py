@@ -1,0 +1,150 @@
+"""What one connection may take of the server: bytes of headers, time, and a place among the others.
+
+uvicorn and its parser bound none of these. A body, a push or a stream may last as long as it makes progress.
+"""
+
+import time
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from ricordo.settings import LOOPBACK, Settings
+
+MOST_HEADERS = 100
+MOST_PIPELINED = 16  # requests that were sent before the answer to the first
+SLOWEST = 500  # bytes a second of a body, and of an answer that is taken
+_Refusal = tuple[int, str]
+
+
+class _Phase(Enum):
+    HEAD = "head"
+    BODY = "body"
+    WHOLE = "whole"
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """A connection whose request has limits of size and time. `sweep` ends those that are over their time."""
+
+    def __init__(self, settings: Settings, **given: Any) -> None:
+        super().__init__(**given)
+        self._settings = settings
+        self._seconds = settings.client_timeout
+        self._most = settings.max_header_kb * 1024
+        self._refusal: _Refusal | None = None
+        self._phase, self._since, self._received = _Phase.HEAD, time.monotonic(), 0
+        # Bytes that came since the parser last made anything of them, and those of the head that is being read.
+        self._unparsed = self._head = self._headers = 0
+        self._unsent, self._unsent_since = 0, 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request would be lost with it."""
+        return self._phase is not _Phase.BODY and (self.cycle is None or self.cycle.response_complete)
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        peer = self.client[0] if self.client else ""
+        everybody = [other for other in self.connections if isinstance(other, BoundedConnection)]
+        self._limit(everybody, self._settings.max_connections)
+        # A proxy on this machine holds the connections of all its clients.
+        if peer not in LOOPBACK:
+            same = [other for other in everybody if other.client and other.client[0] == peer]
+            self._limit(same, self._settings.max_client_connections)
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is _Phase.WHOLE and self.cycle.response_complete:
+            self._enter(_Phase.HEAD)
+        self._unparsed += len(data)
+        super().data_received(data)
+        if self._unparsed > self._most and not self.transport.is_closing():
+            self._refuse(*self._too_long())
+
+    def on_message_begin(self) -> None:
+        self._enter(_Phase.HEAD)
+        self._head = self._headers = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self._fail((400, f"More than {MOST_PIPELINED} requests wait on this connection. Wait for their answers."))
+        self._enter(_Phase.BODY)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        self._received += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._enter(_Phase.WHOLE)
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(*(self._refusal or (400, msg)))
+
+    def sweep(self, now: float) -> None:
+        """End the connection where its client is too slow."""
+        allowed = self._seconds
+        if self._phase is _Phase.BODY and not self.cycle.response_complete:
+            allowed += self._received / SLOWEST
+            if self.flow.read_paused or self.cycle.waiting_for_100_continue:
+                self._since = max(self._since, now - allowed)  # it waits for the server
+        if self._phase is not _Phase.WHOLE and now - self._since > allowed:
+            self._refuse(408, f"The {self._phase.value} of the request did not arrive in time. Send it again.")
+        # Only there is nothing more written, so that what is left tells how much was taken.
+        is_full = self.flow.write_paused or self.transport.is_closing()
+        unsent = self.transport.get_write_buffer_size() if is_full else 0
+        if not unsent or not self._unsent or self._unsent - unsent > SLOWEST * (now - self._unsent_since):
+            self._unsent, self._unsent_since = unsent, now
+        elif now - self._unsent_since > self._seconds:
+            self.transport.abort()
+
+    def _enter(self, phase: _Phase) -> None:
+        self._phase, self._since, self._received, self._unparsed = phase, time.monotonic(), 0, 0
+
+    def _count(self, size: int) -> None:
+        self._head += size
+        if self._head > self._most:
+            self._fail(self._too_long())
+        if self._headers > MOST_HEADERS:
+            self._fail((431, f"The request has more than {MOST_HEADERS} headers. Send fewer."))
+
+    def _too_long(self) -> _Refusal:
+        kilobytes = self._settings.max_header_kb
+        return 431, f"The head of the request is longer than {kilobytes} kB. Send less, or raise RICORDO_MAX_HEADER_KB."
+
+    def _fail(self, refusal: _Refusal) -> None:
+        """Stop the parser, which then asks for the refusal."""
+        self._refusal = refusal
+        raise ValueError(refusal[1])
+
+    def _limit(self, connections: Iterable["BoundedConnection"], most: int) -> None:
+        """Close the connection of these that is idle for the longest time, or else refuse this one, where they are too many."""
+        others = [other for other in connections if other is not self and not other.transport.is_closing()]
+        if len(others) < most or self.transport.is_closing():
+            return
+        if idle := [other for other in others if other.is_idle]:
+            min(idle, key=lambda other: other._since).transport.abort()
+        else:
+            self._refuse(503, f"There are {most} connections, which is the most. Close some, or raise the setting.")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+            body = orjson.dumps({"detail": detail})
+            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()

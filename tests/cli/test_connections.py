@@ -1,0 +1,211 @@
+"""What one connection may take of the server: headers, time and places; what makes progress lives on."""
+
+import asyncio
+import contextlib
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from ricordo.cli.connections import MOST_HEADERS, MOST_PIPELINED, SLOWEST
+from ricordo.cli.serve import Server
+from ricordo.llm.scripted import ScriptedModel
+from tests.cli.test_serve import running
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="clients at several addresses of this machine")
+LIMIT = 10
+HEALTH = b"GET /v1/health/ HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+POST = b"POST /v1/agents/ HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+CLIENT = "127.0.0.2"  # another address of this machine, which is not exempt as a proxy's is
+
+
+class Line:
+    """A connection by which a test sends the bytes that it wants."""
+
+    def __init__(self, address: str, client: str = CLIENT) -> None:
+        port = int(address.rpartition(":")[2])
+        self._socket = socket.create_connection(("127.0.0.1", port), LIMIT, (client, 0))
+
+    def send(self, data: bytes) -> "Line":
+        with contextlib.suppress(OSError):  # where the server has closed it already
+            self._socket.sendall(data)
+        return self
+
+    def read(self, size: int = 65536) -> bytes:
+        try:
+            return self._socket.recv(size)
+        except ConnectionError:
+            return b""
+
+    def status(self) -> int:
+        """The status of the next answer; 0 where the server closes the connection without any."""
+        answer = b""
+        while b"\r\n\r\n" not in answer and (piece := self.read()):
+            answer += piece
+        head, _, body = answer.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        while length and len(body) < int(length[1]) and (piece := self.read()):
+            body += piece
+        return int(head.split(b" ")[1]) if head else 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+    limits = {"max_header_kb": 4, "max_connections": 12, "max_client_connections": 6, "client_timeout": 0.5}
+    with running(tmp_path_factory.mktemp("served"), ScriptedModel(()), **limits) as opened:
+        yield opened
+
+
+@pytest.fixture
+def connect(served: tuple[Server, str]) -> Iterator[Callable[..., Line]]:
+    lines: list[Line] = []
+
+    def connect(client: str = CLIENT) -> Line:
+        lines.append(Line(served[1], client))
+        return lines[-1]
+
+    yield connect
+    for line in lines:
+        line.close()
+    limit = time.monotonic() + LIMIT
+    while served[0].server_state.connections and time.monotonic() < limit:
+        time.sleep(0.01)
+
+
+Connect = Callable[..., Line]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 5000,
+        b"GET / HTTP/1.1\r\nx: " + b"a" * 300_000,
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 200_000,
+        b"GET / HTTP/1.1\r\nx: " + b"a" * 5000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * (MOST_HEADERS + 1) + b"\r\n",
+        POST + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"trailer: " + b"a" * 5000 + b"\r\n\r\n",
+        POST + b"transfer-encoding: chunked\r\n\r\n1;" + b"a" * 900_000,
+    ],
+    ids=["path", "endless header", "endless headers", "long header", "many headers", "trailer", "chunk extension"],
+)
+def test_a_head_that_is_too_long_is_refused(connect: Connect, head: bytes) -> None:
+    assert connect().send(head).status() == 431
+
+
+def test_a_head_within_the_limits_is_read(connect: Connect) -> None:
+    head = HEALTH.removesuffix(b"\r\n") + b"x: " + b"a" * 3000 + b"\r\n" + b"y: z\r\n" * (MOST_HEADERS - 10) + b"\r\n"
+    assert connect().send(head).status() == 200
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", HEALTH[:-2]], ids=["nothing", "a word", "headers"])
+def test_a_head_that_does_not_end_is_given_up(connect: Connect, begun: bytes) -> None:
+    assert connect().send(begun).status() == 408
+
+
+def test_a_head_that_comes_letter_by_letter_is_given_up(connect: Connect) -> None:
+    line = connect().send(b"GET /")
+    trickle = threading.Thread(target=lambda: [(line.send(b"a"), time.sleep(0.1)) for _ in range(30)])
+    trickle.start()
+    assert line.status() == 408
+    trickle.join()
+
+
+def test_empty_lines_keep_no_connection_open(connect: Connect) -> None:
+    line = connect().send(HEALTH)
+    assert line.status() == 200
+    trickle = threading.Thread(target=lambda: [(line.send(b"\r\n"), time.sleep(0.1)) for _ in range(30)])
+    trickle.start()
+    assert line.status() == 408
+    trickle.join()
+
+
+def test_a_body_that_stands_still_is_given_up(connect: Connect) -> None:
+    line = connect().send(POST + b"content-length: 1000\r\n\r\n{")
+    assert line.status() == 408
+
+
+def test_a_slow_body_that_makes_progress_is_read(connect: Connect) -> None:
+    line = connect().send(POST + b"content-length: 1200\r\n\r\n")
+    for _ in range(12):  # twice the time that a body has which stands still
+        line.send(b" " * 100)
+        time.sleep(0.1)
+    assert SLOWEST < 100 / 0.1
+    assert line.status() == 422
+
+
+def test_a_body_that_is_sent_on_after_its_refusal_ends_with_the_connection(connect: Connect) -> None:
+    line = connect().send(POST.replace(b"/v1/agents/", b"/nowhere") + b"transfer-encoding: chunked\r\n\r\n")
+    assert line.status() == 404
+    limit = time.monotonic() + LIMIT
+    while time.monotonic() < limit and line._socket.fileno() != -1:
+        try:
+            line._socket.sendall(b"3e8\r\n" + b" " * 1000 + b"\r\n")
+        except OSError:
+            break
+        time.sleep(0.02)
+    assert time.monotonic() < limit
+
+
+def test_requests_that_wait_on_one_connection_are_bounded(connect: Connect) -> None:
+    assert b"Wait for their answers" in connect().send(HEALTH * (MOST_PIPELINED + 3)).read()
+    line = connect().send(HEALTH * 3)
+    time.sleep(0.2)
+    assert line.read().count(b"200 OK") == 3
+
+
+def test_a_client_that_opens_many_connections_loses_its_own_and_not_those_of_others(connect: Connect) -> None:
+    other = connect("127.0.0.3").send(HEALTH)
+    assert other.status() == 200
+    lines = [connect() for _ in range(20)]
+    assert lines[-1].send(HEALTH).status() == 200
+    assert lines[0].read() == b""
+    assert other.send(HEALTH).status() == 200
+
+
+def test_idle_connections_make_room_for_new_ones(connect: Connect) -> None:
+    lines = [connect(f"127.0.0.{number + 2}") for number in range(30)]
+    assert lines[-1].send(HEALTH).status() == 200
+    assert lines[0].read() == b""
+
+
+def test_busy_connections_are_kept_and_others_refused(connect: Connect) -> None:
+    busy = [connect().send(POST + b"content-length: 10\r\n\r\n{") for _ in range(6)]
+    time.sleep(0.1)
+    assert connect().status() == 503
+    assert [line.send(b'"name": 1').status() for line in busy] == [422] * 6
+
+
+async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_dropped(tmp_path: Path) -> None:
+    limits = {"client_timeout": 0.5, "keepalive": 0.2}
+
+    async def answer(_request: object) -> str:
+        await asyncio.sleep(6 * limits["client_timeout"])
+        return "At last."
+
+    with running(tmp_path, ScriptedModel(answer), **limits) as (_, address):
+        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=LIMIT) as http:
+            made = await http.post("/v1/agents/", json={"name": "Nina", "model": "scripted/model"})
+            body = {"messages": [{"role": "user", "content": "Hello."}]}
+            async with http.stream("POST", f"/v1/agents/{made.json()['id']}/messages/stream", json=body) as response:
+                said = "".join([text async for text in response.aiter_text()])
+            assert "At last." in said
+            # An answer of some megabytes, of which nothing is read.
+            text = "word " * 600_000
+            block = await http.post("/v1/blocks/", json={"label": "notes", "value": text, "limit": 4_000_000})
+            path = f"/v1/blocks/{block.json()['id']}".encode()
+        line = Line(address).send(HEALTH.replace(b"/v1/health/", path) * 8)  # more than the system takes for the reader
+        taken = b""
+        await asyncio.sleep(3)
+        while piece := await asyncio.to_thread(line.read):
+            taken += piece
+        line.close()
+        assert 0 < len(taken) < 8 * len(text)
