@@ -153,7 +153,7 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
     blocks.lock(tx, block_id)
     agents.require(tx, scope, agent_id)
     block = blocks.get(tx, scope, block_id)
-    attached = blocks.of_agent(tx, agent_id)
+    attached = blocks.attached(tx, agent_id)
     if any(other.id == block_id for other in attached):
         return
     if any(other.shown_label == block.label for other in attached):
@@ -190,7 +190,8 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
     made = blocks.insert_all(tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}"))
     attached = (*made, *shared)
     blocks.attach(tx, agent.id, attached)
-    state = AgentState(agent, conversation, _seen(tx, agent, conversation.user_id, attached), given, (), tags)
+    seen = _seen(tx, agent, conversation.user_id, attached) if shared or conversation.user_id else tuple(made)
+    state = AgentState(agent, conversation, seen, given, (), tags)
     begun, key = _first_messages(tx, runtime, state, spec)
     window = tuple(message.id for message in begun)
     conversation = replace(conversation, window=window, prompt_key=key, message_count=len(begun))
@@ -203,8 +204,6 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
 
 def _seen(tx: Transaction, agent: Agent, user_id: str | None, attached: Sequence[Block]) -> tuple[Block, ...]:
     """Return the blocks in a conversation of the new agent with this user: theirs too, and of what is attached no other user's."""
-    if user_id is None:
-        return tuple(attached)
     tags = {block.id: block.tags for block in attached}
     seen = blocks.of_agent(tx, agent.id, user_id, agent.course)
     return tuple(replace(block, tags=tags.get(block.id, ())) for block in seen)

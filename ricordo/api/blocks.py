@@ -124,7 +124,7 @@ def list_agents(tx: Transaction, here: Here, block_id: str, paging: Paged) -> li
 @router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)
 def core_memory(tx: Transaction, here: Here, agent_id: str) -> AgentState:
     """The agent's core memory."""
-    return agents.load(tx, here.scope, agent_id)
+    return agents.load_whole(tx, here.scope, agent_id)
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks", response_model=list[BlockResponse])
@@ -289,7 +289,7 @@ def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[st
 
 def _require_free_label(tx: Transaction, scope: Scope, block: Block, label: str) -> None:
     for agent_id in blocks.agent_ids(tx, block.id):
-        if any(other.label == label for other in blocks.of_agent(tx, agent_id)):
+        if any(other.label == label for other in blocks.attached(tx, agent_id)):
             raise Conflict(f'Agent {agent_id} has another block labelled "{label}". Choose another label.')
     same_chain = blocks.page(tx, scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=block.chain_id))
     if same_chain:

@@ -193,11 +193,12 @@ def _require_free(ground: _Ground, after: _Blocks, block: Block) -> None:
         # As it is, and with what others are renamed to or made in this step.
         renamed = {one.label: (b"", 0) for one in beside if one.chain_id in (chain.id, "")}
         replace(chain, files={**chain.files, **renamed}).require_told_apart(label, there.label if there else None)
-    if there is None:
-        return
-    others = set(blocks.agent_ids(tx, block.id)) - {ground.agent_id}
-    if any(other.shown_label == label for agent_id in others for other in blocks.of_agent(tx, agent_id)):
-        raise Conflict(TAKEN.format(label))
+    is_attached = there is None and (ground.chain is None or ground.chain.owner_kind == "agent")
+    for agent_id in [ground.agent_id] if is_attached else blocks.agent_ids(tx, block.id) if there else ():
+        # Users' blocks may be attached to this agent too, though it does not see them here.
+        known = ground.there if agent_id == ground.agent_id else ()
+        if any(other.label == label and other.id not in known for other in blocks.attached(tx, agent_id)):
+            raise Conflict(TAKEN.format(label))
 
 
 def _is_own(ground: _Ground, block: Block) -> bool:

@@ -203,7 +203,7 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
     """
     gone = history.last_deleted(tx, chain.id, label)
     is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)
-    if is_seen and any(other.label == label for other in blocks.of_agent(tx, chain.owner_id)):
+    if is_seen and any(other.label == label for other in blocks.attached(tx, chain.owner_id)):
         raise Conflict(f'Agent {chain.owner_id} has another block labelled "{label}" by now. Detach that one first.')
     # One that came back already, and has another label by now, keeps its id.
     known = {"id": gone.block_id} if gone and not blocks.is_there(tx, gone.block_id) else {}
@@ -248,7 +248,7 @@ def require_free(tx: Transaction, block: Block, new_label: str) -> None:
     if blocks.labelled(tx, block.chain_id, new_label):
         raise Conflict(f'There is a memory block "{new_label}" already. Choose another label.')
     for agent_id in blocks.agent_ids(tx, block.id):
-        if any(other.label == new_label for other in blocks.of_agent(tx, agent_id)):
+        if any(other.label == new_label for other in blocks.attached(tx, agent_id)):
             raise Conflict(f'Agent {agent_id} has another block labelled "{new_label}". Choose another label.')
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Text, bindparam, delete, func, insert, select
+from sqlalchemy import ColumnElement, Row, Text, bindparam, delete, func, insert, literal_column, select
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.model import ModelSettings
@@ -14,12 +14,12 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
 from ricordo.storage.agent_access import MAY_USE, USERS, for_caller, may_use
-from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, plain, tagged_with
+from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, one_of, plain, tagged_with
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_archives, agents_tags, agents_users, passages_tags
 from ricordo.storage.schema.core_tables import archives as archives_table
 from ricordo.storage.schema.core_tables import conversations as conversations_table
-from ricordo.storage.schema.memory_tables import agents_blocks
+from ricordo.storage.schema.memory_tables import agents_blocks, blocks_tags
 
 _ROWS = Repository(
     Agent,
@@ -57,7 +57,13 @@ _ARCHIVE = slice(_CONVERSATION.stop, _CONVERSATION.stop + len(archives.ROWS.colu
 _ONE = equal(agents, "id", "organization_id")
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
 _TIMEZONE_FOR_ONE = _TIMEZONE.where(MAY_USE)
-_TAGS = select(agents_tags.c.tag).where(equal(agents_tags, "agent_id")).order_by(agents_tags.c.tag)
+# The agent's own, and those of its blocks.
+_TAGS = (
+    select(literal_column("''").label("block_id"), agents_tags.c.tag)
+    .where(equal(agents_tags, "agent_id"))
+    .union_all(select(blocks_tags.c.block_id, blocks_tags.c.tag).where(one_of(blocks_tags.c.block_id, "block_ids")))
+    .order_by("tag")
+)
 _INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
 _update = _ROWS.updates(*_ROWS.changeable())
@@ -103,12 +109,16 @@ def _archive(row: Row[Any]) -> Archive:
 
 
 def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
-    """`load` with the agent's tags, and with the calls that wait for an answer."""
+    """`load` with the tags of the agent and of its blocks, and with the calls that wait for an answer."""
     state = load(tx, scope, agent_id)
     is_waiting = state.conversation.last_stop_reason == "requires_approval"
     last = messages.by_ids(tx, state.conversation.window[-1:]) if is_waiting else []
     waiting = last[0] if last and last[0].is_waiting else None
-    return replace(state, tags=tuple(row.tag for row in tx.all(_TAGS, {"agent_id": agent_id})), waiting=waiting)
+    tags: dict[str, list[str]] = {id: [] for id in ("", *(block.id for block in state.blocks))}
+    for row in tx.all(_TAGS, {"agent_id": agent_id, "block_ids": list(tags)}):
+        tags[row.block_id].append(row.tag)
+    seen = tuple(replace(block, tags=tuple(tags[block.id])) for block in state.blocks)
+    return replace(state, blocks=seen, tags=tuple(tags[""]), waiting=waiting)
 
 
 def require(tx: Transaction, scope: Scope, agent_id: str) -> None:

@@ -40,7 +40,7 @@ _COPY = _ROWS.select.where(
     equal(blocks, "chain_id", "agent_id"), func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label")
 )
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
-# Whose a block is: 0 no user's, 1 the user's, 2 another user's, or any user's where the agent talks with no named user.
+# Whose a block is: 0 no user's, 1 the user's, 2 another user's.
 _WHOSE = case((chains.c.owner_kind != "user", 0), (chains.c.owner_id == bindparam("user_id"), 1), else_=2).label(
     "whose"
 )
@@ -60,6 +60,9 @@ _OF_AGENT = (
         )
     )
     .order_by("rank", "place")
+)
+_ATTACHED = _ROWS.select.join(agents_blocks, agents_blocks.c.block_id == blocks.c.id).where(
+    equal(agents_blocks, "agent_id")
 )
 _INSERT_TAG, _INSERT_LOG, _ATTACH = insert(blocks_tags), insert(blocks_log), insert(agents_blocks)
 _IS_AS_READ = blocks.c.version == bindparam("expected")
@@ -193,17 +196,19 @@ def of_agent(
     """Return the agent's blocks in the order of attachment, and those of the user it talks with; without their tags.
 
     The user's own replaces one of the agent's with the same label that is not shared. A user's block that is attached to the
-    agent is left out where it talks with another user, and untrusted where it talks with no named one.
+    agent is seen where it talks with that user alone: anybody may read its conversations without a user.
     """
     found: dict[str, Block] = {}
     for row in tx.all(_OF_AGENT, {"agent_id": agent_id, "user_id": user_id or "", "course": course}):
         block = _ROWS.of(row[: len(_COLUMNS)])
-        if row.whose == _ANOTHERS and user_id:
-            continue
-        if row.whose:
-            block = replace(block, is_users=True, is_untrusted=block.is_untrusted or row.whose == _ANOTHERS)
-        add_seen(found, block)
+        if row.whose != _ANOTHERS:
+            add_seen(found, replace(block, is_users=True) if row.whose else block)
     return tuple(found.values())
+
+
+def attached(tx: Transaction, agent_id: str) -> list[Block]:
+    """Return all blocks that are attached to the agent, also those of users: no two of them may have one label."""
+    return _ROWS.all(tx, _ATTACHED, {"agent_id": agent_id})
 
 
 def add_seen(found: dict[str, Block], block: Block) -> None:

@@ -191,18 +191,18 @@ def test_reading_an_agent_costs_at_most_four_statements(api: Api, agent: AgentSt
     assert counted.transactions == 1
 
 
-def test_making_an_agent_costs_at_most_twelve_statements_and_one_more_where_blocks_have_tags(
+def test_making_an_agent_costs_at_most_eleven_statements_one_more_for_tags_and_two_for_attached_blocks(
     api: Api, block_id: str
 ) -> None:
     speech = api.client.tools.list(name="send_message").items[0]
     api.client.agents.create(model=MODEL)  # from here on it is known which providers there are
-    for tags, most in (([], 12), (["person"], 13)):
+    for tags, block_ids, most in (([], [], 11), (["person"], [], 12), (["person"], [block_id], 14)):
         human: Any = {"label": "human", "value": "Ada", "tags": tags}
         with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
             api.client.agents.create(
                 model=MODEL,
                 memory_blocks=[{"label": "persona", "value": "I am Nina."}, human],
-                block_ids=[block_id],
+                block_ids=block_ids,
                 tools=["memory_rethink"],
                 tool_ids=[speech.id],
                 tags=["a", "b"],

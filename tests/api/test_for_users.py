@@ -189,3 +189,69 @@ def test_an_agent_made_for_one_user_with_a_block_of_another_begins_without_it(ap
         seen = [made, ok(bob.get(f"/v1/agents/{made['id']}")), ok(bob.get(f"/v1/agents/{made['id']}/messages"))]
     assert ["zebra" in str(one) for one in seen] == [False] * 3
     assert "Bob learns Greek." in str(seen[2])
+
+
+def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(api: Api, agent_id: str) -> None:
+    path = f"/v1/agents/{agent_id}"
+    hers = ok(api.http.put("/users/ada/blocks/diary", json={"body": "Ada keeps a zebra.", "agent_id": "agent-x"}))["id"]
+    ok(api.http.patch(f"{path}/core-memory/blocks/attach/{hers}"))
+    shared = ok(api.http.post("/v1/conversations/", params={"agent_id": agent_id}))["id"]
+    say(api, agent_id, "Hello.")
+    made = ok(api.http.post("/v1/agents/", json={"model": MODEL, "block_ids": [hers]}))
+    with key_of(api, "ada") as ada, key_of(api, "bob") as bob:
+        for http in (api.http, bob, ada):
+            seen = [
+                http.get(path).text,
+                http.get(f"{path}/core-memory").text,
+                http.get(f"{path}/core-memory/blocks").text,
+                http.get(f"{path}/core-memory/blocks/diary").text,
+                http.get(f"{path}/context").text,
+                http.get(f"/v1/agents/{made['id']}").text,
+                http.post(f"{path}/recompile", params={"dry_run": True}).text if http is not bob else "",
+            ]
+            assert ["zebra" in text for text in seen] == [http is ada] * 7, seen
+        read = [
+            api.http.get(f"/v1/conversations/{shared}/messages").text,
+            ada.get(f"/v1/conversations/{shared}/messages").text,
+            api.http.get(f"{path}/messages").text,
+            str(made),
+            str([one.messages for one in api.server.model.requests]),
+        ]
+        assert ["zebra" in text for text in read] == [False] * 5
+        say(api, agent_id, "Hello.", "ada")
+        assert "zebra" in api.server.model.requests[-1].messages[0].text
+    # Though it is not seen, it is attached: its label is taken, and a list of block ids that was read without it keeps it.
+    other = ok(api.http.post("/v1/blocks/", json={"label": "diary", "value": "Ours."}))["id"]
+    assert "diary" in refused(api.http.patch(f"{path}/core-memory/blocks/attach/{other}"), 409)
+    ok(api.http.patch(path, json={"block_ids": []}))
+    assert [one["id"] for one in ok(api.http.get(f"/v1/blocks/{hers}/agents"))] == [made["id"], agent_id]
+    ok(api.http.patch(f"{path}/core-memory/blocks/detach/{hers}"))
+    assert ok(api.http.get(path, headers=acting("ada")))["memory"]["blocks"] == []
+
+
+def test_all_routes_show_the_same_blocks_of_an_agent_about_a_user(api: Api) -> None:
+    given: list[Wire] = [*BLOCKS, {"label": "plan", "value": "None.", "tags": ["a", "b"]}]
+    asked = {"model": MODEL, "memory_blocks": given}
+    agents = [ok(api.http.post("/v1/agents/", json={**asked, "name": name}))["id"] for name in ("One", "Two")]
+    agents.append(ok(api.http.post("/v1/agents/", json={**asked, "user_id": "eve"}))["id"])
+    ok(api.http.put("/users/eve/blocks/rules", json={"body": "Eve's rules."}))
+    ok(api.http.put("/users/eve/blocks/course", json={"body": "Eve's course."}))
+    for agent_id in agents:
+        api.server.says(call("memory_insert", label="human", new_string=f"Eve drinks {agent_id}."), "Noted.")
+        say(api, agent_id, "I drink it.", "eve")
+        say(api, agent_id, "Hello.", "dan")
+    for agent_id in agents:
+        path = f"/v1/agents/{agent_id}"
+        for about in ({}, {"headers": acting("eve")}, {"headers": acting("dan")}, {"params": {"user_id": "eve"}}):
+            agent, core, listed = [
+                ok(api.http.get(f"{path}{route}", **about)) for route in ("", "/core-memory", "/core-memory/blocks")
+            ]
+            shown = {block["label"]: block for block in listed}
+            assert len(shown) == len(listed) == 4
+            assert {block["label"]: block for block in agent["memory"]["blocks"]} == shown
+            assert {block["label"]: block for block in core["blocks"]} == shown
+            assert shown["plan"]["tags"] == ["a", "b"]
+            context = ok(api.http.get(f"{path}/context", **about))["core_memory"]
+            for label, block in shown.items():
+                assert ok(api.http.get(f"{path}/core-memory/blocks/{label}", **about)) == block
+                assert f"<value>\n{block['value']}\n</value>" in context

@@ -7,7 +7,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import NotFound
 from ricordo.memory.working_memory import WorkingMemory
-from ricordo.storage import agents, blocks, versions
+from ricordo.storage import agents, blocks, conversations, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from tests.memory.steps import SCOPE, reloaded, save, someone_else
@@ -226,11 +226,12 @@ async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_us
 async def test_of_two_new_labels_that_differ_in_capitals_alone_one_is_refused_and_the_rest_is_saved(
     store: SqliteStore,
 ) -> None:
-    state = await agent_with(store, "human")
+    state = await make.stored_agent(store, with_blocks=[make.block("human", "About human", shared=True)])
     chain = make.chain("user", "user-1")
     new = [make.block(label, f"About {label}", chain_id=chain.id, policy="direct") for label in ("a", "b")]
 
     def own(tx: Transaction) -> AgentState:
+        conversations.change(tx, state.conversation.id, user_id="user-1")
         blocks.attach(tx, state.agent.id, blocks.insert_all(tx, new, [chain], make.change_metadata("user-1")))
         return agents.load(tx, SCOPE, state.agent.id)
 
@@ -243,3 +244,23 @@ async def test_of_two_new_labels_that_differ_in_capitals_alone_one_is_refused_an
     assert committed.failed.keys() == {"call-2"}
     assert "only in capitals" in committed.failed["call-2"]
     assert await now(store, state) == {"human": "Name: Ada", "Notes": "About a", "b": "About b"}
+
+
+async def test_the_label_of_an_attached_block_of_a_user_that_is_not_seen_is_taken(store: SqliteStore) -> None:
+    state = await agent_with(store, "human")
+    chain = make.chain("user", "user-1")
+    hers = make.block("plans", "Ada's", chain_id=chain.id)
+
+    def attach(tx: Transaction) -> None:
+        blocks.attach(tx, state.agent.id, blocks.insert_all(tx, [hers], [chain], make.change_metadata("user-1")))
+
+    await store.write(attach)
+    memory = WorkingMemory(state)
+    memory.rename("human", "plans", "call-1")
+    memory.create("notes", "New", "Notes", "call-2")
+    committed = await save(store, state, memory)
+    assert committed.failed == {"call-1": TAKEN}
+    memory = WorkingMemory(await reloaded(store, state))
+    memory.create("plans", "New", "Plans", "call-3")
+    assert (await save(store, state, memory)).failed == {"call-3": TAKEN}
+    assert list(await now(store, state)) == ["human", "notes"]

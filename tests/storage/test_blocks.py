@@ -100,17 +100,16 @@ async def test_an_update_replaces_tags_and_takes_attachments_to_the_new_label(st
         await store.write(lambda tx: blocks.attach(tx, agent.id, [second]))
 
 
-async def test_an_attached_block_of_a_user_is_trusted_in_their_conversations_alone_and_in_no_other_users(
-    store: SqliteStore,
-) -> None:
+async def test_an_attached_block_of_a_user_is_seen_in_their_conversations_alone(store: SqliteStore) -> None:
     chain = make.chain("user", "user-ada")
     (hers,) = [make.block("diary", "I am Ada.", chain_id=chain.id)]
     await store.write(lambda tx: blocks.insert_all(tx, [hers], [chain], make.change_metadata()))
     agent = (await make.stored_agent(store)).agent
     await store.write(lambda tx: blocks.attach(tx, agent.id, [hers]))
-    for user_id, is_untrusted in (("user-ada", [False]), ("user-bob", []), (None, [True])):
+    for user_id, is_untrusted in (("user-ada", [False]), ("user-bob", []), (None, [])):
         seen = await store.read(lambda tx, user_id=user_id: blocks.of_agent(tx, agent.id, user_id))  # type: ignore[misc]
         assert [block.is_untrusted for block in seen] == is_untrusted, user_id
+    assert [block.id for block in await store.read(lambda tx: blocks.attached(tx, agent.id))] == [hers.id]
 
 
 async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(store: SqliteStore, scope: Scope) -> None:

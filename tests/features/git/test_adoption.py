@@ -70,7 +70,7 @@ async def test_everything_a_commit_can_do_to_blocks(store: SqliteStore, chain: C
     there = await now(store)
     assert {label: block.value for label, block in there.items()} == {"me": "Name: Ada", "human": "Rest", "new": "y"}
     assert there["me"].id == before["goals"].id
-    assert [block.label for block in await store.read(lambda tx: blocks.of_agent(tx, agent.id))] == ["human"]
+    assert [block.label for block in await store.read(lambda tx: blocks.attached(tx, agent.id))] == ["human"]
     await store.write(lambda tx: blocks.write(tx, there["human"], "Rest well", make.change_metadata()))
 
     path = await refreshed(store, tmp_path, chain.id)
