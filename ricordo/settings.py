@@ -198,7 +198,7 @@ class Settings(BaseSettings):
     find_local_models: bool = about(
         "Look for Ollama, LM Studio, vLLM and llama.cpp on their usual ports of this machine at start.", True
     )
-    model_timeout: float = about("Seconds to wait for the next data from a model.", 600, gt=0)
+    model_timeout: float = about("Seconds to wait for a model's next data; an answer gets six times this.", 600, gt=0)
     model_retries: int = about("How often a failed call to a model is retried.", 3, ge=0, le=10)
     approval_expiry: float = about(
         "Seconds after which tool calls that wait for approval count as denied.", 86_400, gt=0

@@ -14,6 +14,7 @@ import httpx2
 
 from ricordo.domain.ids import unique
 from ricordo.errors import Invalid, Unavailable
+from ricordo.llm.answer_bounds import BoundedClient
 from ricordo.llm.policy import CONNECT_TIMEOUT
 
 CALLBACKS = "RICORDO_ALLOW_PRIVATE_CALLBACKS"
@@ -203,7 +204,7 @@ class Connections:
         return self._client
 
     def _open(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(timeout=self.timeout, limits=LIMITS, mounts=dict.fromkeys(_LOOPBACK))
+        return BoundedClient(timeout=self.timeout, limits=LIMITS, mounts=dict.fromkeys(_LOOPBACK))
 
     async def close(self) -> None:
         if self._client is not None:
@@ -221,7 +222,7 @@ class PublicConnections(Connections):
     def _open(self) -> httpx2.AsyncClient:
         # No proxy, which would resolve the name again; no redirect, which would lead to an address nobody checked.
         transport = PinnedTransport(PROVIDERS, lookup=self._lookup, limits=LIMITS)
-        return httpx2.AsyncClient(timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False)
+        return BoundedClient(timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False)
 
 
 async def _lookup(host: str, port: int) -> list[str]:

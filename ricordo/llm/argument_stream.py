@@ -7,6 +7,10 @@ from pydantic_core import from_json
 
 # The text is parsed again once it has grown by this part: so the time it takes grows with its length, not with its square.
 GROWTH = 128
+# Characters: longer arguments are parsed less often, since each time takes as long as they are.
+_LONG, _GROWTH_OF_LONG = 32_000, 16
+# No tool has more arguments; from there on only the whole call tells them.
+_MOST_KEYS = 100
 _SIGNS = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
@@ -19,7 +23,8 @@ class ArgumentStream:
     def __init__(self, key: str) -> None:
         self._key = key
         self._text = ""
-        self._unread = 0
+        self._unread: list[str] = []
+        self._unread_length = 0
         self._depth = 0
         self._in_string = False
         self._backslash = ""
@@ -31,13 +36,18 @@ class ArgumentStream:
 
         All such JSON together is the arguments without the wanted one, where that is a text.
         """
-        self._text += piece
-        self._unread += len(piece)
-        is_whole = self._ends(piece)
-        has_grown = self._unread * GROWTH >= len(self._text) and self._text.lstrip()
-        if self._is_over or not (is_whole or has_grown):
+        if self._is_over:
             return "", ""
-        self._unread, self._is_over = 0, is_whole
+        self._unread.append(piece)
+        self._unread_length += len(piece)
+        is_whole = self._ends(piece)
+        growth = GROWTH if len(self._text) < _LONG else _GROWTH_OF_LONG
+        if not is_whole and self._unread_length * growth < len(self._text) + self._unread_length:
+            return "", ""
+        self._text = "".join((self._text, *self._unread)).lstrip()
+        self._unread, self._unread_length, self._is_over = [], 0, is_whole
+        if not self._text:
+            return "", ""
         seen = self._shown
         try:
             self._shown = self._read(is_whole=is_whole)
@@ -52,6 +62,8 @@ class ArgumentStream:
         arguments = from_json(self._text, allow_partial=False if is_whole else "trailing-strings")
         if not isinstance(arguments, dict):
             return "", ""
+        if len(arguments) > _MOST_KEYS:
+            raise ValueError("too many arguments")
         rows = {key: f"{_dumps(key)}:{_dumps(value)}" for key, value in arguments.items()}
         if rows and not is_whole:
             last, value = next(reversed(arguments.items()))

@@ -12,6 +12,7 @@ import orjson
 from ricordo.domain.model import Chunk, EmbeddingInfo, ModelInfo, ModelReply, ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
+from ricordo.llm.answer_bounds import BoundReached
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.openai_dialect import dialect_of
 from ricordo.llm.openai_format import to_body
@@ -157,5 +158,5 @@ async def _read_to_the_end(pieces: AsyncGenerator[bytes, None]) -> None:
         async with asyncio.timeout(LAST_BYTES_SECONDS):
             async for _ in pieces:
                 pass
-    except (TimeoutError, httpx2.TransportError):
+    except (TimeoutError, httpx2.TransportError, BoundReached):
         return

@@ -16,6 +16,7 @@ from ricordo.llm.written_calls import read_json
 # Settings that are ours to put where the format wants them.
 _OURS = frozenset({"strict", "provider_type"})
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+MOST_ID_CHARACTERS = 40  # OpenAI's own limit
 _MISTRAL_ID = re.compile(r"^[A-Za-z0-9]{9}$")
 
 
@@ -91,7 +92,7 @@ def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
 def to_messages(messages: Iterable[Message], dialect: Dialect | None = None) -> list[dict[str, Any]]:
     """The transcript in its order. Thoughts stay out, but for servers that want their own back."""
     dialect = dialect or Dialect()
-    call_id = _short_id if dialect.short_call_ids else str
+    call_id = _short_id if dialect.short_call_ids else _id_within_limit
     rows: list[dict[str, Any]] = []
     for message in messages:
         role = message.role
@@ -182,6 +183,13 @@ def readable_arguments(text: str) -> str:
     """Arguments that a server can read: a call whose JSON was broken must not make the whole transcript unusable."""
     is_object = isinstance(read_json(text), dict)
     return text if is_object else orjson.dumps({"unreadable_arguments": text}).decode()
+
+
+def _id_within_limit(call_id: str) -> str:
+    # An import or an older version may have left a longer one.
+    if len(call_id) <= MOST_ID_CHARACTERS:
+        return call_id
+    return f"call_{hashlib.blake2b(call_id.encode(), digest_size=12).hexdigest()}"
 
 
 def _short_id(call_id: str) -> str:

@@ -10,6 +10,7 @@ from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
+from ricordo.llm.answer_bounds import MOST_CALLS, BoundReached
 from ricordo.llm.openai_dialect import Dialect
 from ricordo.llm.special_tokens import mend_tokens
 from ricordo.llm.tokens import estimated_usage
@@ -32,6 +33,8 @@ _FINISHES: dict[str, FinishReason] = {
 }
 # The server gave up in the middle: OpenRouter and Mistral; DeepSeek; vLLM.
 _BROKEN_OFF = {"error", "insufficient_system_resource", "abort", "aborted"}
+# Far more than an answer may have, so that the model of one with a few too many can be told.
+_MOST_SLOTS = 8 * MOST_CALLS
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _Value = TypeVar("_Value")
 
@@ -48,13 +51,17 @@ class SseReader:
     """Server-sent events as they arrive in pieces: each `data:` line is one JSON object."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
         self.is_done = False
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """The events that these bytes complete. Lines that are no JSON object (comments, pings) are passed over."""
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
+        first, *lines = data.split(b"\n")
+        self._rest.append(first)
+        if not lines:
+            return
+        lines.insert(0, b"".join(self._rest))
+        self._rest = [lines.pop()]
         for line in lines:
             name, _, value = line.removeprefix(_BYTE_ORDER_MARK).partition(b":")
             if self.is_done or name not in (b"data", b"error"):
@@ -80,10 +87,13 @@ class ReplyBuilder:
     def __init__(self, dialect: Dialect | None = None) -> None:
         self._dialect = dialect or Dialect()
         self._details: dict[tuple[Any, ...], dict[str, Any]] = {}
+        # Texts of the details that come in pieces.
+        self._grown: dict[tuple[Any, ...], list[str]] = {}
         self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[_PartialCall] = []
         self._by_index: dict[int, int] = {}
+        self._by_id: dict[str, int] = {}
         self._finish: FinishReason | None = None
         self._usage: Any = None
         self._model = ""
@@ -133,7 +143,10 @@ class ReplyBuilder:
         slot = len(self._calls) if is_whole else self._slot(index, call_id, name)
         is_new = slot == len(self._calls)
         if is_new:
+            if slot >= _MOST_SLOTS:
+                raise BoundReached(f"The model's answer has more than {_MOST_SLOTS:,} tool calls. Use another model.")
             self._calls.append(_PartialCall(call_id or new_call_id()))
+            self._by_id.setdefault(self._calls[slot].call_id, slot)
         call = self._calls[slot]
         first_name = bool(name) and not call.name
         if first_name:
@@ -144,13 +157,16 @@ class ReplyBuilder:
     def _slot(self, index: int | None, call_id: str, name: str) -> int:
         """Which call a piece belongs to: by its index, unless the server counts wrongly or not at all."""
         new, last = len(self._calls), len(self._calls) - 1
-        known = next((n for n, call in enumerate(self._calls) if call.call_id == call_id), None) if call_id else None
-        if known is not None:
-            return known
+        slot = None if index is None else self._by_index.get(index)
+        if call_id and (known := self._by_id.get(call_id)) is not None:
+            if slot is not None and self._calls[slot].call_id == call_id:
+                return slot
+            # A name under an index of its own begins a call, whose id the server used before.
+            if index is None or slot is not None or not (name and self._calls[known].name):
+                return known
         if index is None:
             begins = bool(call_id) or (bool(name) and (last < 0 or bool(self._calls[last].name)))
             return new if begins or last < 0 else last
-        slot = self._by_index.get(index)
         # A second whole call under an index that is taken: the server numbers all of them 0.
         if slot is None or (call_id and name and self._calls[slot].name):
             slot = self._by_index[index] = new
@@ -165,9 +181,9 @@ class ReplyBuilder:
                 key += (row.get("id"),)
             known = self._details.setdefault(key, {})
             for name, value in row.items():
-                grows = name in ("text", "summary") and isinstance(value, str) and isinstance(known.get(name), str)
-                if grows:
-                    known[name] += value
+                if name in ("text", "summary") and isinstance(value, str):
+                    self._grown.setdefault((*key, name), []).append(value)
+                    known[name] = ""
                 elif value is not None or name not in known:
                     known[name] = value
 
@@ -177,6 +193,8 @@ class ReplyBuilder:
         thought = "".join(self._thoughts)
         # Thoughts are marked where their server wants them back.
         provider = None if self._dialect.replays == "nothing" else self._dialect.provider
+        for (*key, name), pieces in self._grown.items():
+            self._details[tuple(key)][name] = "".join(pieces)
         proof = orjson.dumps(list(self._details.values())).decode() if self._details else None
         if thought:
             parts.append(ReasoningPart(thought, signature=proof, provider=provider))

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
@@ -17,8 +18,10 @@ from ricordo.domain.clock import Backoff
 from ricordo.domain.message import Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind
+from ricordo.llm.answer_bounds import BoundReached, CallIds, has_too_many_calls, require_within, size_of
 from ricordo.llm.repair import StreamRepair, fault_in, is_empty, repair
 from ricordo.llm.written_calls import read_json
+from ricordo.offload import offload
 from ricordo.settings import Settings
 
 CONNECT_TIMEOUT, FIRST_WAIT, LONGEST_WAIT = 10.0, 0.5, 30.0
@@ -152,7 +155,7 @@ async def answer_by_policy(
                     seen = True
         except BrokenReply as error:
             if asked is not request:
-                if error.reply.finish == "length":
+                if error.reply.finish == "length" or has_too_many_calls(error.reply):
                     raise
                 for item in (*error.chunks, error.reply):
                     yield item
@@ -161,7 +164,8 @@ async def answer_by_policy(
             wait = 0.0
         except ModelError as error:
             empties += isinstance(error, EmptyReply)
-            if number == policy.retries or not (error.kind in _RETRIED or empties == 1):
+            is_first_empty = isinstance(error, EmptyReply) and empties == 1
+            if number == policy.retries or not (_may_succeed(error) or is_first_empty):
                 if isinstance(error, EmptyReply) and _may_be_silent(request, error.reply):
                     yield error.reply
                     return
@@ -179,6 +183,8 @@ async def answer_by_policy(
 def with_fault_told(request: ModelRequest, reply: ModelReply, fault: str) -> ModelRequest:
     """The request with the broken answer behind it, and what is wrong with it: as results where it called tools."""
     parts = tuple(_shortened(part) for part in reply.parts if not isinstance(part, ToolCallPart) or part.name)
+    # Of more calls than may be made, one tells enough.
+    parts = parts[:1] if has_too_many_calls(reply) else parts
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
     told: tuple[Part, ...] = tuple(ToolReturnPart(call.call_id, call.name, "error", fault) for call in calls)
     last = request.messages[-1]
@@ -200,24 +206,32 @@ async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Res
         try:
             return await attempt()
         except ModelError as error:
-            if error.kind not in _RETRIED:
+            if not _may_succeed(error):
                 raise
             wait = policy.wait(number, error)
         await policy.sleep(wait)
     return await attempt()
 
 
+def _may_succeed(error: ModelError) -> bool:
+    """Whether the same call may succeed at another try."""
+    return error.kind in _RETRIED and not isinstance(error, BoundReached)
+
+
 async def _repaired(
     request: ModelRequest, items: AsyncGenerator[Chunk | ModelReply, None]
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
-    stream = StreamRepair(request.tools)
+    stream, ids, streamed = StreamRepair(request.tools), CallIds(request.messages), 0
     async with aclosing(items):
         async for item in items:
+            streamed += 0 if isinstance(item, ModelReply) else size_of(item)
+            size = sum(map(size_of, item.parts)) if isinstance(item, ModelReply) else streamed
+            require_within(size)
             if not isinstance(item, ModelReply):
-                for chunk in stream.feed(item):
+                for chunk in stream.feed(ids.in_chunk(item)):
                     yield chunk
                 continue
-            reply = repair(item, request.tools)
+            reply = await offload(partial(repair, ids.in_reply(item), request.tools), size)
             if is_empty(reply):
                 raise EmptyReply(reply)
             rest = tuple(stream.close(reply)) if request.stream else ()

@@ -20,6 +20,7 @@ from ricordo.domain.message import ReasoningPart
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.errors import ModelError
 from ricordo.llm import provider_messages
+from ricordo.llm.answer_bounds import BoundReached
 from ricordo.llm.openai_dialect import OPENAI_ADDRESS, dialect_of
 from ricordo.llm.openai_format import strict_parameters
 from ricordo.llm.pictures import PictureCache
@@ -86,6 +87,11 @@ async def _fetch(url: str) -> tuple[bytes, str]:
 def our_error(provider: str, error: Exception) -> Exception:
     """The library's error in our words; one that is not about the provider stays what it is."""
     found: Exception
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BoundReached):
+            return cause
+        cause = cause.__cause__ or cause.__context__
     match error:
         case known.ModelHTTPError():
             body = error.body if error.body is not None else error.message

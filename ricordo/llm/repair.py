@@ -25,6 +25,7 @@ from ricordo.domain.model import (
     ToolCallChunk,
     ToolSchema,
 )
+from ricordo.llm.answer_bounds import MOST_CALLS
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.written_calls import MARKS, looks_like_a_call, offered_name, read_json, written_calls
 
@@ -139,6 +140,8 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> str | None:
     """What is still broken in a mended reply, told to the model that gave it; None where it can be used."""
     tools = {tool.name: tool for tool in request.tools}
     calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
+    if len(calls) > MOST_CALLS:
+        return f"Your answer has {len(calls):,} tool calls, and at most {MOST_CALLS} are taken at once. Make fewer."
     for call in calls:
         if not call.name:
             return "The call names no tool. Call one of the tools by its name."
@@ -197,6 +200,8 @@ _HALF_FENCE = re.compile(r"(?:`{1,2}|```[a-z_]*[ \t]*(?:\n\s*)?)$")
 # The first line of a fence cannot close it.
 _FENCE_END = re.compile(r"\n[ \t]*```([\s\S]*)")
 _LINE_START = 100
+# Characters of blanks that are held back for what may follow them; more are shown as they are.
+_LONGEST_BLANK = 1_000
 
 
 class StreamRepair:
@@ -208,17 +213,18 @@ class StreamRepair:
 
     def __init__(self, tools: Sequence[ToolSchema]) -> None:
         self._state = "opening"
+        # What is held back: first what was searched, then what is searched with the next chunk.
+        self._kept: list[str] = []
         self._held = ""
         self._tag = ""
         self._has_tools = bool(tools)
         self._openings: tuple[str, ...] = _THINKS
         if tools:
             self._openings += ("{", "[{", *MARKS, *(f"[{tool.name}(" for tool in tools))
-        self._from = 0
         self._text: list[str] = []
         self._thought: list[str] = []
         # By index, the name and the arguments that readers have seen.
-        self._calls: dict[int, tuple[str, str]] = {}
+        self._calls: dict[int, tuple[str, list[str]]] = {}
 
     def feed(self, chunk: Chunk) -> Iterator[Chunk]:
         for shown in self._read(chunk):
@@ -230,9 +236,10 @@ class StreamRepair:
         calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
         thought = _missing(self._thought, [part.text for part in reply.parts if isinstance(part, ReasoningPart)])
         text = _missing(self._text, [part.text for part in reply.parts if isinstance(part, TextPart)])
+        shown = {index: (name, "".join(arguments)) for index, (name, arguments) in self._calls.items()}
         agrees = all(
             index < len(calls) and calls[index].name == name and calls[index].arguments.startswith(arguments)
-            for index, (name, arguments) in self._calls.items()
+            for index, (name, arguments) in shown.items()
         )
         if thought is None or text is None or not agrees:
             yield Restarted()
@@ -243,15 +250,15 @@ class StreamRepair:
         if text:
             yield TextChunk(text)
         for index, call in enumerate(calls):
-            if index not in self._calls:
+            if index not in shown:
                 yield ToolCallChunk(index, call.arguments, call.call_id, call.name)
-            elif rest := call.arguments[len(self._calls[index][1]) :]:
+            elif rest := call.arguments[len(shown[index][1]) :]:
                 yield ToolCallChunk(index, rest)
 
     def _read(self, chunk: Chunk) -> Iterator[Chunk]:
-        if isinstance(chunk, ToolCallChunk) and self._held.strip():
+        if isinstance(chunk, ToolCallChunk) and (self._kept or self._held.strip()):
             # With a real call beside it, what was held back is no call.
-            held, self._held = self._held, ""
+            held = self._release()
             yield ReasoningChunk(held) if self._state == "thinking" else TextChunk(held)
         if not isinstance(chunk, TextChunk):
             yield chunk
@@ -262,17 +269,30 @@ class StreamRepair:
         if self._state == "thinking":
             yield from self._think()
         if self._state in ("fenced", "closed") and self._goes_on(chunk.text):
-            held, self._held, self._state = self._held, "", "text"
-            yield TextChunk(held)
+            self._state = "text"
+            yield TextChunk(self._release())
         if self._state == "text":
             yield from self._show()
+        if self._state in ("held", "closed"):
+            self._keep(len(self._held))
+
+    def _keep(self, length: int) -> None:
+        """Search so much of what is held back no more."""
+        if length:
+            self._kept.append(self._held[:length])
+            self._held = self._held[length:]
+
+    def _release(self) -> str:
+        held = "".join([*self._kept, self._held])
+        self._kept, self._held = [], ""
+        return held
 
     def _goes_on(self, text: str) -> bool:
         """Whether the fence has ended and the text goes on behind it. Each part of it is searched once."""
         if self._state == "fenced":
-            found = _FENCE_END.search(self._held, self._from)
+            found = _FENCE_END.search(self._held)
             if found is None:
-                self._from = max(self._held.rfind("\n", self._from), len(self._held) - _LINE_START, self._from)
+                self._keep(max(self._held.rfind("\n"), len(self._held) - _LINE_START, 0))
                 return False
             self._state, text = "closed", found[1]
         return bool(text.strip())
@@ -284,8 +304,9 @@ class StreamRepair:
             case ReasoningChunk():
                 self._thought.append(shown.text)
             case ToolCallChunk():
-                name, arguments = self._calls.get(shown.index, ("", ""))
-                self._calls[shown.index] = name + (shown.name or ""), arguments + shown.arguments
+                name, arguments = self._calls.get(shown.index, ("", []))
+                arguments.append(shown.arguments)
+                self._calls[shown.index] = name + (shown.name or ""), arguments
             case _:
                 pass
 
@@ -299,7 +320,8 @@ class StreamRepair:
                 self._state, self._tag = ("thinking", f"</{opening[1:]}") if thinks else ("held", "")
                 self._held = start[len(opening) :] if thinks else self._held
                 return
-        if start and not any(opening.startswith(start) for opening in self._openings):
+        is_blank = not start and len(self._held) < _LONGEST_BLANK
+        if not is_blank and not any(opening.startswith(start) for opening in self._openings if start):
             self._state = "text"
 
     def _think(self) -> Iterator[Chunk]:
@@ -316,6 +338,8 @@ class StreamRepair:
         # A piece of the closing tag may be at the end, and blanks that belong to nobody: keep them until it is known.
         kept = next((n for n in range(len(self._tag) - 1, 0, -1) if thought.endswith(self._tag[:n])), 0)
         shown = thought[: len(thought) - kept].rstrip()
+        if len(thought) - len(shown) > _LONGEST_BLANK:
+            shown = thought[: len(thought) - kept]
         self._held = thought[len(shown) :]
         if shown:
             yield ReasoningChunk(shown)
@@ -325,10 +349,10 @@ class StreamRepair:
         held, end = self._held, len(self._held)
         if self._has_tools:
             if found := _HOLD.search(held):
-                end, self._from = found.start(), 0
+                end = found.start()
                 self._state = "fenced" if held.startswith("```", end) else "held"
             elif half := _HALF_FENCE.search(held):
-                end = half.start()
+                end = half.start() if len(held) - half.start() < _LONGEST_BLANK else end
             else:
                 last = max(held.rfind("<"), held.rfind("["))
                 if last >= 0 and any(mark.startswith(held[last:]) for mark in MARKS):

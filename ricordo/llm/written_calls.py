@@ -48,7 +48,7 @@ _MISTRAL = (
     re.compile(r"(?=\[TOOL_CALLS\])|\Z"),
 )
 _HARMONY = (  # gpt-oss
-    re.compile(r"<\|channel\|>commentary to=([\w.-]+)[^<]*(?:<\|constrain\|>\w*)?<\|message\|>"),
+    re.compile(r"<\|channel\|>commentary to=([\w.-]++)[^<]*+(?:<\|constrain\|>\w*)?<\|message\|>"),
     re.compile(r"<\|call\|>|<\|end\|>|\Z"),
 )
 _DEEPSEEK = (

@@ -38,7 +38,8 @@ class Seen:
 class Answer:
     """What the server does: a whole body, or `pieces` one by one; then it may break the connection off.
 
-    `wire` is an answer that was put together before, down to the last byte.
+    `wire` is an answer that was put together before, down to the last byte; `pause` are the seconds between pieces, which with
+    `is_raw` are sent as they are, without a head.
     """
 
     body: Any = None
@@ -48,6 +49,8 @@ class Answer:
     breaks_off: bool = False
     delay: float = 0
     wire: bytes | None = None
+    pause: float = 0
+    is_raw: bool = False
 
 
 def completion(text: str | None = "ok", calls: Iterable[dict[str, Any]] = (), **message: Any) -> Answer:
@@ -235,10 +238,13 @@ async def _send_slowly(answer: Answer, transport: asyncio.Transport) -> None:
     if answer.pieces is None:
         transport.write(_head(answer, _dumped(answer.body)))
         return
-    transport.write(_head(answer, None))
+    if not answer.is_raw:
+        transport.write(_head(answer, None))
     for piece in answer.pieces:
-        transport.write(_chunk(piece))
-        await asyncio.sleep(0)
+        if transport.is_closing():
+            return
+        transport.write(piece if answer.is_raw else _chunk(piece))
+        await asyncio.sleep(answer.pause)
     if answer.breaks_off:
         transport.close()
     else:
