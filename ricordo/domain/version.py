@@ -135,4 +135,5 @@ class Proposal:
     def require_waiting(self) -> None:
         """Raise Conflict unless it still waits."""
         if not self.waits:
-            raise Conflict(f"The proposal {self.id} is {self.status} already. Read it again.")
+            why = f" ({self.note})" if self.status == "expired" and self.note else ""
+            raise Conflict(f"The proposal {self.id} is {self.status} already{why}. Read it again.")

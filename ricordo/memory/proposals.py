@@ -189,7 +189,9 @@ def propose(
 
 
 def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None:
-    """Raise Unchanged where the block says it already, also since the draft was made."""
+    """Raise Unchanged where the block says it already, also since the draft was made, NotFound where it was deleted since."""
+    if draft.block and draft.label not in chain.files:
+        raise NotFound(f'Memory block "{draft.block.shown_label}" was deleted or renamed in the meantime.')
     file, before = chain.files.get(draft.label), draft.block.value if draft.block else ""
     if draft.value is None or draft.new_label or file is None:
         return

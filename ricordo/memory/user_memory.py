@@ -17,7 +17,7 @@ from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.rotation import read_rotation
 from ricordo.memory.working_memory import replaced_piece, require_storable
-from ricordo.storage import agents, blocks, history, users, versions
+from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.store import Transaction
 
 _LARGEST_LIMIT = 2_000_000_000
@@ -208,6 +208,7 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
     # One that came back already, and has another label by now, keeps its id.
     known = {"id": gone.block_id} if gone and not blocks.is_there(tx, gone.block_id) else {}
     block = make(tx, chain, label, text, metadata, {**(gone.settings if gone else {}), **known})
+    proposals.reopen(tx, chain.id, label)
     if is_seen:
         blocks.attach(tx, chain.owner_id, [block])
     return block

@@ -283,7 +283,8 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
 def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     """Delete the block as it was read in this transaction, its attachments and tags, and a chain that was its own.
 
-    The chain of a user or an agent keeps its history and what it takes to restore it. Raises Forbidden, Overtaken.
+    What waits for it expires. The chain of a user or an agent keeps its history and what it takes to restore it. Raises
+    Forbidden, Overtaken.
     """
     metadata = metadata_without_secrets(metadata)
     chain = _locked(tx, block.chain_id)
@@ -297,6 +298,7 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
         tx.run(_DELETE_CHAIN, {"chain_id": chain.id})
         return
     versions.record(tx, chain, [Change(block.label, None, before=block.value)], metadata)
+    proposals.end_of_deleted(tx, chain.id, block.label)
     log(tx, block, {"deleted": {name: getattr(block, name) for name in SETTINGS}}, metadata)
 
 

@@ -38,11 +38,18 @@ _WAITING_IDS = (
 _COUNTS = select(proposals.c.label, func.count().label("waiting")).where(_IN_CHAIN).group_by(proposals.c.label)
 _COUNTS_BY = _COUNTS.where(equal(proposals, "author_kind", "author_id"))
 _DUE = select(proposals.c.id).where(_WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
-_FOLLOW = (
-    update(proposals)
-    .where(proposals.c.chain_id == bindparam("of_chain"), proposals.c.label == bindparam("old_label"), _WAITS)
-    .values(label=bindparam("relabelled"))
+# Why those expired whose block was deleted: they wait again where it comes back.
+DELETED = "The block was deleted."
+_OF_LABEL = (proposals.c.chain_id == bindparam("of_chain"), proposals.c.label == bindparam("old_label"))
+_END_DELETED = (
+    update(proposals).where(*_OF_LABEL, _WAITS).values(status="expired", note=DELETED, resolved_at=bindparam("now"))
 )
+_REOPEN = (
+    update(proposals)
+    .where(*_OF_LABEL, proposals.c.status == "expired", proposals.c.note == DELETED)
+    .values(status="open", note=None, resolved_at=None)
+)
+_FOLLOW = update(proposals).where(*_OF_LABEL, _WAITS).values(label=bindparam("relabelled"))
 _INSERT = insert(proposals)
 settle = _ROWS.updates("status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold")
 # The conversation in which it was proposed, where that is still there and about the user.
@@ -136,6 +143,16 @@ def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
 
 def follow(tx: Transaction, chain_id: str, old_label: str, label: str) -> None:
     tx.run(_FOLLOW, {"of_chain": chain_id, "old_label": old_label, "relabelled": label})
+
+
+def end_of_deleted(tx: Transaction, chain_id: str, label: str) -> None:
+    """Let what waits for a block that is deleted expire."""
+    tx.run(_END_DELETED, {"of_chain": chain_id, "old_label": label, "now": tx.clock.now()})
+
+
+def reopen(tx: Transaction, chain_id: str, label: str) -> None:
+    """Let what expired with a block wait again, now that the block is back."""
+    tx.run(_REOPEN, {"of_chain": chain_id, "old_label": label})
 
 
 def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:

@@ -139,30 +139,56 @@ async def test_a_proposed_deletion_is_done_unless_the_block_changed(store: Sqlit
     assert await block_of(store) is None
 
 
-async def test_what_was_proposed_for_a_block_that_is_gone_waits_for_a_text_and_makes_it_anew(
+async def test_what_waits_for_a_block_that_is_deleted_expires_and_waits_again_once_the_block_is_restored(
     store: SqliteStore,
 ) -> None:
     block = await put(store, "human", TEXT, title="You", policy="guarded")
-    proposal = await proposed(store, "tea", "rum")
     owned = await owned_of(store)
+    rejected = await proposed(store, "Ada", "Eva")
+    await store.write(lambda tx: approval.reject(tx, Scope(), rejected.id, ADA))
+    waiting = [await proposed(store, "tea", "rum", by=COACH), await drafted(store, None)]
+    stale = await block_of(store)
     await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA))
-    stuck = await approve(store, proposal)
-    assert isinstance(stuck, Conflicted)
-    assert (stuck.ours, "deleted" in (stuck.proposal.note or "")) == (None, True)
-    done = await approve(store, proposal, body="Anew")
+    for one in waiting:
+        ended = await reread(store, one)
+        assert (ended.status, ended.note, ended.resolved_at is None) == ("expired", "The block was deleted.", False)
+        for body in (None, "Anew"):
+            with pytest.raises(Conflict, match=r"is expired already \(The block was deleted\.\)"):
+                await approve(store, one, body=body)
+    # An agent whose step began before it was deleted is told, and nothing waits for nothing.
+    draft = ProposalDraft(owned.chain.id, "human", "Late", stale)
+    with pytest.raises(NotFound, match="deleted or renamed in the meantime"):
+        await store.write(lambda tx: propose(tx, draft, ChangeMetadata(TUTOR, "Late")))
+    assert await store.read(lambda tx: proposals.waiting(tx, owned.chain.id)) == []
+    version = (block.head or b"").hex()
+    await store.write(lambda tx: user_memory.restore(tx, owned, "human", version, ADA))
+    assert [(await reread(store, one)).status for one in waiting] == ["open", "open"]
+    assert (await reread(store, rejected)).status == "rejected"
+    done = await approve(store, waiting[0])
     assert isinstance(done, Approved)
-    made = done.block
-    assert (made.id, made.title, made.policy, made.value) == (block.id, "You", "guarded", "Anew")
+    assert (done.block.id, done.block.value) == (block.id, TEXT.replace("tea", "rum"))
+    # A deletion that the owner approves ends what else waits, and is approved itself.
+    other, third = await drafted(store, None), await proposed(store, "Turin", "Rome", by=COACH)
+    await approve(store, other)
+    assert [(await reread(store, one)).status for one in (other, third)] == ["approved", "expired"]
 
 
-async def test_a_text_settles_a_conflict_also_where_it_is_the_very_one_that_was_proposed(store: SqliteStore) -> None:
-    await put(store, "human", TEXT)
+async def test_what_waits_since_before_its_block_was_deleted_without_its_end_is_settled_by_a_text(
+    store: SqliteStore,
+) -> None:
+    """Deletions of earlier versions left proposals open."""
+    block = await put(store, "human", TEXT, title="You", policy="guarded")
     proposal = await proposed(store, "tea", "rum")
     owned = await owned_of(store)
     await store.write(lambda tx: user_memory.delete(tx, owned, "human", owned.owner))
-    assert isinstance(await approve(store, proposal), Conflicted)
+    await store.write(lambda tx: proposals.settle(tx, proposal))
+    stuck = await approve(store, proposal)
+    assert isinstance(stuck, Conflicted)
+    assert (stuck.ours, "deleted" in (stuck.proposal.note or "")) == (None, True)
     done = await approve(store, proposal, body=proposal.value)
     assert isinstance(done, Approved)
+    made = done.block
+    assert (made.id, made.title, made.policy) == (block.id, "You", "guarded")
     assert await text_of(store) == TEXT.replace("tea", "rum")
 
 
@@ -252,7 +278,7 @@ async def test_an_approval_and_another_change_at_once_follow_each_other(
     await put(store, "human", TEXT)
     one, two = await meet(lambda tx: user_memory.delete(tx, owned, "human", ADA))
     assert not isinstance(one, Exception)
-    assert two is None if approves_first else isinstance(two, Conflicted)
+    assert two is None if approves_first else isinstance(two, Conflict)
     assert await block_of(store) is None
 
 

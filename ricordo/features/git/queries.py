@@ -109,6 +109,7 @@ def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) 
 
 
 def insert_block(tx: Transaction, block: Block) -> None:
+    proposals.reopen(tx, block.chain_id, block.label)
     _BLOCKS.insert(tx, replace(block, version=1))
 
 
@@ -118,6 +119,7 @@ def write_block(tx: Transaction, block: Block, before: Block) -> None:
 
 def delete_block(tx: Transaction, block: Block) -> None:
     _require(tx.run(_DELETE_BLOCK, {"block_id": block.id, "expected": block.version}), block)
+    proposals.end_of_deleted(tx, block.chain_id, block.label)
 
 
 def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block]) -> None:
