@@ -140,7 +140,8 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     """A block from its spec, not yet stored. Raises Invalid for a label or a value that cannot be."""
     given = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {"tags": tuple(unique(spec.tags))}
     block = new_in(chain, require_label(given.pop("label")), scope.user_id, tx.clock.now(), **given)
-    # Here too, since prompts and answers are made of it.
+    block.require_fits(block.value)
+    # Here too, since prompts and answers are made of it; what takes a secret's place may be longer.
     block = blocks.without_secrets(block)
     block.require_fits(block.value)
     read_rotation(block.metadata)

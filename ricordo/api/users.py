@@ -8,6 +8,7 @@ A block is read and written as JSON or in a format of a plugin (Markdown and TOM
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -42,6 +43,7 @@ from ricordo.memory.schemas import find_schema, read_block, require_schema, star
 from ricordo.memory.sections import starting_text
 from ricordo.memory.submission import Submitted
 from ricordo.memory.user_memory import PutOptions, UserMemory
+from ricordo.offload import offload
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.engine.store import Transaction
 
@@ -73,7 +75,9 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     content = await request.body()
     if media_type == "application/json" or media_type.endswith("+json"):
-        return _checked(await _with_defaults(here, user_id, label, _decoded(content)))
+        return _checked(
+            await _with_defaults(here, user_id, label, await offload(lambda: _decoded(content), len(content)))
+        )
     formats = here.runtime.plugins.block_formats()
     format = next((offered for offered in formats if offered.media_type == media_type), None)
     if format is None:
@@ -86,7 +90,8 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
         raise Invalid("The text is not UTF-8. Save it as UTF-8.") from error
     block = await here.store.read(lambda tx: _find(tx, here, user_id, label))
     ref = block.schema_ref if block else None
-    parsed = await asyncio.to_thread(read_block, format.read, text, ref, here.runtime.settings.data_dir)
+    read = partial(read_block, format.read, text, ref, here.runtime.settings.data_dir)
+    parsed = await offload(read, len(content))
     if parsed.label not in (None, label):
         raise Invalid(
             f'The text says that it is block "{parsed.label}", and it was sent to "{label}". Correct one of them.'
@@ -283,7 +288,7 @@ async def show_as(here: RequestContext, block: Block, format: str) -> tuple[str,
     for offered in here.runtime.plugins.block_formats():
         if offered.name == format:
             schema = await asyncio.to_thread(find_schema, block.schema_ref, here.runtime.settings.data_dir)
-            text = offered.write(block.label, block.value, schema)
+            text = await offload(partial(offered.write, block.label, block.value, schema), len(block.value))
             return text, f"{offered.media_type}; charset=utf-8"
     raise Unsupported(f"This server cannot show a block as {format}. Use json.")
 

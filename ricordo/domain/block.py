@@ -103,9 +103,17 @@ class Block:
 
     def require_fits(self, value: str) -> None:
         """Raise TooLong where the value is longer than the block's limit (both in characters)."""
-        if len(value) > self.limit:
+        self._require_room(len(value))
+
+    def replaced(self, old: str, new: str) -> str:
+        """The text with one piece replaced wherever it stands. Raises TooLong before such a text is made."""
+        self._require_room(len(self.value) + self.value.count(old) * (len(new) - len(old)))
+        return self.value.replace(old, new)
+
+    def _require_room(self, length: int) -> None:
+        if length > self.limit:
             raise TooLong(
-                f'Block "{self.label}" would hold {len(value)} characters, but its limit is {self.limit}. '
+                f'Block "{self.label}" would hold {length} characters, but its limit is {self.limit}. '
                 "Shorten the text or raise the limit."
             )
 

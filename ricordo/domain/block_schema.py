@@ -120,10 +120,6 @@ class BlockSchema:
         if faults := faults or [sentence for _, sentence in same_headings(self.fields)]:
             raise Invalid(f'The block schema "{self.name}" cannot be used: {faults[0]}')
 
-    def field(self, name: str) -> SchemaField | None:
-        """The field of this name, if there is one."""
-        return next((each for each in self.fields if each.name == name), None)
-
     def by_heading(self) -> dict[str, SchemaField]:
         return {key: each for each in self.fields for key in (heading_key(each.title), heading_key(each.name))}
 

@@ -4,6 +4,7 @@ A change here is one that may have waited long, so more goes together than in a 
 lines, and additions at one place.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from ricordo.memory.merge import common_ends, kept_lines
 _LEAST_UNIQUE = 24
 # As much of a line is shown in a summary, in characters.
 _SHOWN = 72
+# As many pairs of lines that changed in both texts are looked at; it takes about a second.
+_MOST_COMPARED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,13 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
     if changes is None or changes_too is None:
         return None
     replaced, replaced_too = _by_lines(changes), _by_lines(changes_too)
-    if any(replaced_too.get(line, one) != one for line, one in replaced.items()):
+    # Each pair once: a change of all lines would else be compared for each of them.
+    met = {
+        (id(one), id(replaced_too[line])): (one, replaced_too[line])
+        for line, one in replaced.items()
+        if line in replaced_too
+    }
+    if any(one != other for one, other in met.values()):
         return None
     replaced |= replaced_too
     added, added_too = (_insertions(each, replaced) for each in (changes, changes_too))
@@ -119,16 +128,23 @@ def touch_same_lines(base: str, first: str, base_since: str, second: str) -> boo
     if changes is None or since is None or changes_too is None:
         return True
     replaced = _by_lines(changes_too)
+    ordered = sorted(replaced)
     places = _places_since(since, len(_lines_within(base)))
+    room = _MOST_COMPARED
+    alike: dict[tuple[int, int], bool] = {}
     for line, one in _by_lines(changes).items():
-        for place in places[line]:
-            other = replaced.get(place)
+        start, end = (bisect_left(ordered, place) for place in (places[line].start, places[line].stop))
+        room -= end - start
+        if room < 0:
+            return True
+        for place in ordered[start:end]:
+            other = replaced[place]
             # What both do alike, wherever the lines stand by now, collides with nothing.
-            if other and (other.start - place, other.end - place, other.lines) != (
-                one.start - line,
-                one.end - line,
-                one.lines,
-            ):
+            if (other.start - place, other.end - place) != (one.start - line, one.end - line):
+                return True
+            if (pair := (id(one), id(other))) not in alike:
+                alike[pair] = one.lines == other.lines
+            if not alike[pair]:
                 return True
     return False
 
@@ -176,7 +192,8 @@ def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]
     head, _ = common_ends(first, second)
     while head and not first[head - 1].strip():
         head -= 1
-    return [*first, *(line for line in second[head:] if len(line) < _LEAST_UNIQUE or line not in first)]
+    there = set(first)
+    return [*first, *(line for line in second[head:] if len(line) < _LEAST_UNIQUE or line not in there)]
 
 
 def _holds(lines: Sequence[str], some: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, cast, get_args
 from ricordo.domain.block import DEFAULT_LIMIT, Policy
 from ricordo.domain.block_format import ParsedBlock
 from ricordo.domain.block_schema import KINDS, BlockSchema, SchemaField, same_headings
-from ricordo.errors import Invalid, NotFound, RicordoError, Unavailable
+from ricordo.errors import Invalid, NotFound, RicordoError, TooLong, Unavailable
 from ricordo.memory.sections import ParsedSections, Problem, read_sections, refuse
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ _MOST_SHOWN = 5
 FOLDER = "block_schemas"  # in the data folder
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LARGEST_FILE = 65_536
+LONGEST_TEXT = 1_000_000  # characters of a block in a format: one is parsed in two seconds, whatever is in it
 _LARGEST_LIMIT = 1_000_000_000
 _POLICIES: tuple[Policy, ...] = get_args(Policy)
 _BLOCK_KEYS = {"title": str, "description": str, "policy": str, "limit": int, "fields": dict}
@@ -133,12 +134,16 @@ class Lines:
     def _places(self) -> dict[KeyPath, TomlPlace]:
         return places(self._text)
 
+    @cached_property
+    def _end(self) -> TomlPlace:
+        line = self._text.rstrip().count("\n") + 1
+        return TomlPlace(line, line)
+
     def place(self, *path: str | int) -> TomlPlace:
         """The place of a key; where it is missing, of its nearest parent, and at last the text's end."""
         while path and path not in self._places:
             path = path[:-1]
-        end = self._text.rstrip().count("\n") + 1
-        return self._places.get(path) or TomlPlace(end, end)
+        return self._places.get(path) or self._end
 
     def problem(self, sentence: str, *path: str | int) -> Problem:
         return Problem(self.place(*path).line, sentence)
@@ -294,8 +299,12 @@ def read_block(
 ) -> ParsedBlock:
     """What somebody wrote of a block with this schema, read with the schema that it names where that is another.
 
-    Raises Invalid.
+    Raises Invalid, TooLong before anything is read.
     """
+    if len(text) > LONGEST_TEXT:
+        raise TooLong(
+            f"The text has {len(text)} characters, and in this format {LONGEST_TEXT} are read at most. Send it as JSON."
+        )
     parsed = read(text, find_schema(schema_ref, data_dir))
     if parsed.schema_ref in (None, schema_ref):
         return parsed

@@ -48,6 +48,7 @@ def put(tx: Transaction, memory: UserMemory, label: str, text: str, options: Put
     if metadata.is_owners_of(chain):
         return Submitted(user_memory.put(tx, memory, label, text, edit.author, options))
     if block:
+        block.require_fits(text)
         text = user_memory.merged(tx, block, text, options.expected)
         return change(tx, block, replace(block, value=text, **options.settings()), edit)
     settings = options.settings()
@@ -85,12 +86,12 @@ def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> S
     What a block has beside text and label only an owner may change.
     """
     chain = _locked(tx, block.chain_id)
+    if changed.value != block.value:
+        changed.require_fits(changed.value)
     metadata = edit.metadata(change_summary(changed.label, block.value, changed.value, f"Change {changed.label}"))
     if not metadata.is_owners_of(chain):
         kept = {name: getattr(changed, name) for name in (*blocks.SETTINGS, "tags")}
         _require_none(block.label, {name: value for name, value in kept.items() if value != getattr(block, name)})
-    if changed.value != block.value:
-        changed.require_fits(changed.value)
     match metadata.policy_decision(block.rule, chain):
         case "apply":
             return Submitted(blocks.update(tx, block, changed, metadata))

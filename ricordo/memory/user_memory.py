@@ -119,6 +119,8 @@ def put(
     settings = _checked(options.settings())
     memory = _locked(tx, memory)
     block = find(tx, memory, label)
+    if block:
+        replace(block, limit=settings.get("limit", block.limit)).require_fits(text)
     summary = change_summary(label, block.value, text, f"Edit {label}") if block else f"Make {label}"
     metadata = _metadata(by, options.message or summary)
     if block is None:
@@ -300,8 +302,8 @@ def propose_edit(
         )
     if block and metadata.policy_decision(block.rule, memory.chain) == "refuse":
         raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
-    value = replaced_piece(label, block.value if block else "", old_string, new_string, everywhere=options.replace_all)
-    (block or Block("", memory.chain.organization_id, memory.chain.id, label, "")).require_fits(value)
+    base = block or Block("", memory.chain.organization_id, memory.chain.id, label, "")
+    value = replaced_piece(base, old_string, new_string, everywhere=options.replace_all)
     summary = change_summary(label, block.value if block else "", value, f"Edit {label}")
     draft = ProposalDraft(memory.chain.id, label, value, block, confidence=options.confidence)
     return propose(tx, draft, replace(metadata, reason=options.reasoning or summary), options.expires_after)

@@ -194,6 +194,7 @@ class WorkingMemory:
         Whether that is applied or proposed is decided when the step is saved, and the call's result is corrected by it.
         """
         block = self._writable(label)
+        block.require_fits(value)  # before it is read for secrets, and again with what takes their place
         require_storable(value, reason.text)
         value = self._redacted(value, call_id)
         block.require_fits(value)
@@ -359,8 +360,9 @@ def require_storable(*texts: str | None, what: str = "A memory block") -> None:
         raise Invalid(f"{what} cannot hold half a character (a lone surrogate). Write whole characters.") from None
 
 
-def replaced_piece(label: str, value: str, old: str, new: str, *, everywhere: bool) -> str:
-    """The block's text with the one piece replaced, or every piece that is like it; raises Invalid."""
+def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str:
+    """The block's text with the one piece replaced, or every piece that is like it; raises Invalid, TooLong."""
+    label, value = block.shown_label, block.value
     if old == new:
         raise Invalid("The edit changes nothing: old_string and new_string are the same.")
     if not old and value:
@@ -379,10 +381,10 @@ def replaced_piece(label: str, value: str, old: str, new: str, *, everywhere: bo
             f'old_string occurs {count} times in memory block "{label}", in lines {lines_with(value, old)}. '
             "Give more of its surroundings, or set replace_all."
         )
-    return value.replace(old, new)
+    return block.replaced(old, new)
 
 
 def lines_with(value: str, piece: str) -> list[int]:
-    """The numbers of the lines on which an occurrence of the piece begins, counted from 1."""
-    starts = [match.start() for match in re.finditer(re.escape(piece), value)]
+    """The numbers of the lines on which the first twenty occurrences of the piece begin, counted from 1."""
+    starts = [match.start() for match in islice(re.finditer(re.escape(piece), value), 20)]
     return sorted({value.count("\n", 0, start) + 1 for start in starts})

@@ -40,7 +40,21 @@ async def long_ids_of_calls(server: AttackedServer) -> None:
     assert (await server.answers(completion(None, [call]), "ok")).status_code < 500
 
 
-ATTACKS: tuple[Attack, ...] = (fences_in_an_answer, endless_whitespace_in_an_answer, long_ids_of_calls)
+async def blocks_in_formats(server: AttackedServer) -> None:
+    keys = "".join(f"k{number} = 1\n" for number in range(60_000))
+    for media_type in ("application/toml", "text/markdown"):
+        headers = {"content-type": media_type}
+        for text in ("#" * 10_000_000, "[" * 1_000_000, "a." * 500_000, "---\n" * 250_000, "\r\n" * 500_000, keys):
+            answer = await server.http.put("/users/ada/blocks/notes", content=text, headers=headers)
+            assert 400 <= answer.status_code < 500, answer.text
+
+
+ATTACKS: tuple[Attack, ...] = (
+    blocks_in_formats,
+    fences_in_an_answer,
+    endless_whitespace_in_an_answer,
+    long_ids_of_calls,
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Changes of one text taken together: what goes together, what collides, and what is the same."""
 
+import time
 from dataclasses import replace
 
 from hypothesis import given
@@ -74,6 +75,27 @@ def test_lines_are_followed_through_what_was_written_in_between() -> None:
         ("a\nb", "a\nB", "a", "X", False),  # its line is gone
     ):
         assert touch_same_lines(base, first, since, second) == touches, (base, first, since, second)
+
+
+def test_any_changes_of_a_hundred_thousand_characters_are_taken_together_within_a_second() -> None:
+    def lines(sign: str, end: str = "") -> str:
+        return "".join(f"{sign}{number:05}\n" for number in range(14_000)) + end
+
+    long = [f"{number:030}\n" for number in range(6_000)]
+    base, since = lines("a", "kept\n"), lines("b", "kept\n")
+    short = "".join(f"{number % 7}\n" for number in range(50_000))
+    for name, work, expected in (
+        ("all new since", lambda: touch_same_lines(base, lines("c", "kept\n"), since, since + "more\n"), False),
+        ("all new, one line again", lambda: touch_same_lines(base, lines("c"), since, since + "more\n"), False),
+        ("the same change", lambda: touch_same_lines(base, since, base, since + "more\n"), False),
+        ("the same change merged", lambda: merge_changes(base, since, since + "more\n"), since + "more\n"),
+        ("two texts added", lambda: merge_changes("", "".join(long), "".join([*long[1:], "x\n"])), None),
+        ("short lines", lambda: touch_same_lines(short, short[::-1], short[2:], short + "8\n"), None),
+    ):
+        begin = time.process_time()
+        done = work()
+        assert time.process_time() - begin < 2, name
+        assert expected is None or done == expected, name
 
 
 def test_a_summary_shows_the_first_line_that_changed_without_secrets_and_no_longer_than_a_line() -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from ricordo.domain.block import Block
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion
-from ricordo.errors import Forbidden, Invalid, NotFound
-from ricordo.memory import user_memory
+from ricordo.errors import Forbidden, Invalid, NotFound, TooLong
+from ricordo.memory import submission, user_memory
+from ricordo.memory.user_memory import PutOptions
 from ricordo.storage import history, users
 from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import chains
 from tests.memory.steps import ADA, TUTOR, owned_of, put
@@ -97,6 +99,26 @@ async def test_bad_input_is_refused_with_what_to_do_and_leaves_nothing(store: Sq
         with pytest.raises(Invalid, match="cannot be called"):
             await put(store, "human", "x", name)
     assert await store.read(lambda tx: (tx.all(chains.select()), len(tx.all(users_table.select())))) == ([], 1)
+
+
+async def test_a_text_that_is_too_long_is_compared_with_nothing(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+    for module, name in ((user_memory, "change_summary"), (submission, "change_summary"), (user_memory, "merge_lines")):
+        monkeypatch.setattr(module, name, lambda *texts: compared.append(max(map(len, texts))) or "told")
+    await put(store, "human", "x")
+
+    def submit(tx: Transaction) -> None:
+        memory = user_memory.open_memory(tx, Scope(), "ada")
+        edit = submission.Submission(Actor("agent", "agent-1", "Nina"))
+        submission.put(tx, memory, "human", "\n" * 1_000_000, PutOptions(expected="0" * 40), edit)
+
+    for write in (put(store, "human", "\n" * 1_000_000), store.write(submit)):
+        with pytest.raises(TooLong, match="would hold 1000000 characters"):
+            await write
+    assert (await put(store, "human", "\n" * 1_000, limit=1_000)).limit == 1_000
+    assert max(compared) == 1_000
 
 
 async def test_nobody_makes_a_user_by_an_id_or_in_anothers_name(store: SqliteStore) -> None:

@@ -222,8 +222,9 @@ def _values(
     """The values of a TOML by a schema, in their order, what is wrong with them, and what is required and missing."""
     values: dict[str, FieldValue] = {}
     problems: list[Problem] = []
+    by_name = {each.name: each for each in schema.fields}
     for name, written in fields.items():
-        each = schema.field(name)
+        each = by_name.get(name)
         if each is None:
             known = ", ".join(one.name for one in schema.fields)
             problems.append(lines.problem(f'"{name}" is no field of "{schema.name}". Use one of: {known}.', name))

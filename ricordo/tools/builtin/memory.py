@@ -92,10 +92,10 @@ def core_memory_replace(context: ToolContext, label: str, old_content: str, new_
         old_content: The text to replace, word for word.
         new_content: The text to put in its place; leave it empty to delete.
     """
-    value = context.memory.block(label).value
-    if not old_content or old_content not in value:
+    block = context.memory.block(label)
+    if not old_content or old_content not in block.value:
         raise Invalid(f"Old content '{old_content}' not found in memory block '{label}'")
-    return context.memory.write(label, value.replace(old_content, new_content), context.call_id)
+    return context.memory.write(label, block.replaced(old_content, new_content), context.call_id)
 
 
 def memory_finish_edits(context: ToolContext) -> str:  # noqa: ARG001 - every tool takes a context
@@ -220,7 +220,7 @@ def _replaced(context: ToolContext, label: str, old: str, new: str, replace_all:
     refuse_line_numbers("old_string", old)
     refuse_line_numbers("new_string", new)
     _read(context, label)
-    return replaced_piece(label, context.memory.block(label).value, old, new, everywhere=replace_all)
+    return replaced_piece(context.memory.block(label), old, new, everywhere=replace_all)
 
 
 def _reason(reasoning: str) -> str:

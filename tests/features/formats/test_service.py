@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -205,6 +206,29 @@ def test_a_text_of_a_hundred_thousand_characters_goes_both_ways_fast(schema: Blo
         assert from_markdown(to_markdown("x", text, schema), schema).text == text
         assert from_toml(to_toml("x", text, schema), schema).text == text
         assert time.process_time() - begin < 2, text[:20]
+
+
+def test_a_text_is_parsed_in_a_time_that_grows_with_its_length_whatever_is_in_it() -> None:
+    many = [f"{number}" for number in range(20_000)]
+    for text in (
+        *(
+            piece * (250_000 // len(piece))
+            for piece in ("#", "#\n", "[", "a.", "---\n", "\r\n", "\0", "[[a]]\n", '"', "## Name\n")
+        ),
+        "".join(f"k{number} = 1\n" for number in many),
+        "".join(f"[t{number}]\n" for number in many),
+        "a = " + "[" * 200_000,
+    ):
+        assert_parsed_fast(text)
+
+
+def assert_parsed_fast(text: str) -> None:
+    for read in (from_markdown, from_toml):
+        for schema in (None, LOOSE):
+            begin = time.process_time()
+            with suppress(Invalid):
+                read(text, schema)
+            assert time.process_time() - begin < 2, (text[:20], read, schema)
 
 
 def shown(language: str) -> list[str]:

@@ -1,5 +1,6 @@
 """The tools that edit memory blocks: what they do, and the exact words with which they refuse."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -157,6 +158,24 @@ async def test_no_tool_writes_beyond_the_limit_or_where_it_may_not(human: Desk) 
         with_nul = {key: value.replace("x", "\0") for key, value in arguments.items()}
         told = "A memory block cannot hold NUL characters. Leave them out."
         assert await human.refused(name, label="human", **with_nul) == told
+
+
+async def test_a_piece_that_occurs_a_thousand_times_is_refused_before_a_text_too_long_is_made() -> None:
+    desk = paper_desk(make.block("human", "a\n" * 1000))
+    tracemalloc.start()
+    for name, arguments in (
+        ("core_memory_replace", {"old_content": "a", "new_content": "b" * 100_000}),
+        (
+            "edit_memory_block",
+            {"old_string": "a", "new_string": "b" * 100_000, "replace_all": True, "reasoning": "So."},
+        ),
+    ):
+        assert "would hold 100001000 characters" in await desk.refused(name, label="human", **arguments)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20_000_000
+    told = await desk.refused("memory_replace", label="human", old_string="a", new_string="b")
+    assert f"in lines {list(range(1, 21))}. " in told
 
 
 async def test_being_done_with_editing_changes_nothing(human: Desk) -> None:
