@@ -39,6 +39,7 @@ from ricordo.api.models.base import (
     MAX_COUNT,
     AuthorFields,
     From,
+    Items,
     Json,
     NoteResponse,
     RequestModel,
@@ -82,7 +83,7 @@ class ConversationFields(RequestModel):
     context_window_limit: int | None = Field(None, ge=4096, le=MAX_COUNT)
     archived: bool | None = None
     hidden: bool | None = None
-    isolated_block_labels: list[str] | None = None
+    isolated_block_labels: Items[str] | None = None
 
     def changes(self, now: int) -> dict[str, Any]:
         """Return the columns that are given. `now` is in microseconds UTC; raises Invalid, Unsupported."""

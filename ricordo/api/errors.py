@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from ricordo.api.call import answer
-from ricordo.api.models.base import Json
+from ricordo.api.models.base import FaultResponse, Json
 from ricordo.api.routing import REFUSALS
 from ricordo.errors import (
     Busy,
@@ -33,6 +33,8 @@ MODEL_STATUS: Mapping[str, int] = {
     "llm_empty_response": 500,
     "llm_error": 500,
 }
+# Of a request with many faults the first ones are told.
+_MOST_FAULTS, _DEEPEST, _LONGEST_NAME, _LONGEST_WORDS = 20, 20, 100, 300
 # The first that fits.
 _STATUS: Mapping[type[RicordoError], tuple[int, str]] = {
     NotFound: (404, "NOT_FOUND"),
@@ -88,12 +90,32 @@ def _refused(content: Json, status: int, *, is_final: bool = False) -> Response:
 
 async def _invalid_request(request: Request, error: RequestValidationError) -> Response:
     # What was sent is not repeated: it may be long, or secret.
-    faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
-    content: Json = {"trace_id": "", "detail": f"INVALID_ARGUMENT: {'; '.join(faults)}"}
-    if any(fault["loc"][0] == "path" for fault in error.errors()):
+    every = error.errors()
+    faults = [_fault(fault) for fault in every[:_MOST_FAULTS]]
+    told = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults]
+    more = f"; and {len(every) - len(faults)} more" if len(every) > len(faults) else ""
+    content: Json = {"trace_id": "", "detail": f"INVALID_ARGUMENT: {'; '.join(told)}{more}", "errors": faults}
+    if any(fault["loc"][0] == "path" for fault in faults):
         prefix = next((name.removesuffix("_id") for name in request.path_params if name.endswith("_id")), "agent")
         content["examples"] = [f"{prefix}-123e4567-e89b-42d3-8456-426614174000"]
     return answer(content, 422)
+
+
+def _fault(fault: Json) -> Json:
+    """Return where it is and what is wrong there, without the names of our own types, and not at length."""
+    place = [each if isinstance(each, int) else _shortened(each, _LONGEST_NAME) for each in fault["loc"][:_DEEPEST]]
+    words = str(fault["msg"]).removeprefix("Value error, ").replace(" after validation", "")
+    if fault["type"] == "union_tag_invalid":  # pydantic's own sentence repeats what was sent
+        words = f"Input tag is none of the expected tags: {fault['ctx']['expected_tags']}"
+    elif fault["type"] == "json_invalid":
+        words = f"JSON decode error: {fault['ctx']['error']}"
+    return FaultResponse.of(None, loc=place, msg=_shortened(words, _LONGEST_WORDS))
+
+
+def _shortened(text: str, most: int) -> str:
+    # A name that was sent may hold half a character, which no answer can.
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

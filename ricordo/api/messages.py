@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
 
-from fastapi import Body, Query, Response
+from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.conversations import DEFAULT, open_conversation
@@ -25,6 +25,7 @@ from ricordo.api.models.turns import (
     ApprovalDecisionRequest,
     AsyncSendRequest,
     CallDecisionRequest,
+    CancelRequest,
     ImageContent,
     MessageRequest,
     SendRequest,
@@ -39,6 +40,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
 from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.llm.addresses import require_callable
+from ricordo.offload import offload
 from ricordo.storage import messages
 from ricordo.storage.engine.store import Transaction
 
@@ -99,11 +101,9 @@ async def list_messages(
 
 
 @router.post("/messages/cancel", response_model=dict[str, str])
-async def cancel(
-    here: Here, agent_id: str, run_ids: Annotated[list[str] | None, Body(embed=True)] = None
-) -> dict[str, str]:
+async def cancel(here: Here, agent_id: str, body: CancelRequest | None = None) -> dict[str, str]:
     """Cancel the agent's running turns, or those that are named."""
-    return outcome_json(await cancel_runs(here.runtime, here.scope, agent_id, run_ids))
+    return outcome_json(await cancel_runs(here.runtime, here.scope, agent_id, body.run_ids if body else None))
 
 
 @router.patch("/reset-messages", response_model=AgentResponse)
@@ -142,6 +142,7 @@ async def turn_request(
         raise Invalid("There are two answers to one request for approval. Send one that names all calls.")
     if body.input is not None:
         said = (NewMessage("user", _parts(body.input)),)
+    sent_bytes = await here.request.body()
     return TurnRequest(
         scope=here.scope,
         agent_id=agent_id,
@@ -156,7 +157,7 @@ async def turn_request(
         is_background=is_background,
         callback=dict(callback or {}),
         # Clients try again by themselves after a time-out; an equal body then is the same turn (design, invariant 8).
-        body_hash=blake2b(await here.request.body(), digest_size=16).hexdigest(),
+        body_hash=await offload(lambda: blake2b(sent_bytes, digest_size=16).hexdigest(), len(sent_bytes)),
         is_retry=here.request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
         request_config=message_view(body).to_json(),
     )

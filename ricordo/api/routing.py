@@ -11,20 +11,21 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from inspect import iscoroutinefunction, signature
 from typing import Any, TypeVar, cast
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette._utils import get_route_path
 from starlette.routing import compile_path, get_name
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ricordo.api.bodies import read_large
 from ricordo.api.call import answer
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
@@ -117,6 +118,18 @@ class LazyRoute(APIRoute):
                 except BaseException:
                     self.is_built = False
                     raise
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        respond, field = super().get_route_handler(), self.body_field
+        if field is None:
+            return respond
+        check = partial(field.validate, loc=("body",))
+
+        async def read_and_respond(request: Request) -> Response:
+            await read_large(request, check)
+            return await respond(request)
+
+        return read_and_respond
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if refusal := _refusal(scope, self.scopes):

@@ -10,7 +10,7 @@ from ricordo.agents.conversations import open_conversation
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.api.call import Here, RequestContext, for_user
 from ricordo.api.models.archives import FoundPassageResponse, RelevanceResponse, few
-from ricordo.api.models.base import From, Json, RequestModel, RequestPart, ResponseModel, Timestamp
+from ricordo.api.models.base import From, Items, Json, RequestModel, RequestPart, ResponseModel, Timestamp
 from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
 from ricordo.api.models.turns import TextContent
 from ricordo.api.routing import Routes, needs
@@ -55,21 +55,21 @@ class _SearchRequest(RequestModel):
 class MessageSearchRequest(_SearchRequest):
     """Which messages are looked for."""
 
-    roles: list[Literal["user", "assistant"]] | None = None
+    roles: Items[Literal["user", "assistant"]] | None = None
     conversation_id: str | None = None
 
 
 class StoredMessageSearchRequest(MessageSearchRequest):
     """Which messages are looked for, tool results among them."""
 
-    roles: list[Literal["user", "assistant", "tool"]] | None = None  # type: ignore[assignment]
+    roles: Items[Literal["user", "assistant", "tool"]] | None = None  # type: ignore[assignment]
 
 
 class PassageSearchRequest(_SearchRequest):
     """Which passages are looked for."""
 
     archive_id: str | None = None
-    tags: list[str] | None = None
+    tags: Items[str] | None = None
     tag_match_mode: Literal["any", "all"] = "any"
 
 
@@ -126,7 +126,7 @@ class PastMessageRequest(RequestPart):
 
     type: Literal["message"] | None = "message"
     role: Literal["user", "assistant"]
-    content: str | list[PastText]
+    content: str | Items[PastText]
     name: str | None = Field(None, max_length=200)
     created_at: str | None = None
     otid: str | None = Field(None, min_length=1, max_length=200)
@@ -158,7 +158,7 @@ class PastMessageRequest(RequestPart):
 class ImportRequest(RequestModel):
     """Past messages, oldest first."""
 
-    messages: Annotated[list[PastMessageRequest], few("messages")]
+    messages: Annotated[Items[PastMessageRequest], few("messages")]
     conversation_id: str | None = None
 
 

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import Depends, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 
 from ricordo.api.blocks import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
+from ricordo.api.bodies import decode, validated
 from ricordo.api.call import Here, RequestContext, answer, note, told
 from ricordo.api.entity_tags import IfMatch, IfNoneMatch, require_match, tagged
 from ricordo.api.errors import text_conflict
@@ -75,9 +74,8 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     content = await request.body()
     if media_type == "application/json" or media_type.endswith("+json"):
-        return _checked(
-            await _with_defaults(here, user_id, label, await offload(lambda: _decoded(content), len(content)))
-        )
+        sent = await offload(partial(decode, content), len(content))
+        return await _checked(await _with_defaults(here, user_id, label, sent), len(content))
     formats = here.runtime.plugins.block_formats()
     format = next((offered for offered in formats if offered.media_type == media_type), None)
     if format is None:
@@ -99,7 +97,7 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
     sent = {"body": parsed.text} | ({"message": message} if message else {})
     if parsed.schema_ref not in (None, ref):
         sent["schema_ref"] = parsed.schema_ref
-    return _checked(await _with_defaults(here, user_id, label, sent))
+    return await _checked(await _with_defaults(here, user_id, label, sent), len(content))
 
 
 Sent = Annotated[PutBlockRequest, Depends(read_sent)]
@@ -315,16 +313,5 @@ def _find(tx: Transaction, here: RequestContext, user_id: str, label: str) -> Bl
         return None  # the user is about to be created
 
 
-def _decoded(content: bytes) -> Any:
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        fault = {"type": "json_invalid", "loc": ("body", error.pos), "msg": f"JSON decode error: {error.msg}"}
-        raise RequestValidationError([fault]) from error
-
-
-def _checked(sent: Any) -> PutBlockRequest:
-    try:
-        return PutBlockRequest.model_validate(sent)
-    except ValidationError as error:
-        raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from error
+async def _checked(sent: Any, size: int) -> PutBlockRequest:
+    return await offload(partial(validated, PutBlockRequest.model_validate, sent), size)

@@ -15,6 +15,7 @@ from ricordo.api.models.base import (
     EmptyList,
     From,
     HostedFields,
+    Items,
     Json,
     RequestModel,
     RequestPart,
@@ -43,6 +44,7 @@ from ricordo.domain.run import StopReason
 from ricordo.llm.tokens import text_tokens, tool_tokens, transcript_tokens
 from ricordo.prompt.system_prompt import sections
 
+_MOST_IN_CONTEXT = 10_000  # ids of a context window
 # What clients call the sections of a system message.
 _SECTIONS = {
     "system_prompt": "base",
@@ -140,8 +142,8 @@ class AgentFields(EmbeddingFields):
     llm_config: ModelConfigRequest | None = None
     context_window_limit: int | None = Field(None, ge=4096, le=MAX_COUNT)
     system: str | None = None
-    tool_ids: list[str] | None = None
-    block_ids: list[str] | None = None
+    tool_ids: Items[str] | None = None
+    block_ids: Items[str] | None = None
     tags: Tags | None = None
     timezone: str | None = None
     hidden: bool | None = None
@@ -152,16 +154,16 @@ class AgentFields(EmbeddingFields):
     response_format: dict[str, Any] | None = None
     max_files_open: int | None = None
     per_file_view_window_char_limit: int | None = None
-    tool_rules: list[dict[str, Any]] | None = None
+    tool_rules: Items[dict[str, Any]] | None = None
     compaction_settings: CompactionSettingsRequest | None = None
     enable_sleeptime: bool | None = None
     message_buffer_autoclear: bool | None = None
     user_block_policy: Literal["direct", "guarded", "explicit", "propose"] | None = Field(
         None, description="The policy of blocks that the agent makes for the user it talks with; `propose` by default."
     )
-    source_ids: list[str] | None = None
-    folder_ids: list[str] | None = None
-    identity_ids: list[str] | None = None
+    source_ids: Items[str] | None = None
+    folder_ids: Items[str] | None = None
+    identity_ids: Items[str] | None = None
     secrets: dict[str, str] | None = None
     tool_exec_environment_variables: dict[str, str] | None = None
 
@@ -175,12 +177,12 @@ class AgentRequest(AgentFields):
     """An agent to create."""
 
     agent_type: AgentType = "letta_v1_agent"
-    memory_blocks: list[BlockRequest] | None = None
-    tools: list[str] | None = None
+    memory_blocks: Items[BlockRequest] | None = None
+    tools: Items[str] | None = None
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
     include_default_source: bool | None = None
-    initial_message_sequence: list[MessageRequest] | None = None
+    initial_message_sequence: Items[MessageRequest] | None = None
     memory_variables: dict[str, str] | None = None
     from_template: str | None = None
     user_id: str | None = Field(None, min_length=1, max_length=255, description="Whose memory its conversation sees.")
@@ -189,7 +191,7 @@ class AgentRequest(AgentFields):
 class AgentUpdate(AgentFields):
     """What changes of an agent. A field that is left out stays."""
 
-    message_ids: list[str] | None = None
+    message_ids: Annotated[list[str], Field(max_length=_MOST_IN_CONTEXT)] | None = None
 
 
 class CoreMemoryResponse(ResponseModel):

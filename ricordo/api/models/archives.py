@@ -5,14 +5,24 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, RequestPart, ResponseModel, Timestamp, date
+from ricordo.api.models.base import (
+    MOST_ITEMS,
+    AuthorFields,
+    From,
+    Items,
+    Json,
+    RequestModel,
+    RequestPart,
+    ResponseModel,
+    Timestamp,
+    date,
+)
 from ricordo.api.models.models import EmbeddingConfigResponse, EmbeddingFields
 from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
 from ricordo.errors import Invalid
 
 # One request of this many is seconds of work; more of them at once would only be slower to repeat after a failure.
-MOST_ITEMS = 10_000
 Tag = Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)]
 
 
@@ -62,7 +72,7 @@ class PassageRequest(PassageItem, RequestModel):
 class PassageBatchRequest(RequestModel):
     """Several passages to archive."""
 
-    passages: Annotated[list[PassageItem], few("passages")]
+    passages: Annotated[Items[PassageItem], few("passages")]
 
 
 class ArchiveResponse(AuthorFields):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, overload
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, overload
 
 import orjson
 from fastapi import Query
@@ -22,6 +22,10 @@ TextPiece = Annotated[str | None, Query(max_length=1000, description="A part of 
 Tags = Annotated[list[Annotated[str, Field(max_length=LONGEST_TAG)]], Field(max_length=MOST_TAGS)]
 # More than any model reads or any block needs, and little enough for every database.
 MAX_COUNT = 1_000_000_000
+# Messages, passages and other items of one request.
+MOST_ITEMS = 1000
+T = TypeVar("T")
+Items = Annotated[list[T], Field(max_length=MOST_ITEMS)]
 # As JSON writes it; after an even number of backslashes, else it is text that only looks like one.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -256,6 +260,13 @@ class TextConflict(ResponseModel):
     how: str
 
 
+class FaultResponse(ResponseModel):
+    """What is wrong at one place of a request."""
+
+    loc: list[str | int]
+    msg: str
+
+
 class RefusalResponse(ResponseModel):
     """Why a request was refused. A provider's failure is under `error` alone."""
 
@@ -263,6 +274,7 @@ class RefusalResponse(ResponseModel):
 
     detail: str | None = None
     trace_id: str | None = None
+    errors: list[FaultResponse] | None = None
     examples: list[str] | None = None
     run_id: str | None = None
     error: ModelFailure | None = None

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Discriminator, Field, Tag
 
-from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from ricordo.errors import Unsupported
@@ -34,7 +34,7 @@ class ImageContent(RequestPart):
     source: ImageSource
 
 
-Content = str | list[Annotated[TextContent | ImageContent, Field(discriminator="type")]]
+Content = str | Items[Annotated[TextContent | ImageContent, Field(discriminator="type")]]
 
 
 class MessageRequest(RequestPart):
@@ -58,8 +58,8 @@ class CallDecisionRequest(RequestPart):
     reason: str | None = None
     tool_return: Content | None = None
     status: Literal["success", "error"] = "success"
-    stdout: list[str] | None = None
-    stderr: list[str] | None = None
+    stdout: Items[str] | None = None
+    stderr: Items[str] | None = None
 
     @property
     def is_result(self) -> bool:
@@ -71,7 +71,7 @@ class ApprovalDecisionRequest(RequestPart):
     """An answer to calls that wait: one item for each of them, or `approve` for all."""
 
     type: Literal["approval"] | None = "approval"
-    approvals: list[CallDecisionRequest] | None = None
+    approvals: Items[CallDecisionRequest] | None = None
     approve: bool | None = None
     approval_request_id: str | None = None
     reason: str | None = None
@@ -99,19 +99,19 @@ class SendRequest(RequestModel):
 
     unsupported = ("client_skills", "return_logprobs", "return_token_ids")
 
-    messages: list[AnyMessageRequest] | None = None
+    messages: Items[AnyMessageRequest] | None = None
     input: Content | None = None
     max_steps: int = Field(50, ge=1, le=1000)
     use_assistant_message: bool = True
     assistant_message_tool_name: str = "send_message"
     assistant_message_tool_kwarg: str = "message"
-    include_return_message_types: list[str] | None = None
+    include_return_message_types: Items[str] | None = None
     streaming: bool = False
     stream_tokens: bool = False
     include_pings: bool = True
     background: bool = False
-    client_tools: list[dict[str, Any]] | None = None
-    client_skills: list[dict[str, Any]] | None = None
+    client_tools: Items[dict[str, Any]] | None = None
+    client_skills: Items[dict[str, Any]] | None = None
     override_model: str | None = None
     override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
     return_logprobs: bool = False
@@ -132,6 +132,12 @@ class AsyncSendRequest(SendRequest):
     callback_url: str | None = Field(
         None, max_length=2000, description="Called with a signed POST when the run has ended."
     )
+
+
+class CancelRequest(RequestModel):
+    """Which runs are meant; all that are active where it names none."""
+
+    run_ids: Items[str] | None = None
 
 
 class TurnResponse(ResponseModel):

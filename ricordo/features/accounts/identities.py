@@ -39,6 +39,9 @@ class IdentityProperty(RequestModel):
     type: Literal["string", "number", "boolean", "json"]
 
 
+Properties = Annotated[list[IdentityProperty], Field(max_length=_MOST_PROPERTIES)]
+
+
 class IdentityUpdate(RequestModel):
     """What is to change of an identity; what is left out stays. Lists of ids replace what was attached."""
 
@@ -47,7 +50,7 @@ class IdentityUpdate(RequestModel):
     identity_type: Kind | None = None
     agent_ids: Ids
     block_ids: Ids
-    properties: list[IdentityProperty] | None = Field(None, max_length=_MOST_PROPERTIES)
+    properties: Properties | None = None
 
 
 class IdentityRequest(IdentityUpdate):
@@ -122,7 +125,7 @@ def modify_identity(tx: Transaction, here: Here, identity_id: str, body: Identit
 
 
 @router.put("/identities/{identity_id}/properties", response_model=IdentityResponse)
-def upsert_properties(tx: Transaction, here: Here, identity_id: str, body: list[IdentityProperty]) -> Json:
+def upsert_properties(tx: Transaction, here: Here, identity_id: str, body: Properties) -> Json:
     """Set these properties of an identity; others stay."""
     user = _user(tx, here, identity_id)
     kept = {each["key"]: each for each in (*user.properties, *_properties(body))}

@@ -127,7 +127,7 @@ def test_to_attach_takes_the_scope_of_agents_and_properties_are_bounded(
     body = {"identifier_key": "kim", "name": "Kim", "identity_type": "user", "agent_ids": [agent["id"]]}
     refused(http.put("/v1/identities/", json=body, headers=few), 403)
     many = [{"key": f"key {n}", "value": n, "type": "number"} for n in range(101)]
-    refused(http.put(f"/v1/identities/{made['id']}/properties", json=many), 400)
+    refused(http.put(f"/v1/identities/{made['id']}/properties", json=many), 422)
     assert ok(http.get(f"/v1/identities/{made['id']}")) == made
 
 
