@@ -118,7 +118,7 @@ class ConversationUpdate(ConversationFields):
         last = self.last_message_at
         values = super().changes(now)
         if "last_message_at" in self.model_fields_set:
-            values["last_message_at"] = last and parse_timestamp(last, UTC, name="last_message_at")
+            values["last_message_at"] = None if last is None else parse_timestamp(last, UTC, name="last_message_at")
         return values
 
 

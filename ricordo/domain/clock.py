@@ -13,6 +13,8 @@ from ricordo.errors import Invalid
 SECOND = 1_000_000
 DAY = 24 * 3600 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The calendar's first and last microsecond, UTC.
+EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 class Clock(Protocol):
@@ -57,12 +59,15 @@ def zone(name: str) -> tzinfo:
 
 
 def parse_date(text: str, where: tzinfo, *, name: str, end: bool = False) -> int:
-    """Read `YYYY-MM-DD` or an ISO 8601 time; without a zone it is read in `where`. A bare `end` date means its last microsecond."""
+    """Read `YYYY-MM-DD` or an ISO 8601 time; without a zone it is read in `where`. A bare `end` date means its last microsecond.
+
+    What lies beyond the calendar in UTC is its first or last microsecond.
+    """
     try:
         parsed = datetime.fromisoformat(text)
         if end and len(text) <= len("2026-01-01"):  # every ISO form with a time is longer, every bare date is not
             parsed += timedelta(days=1, microseconds=-1)
-        return to_micros(parsed, where)
+        return min(max(to_micros(parsed, where), EARLIEST), LATEST)
     except (ValueError, OverflowError) as error:
         # A wire fact: agents of the retired Letta V1 server know this sentence.
         raise Invalid(f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)") from error

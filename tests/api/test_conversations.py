@@ -71,6 +71,11 @@ def test_a_thread_is_made_read_changed_and_deleted(client: StrictLetta, http: ht
     assert (changed.model, changed.api_model_settings) == (None, None)
     assert (changed.archived, changed.archived_at is not None) == (True, True)
     assert changed.last_message_at == moment
+    for wrong in ("", "soon", "0001-01-01T00:00:00+14:00"):
+        assert "last_message_at" in refused(
+            http.patch(f"/v1/conversations/{made.id}", json={"last_message_at": wrong}), 400
+        )
+    assert client.conversations.retrieve(made.id).last_message_at == moment
     assert not client.conversations.update(made.id, archived=False).archived
     # Settings without a model are tagged by the agent's model.
     own = client.conversations.create(agent_id=agent.id, model_settings={"provider_type": "openai", "temperature": 0.5})

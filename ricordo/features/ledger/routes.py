@@ -12,7 +12,7 @@ from ricordo.agents.budgets import budget_of, set_budget
 from ricordo.api.call import Here
 from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
-from ricordo.domain.clock import DAY, day_of, parse_date
+from ricordo.domain.clock import DAY, EARLIEST, day_of, parse_date
 from ricordo.domain.usage import Budget
 from ricordo.errors import Invalid
 from ricordo.features.ledger.queries import Grouping, LedgerQuery, entries
@@ -46,7 +46,7 @@ class LedgerParameters:
     def query(self, now: int) -> LedgerQuery:
         """Return the query; raises Invalid where it ends before it begins."""
         until = now + 1 if self.until is None else parse_date(self.until, UTC, name="to", end=True) + 1
-        first = day_of(until) - (_DEFAULT_DAYS - 1) * DAY
+        first = max(day_of(until) - (_DEFAULT_DAYS - 1) * DAY, EARLIEST)
         since = first if self.since is None else parse_date(self.since, UTC, name="from")
         if since >= until:
             raise Invalid("The ledger is asked for a time that ends before it begins. Let `to` be later than `from`.")

@@ -69,6 +69,18 @@ def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(api: Api
     assert first["total"]["total_tokens"] >= 900_007
 
 
+def test_the_ledger_answers_to_the_ends_of_the_calendar(http: httpx2.Client) -> None:
+    first, last = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
+    for query, since, until in (
+        ({"to": "0001-01-01"}, first, "0001-01-01T23:59:59.999999Z"),
+        ({"to": "0001-01-01T00:00:00+14:00"}, first, first),
+        ({"from": "0001-01-01T00:00:00+14:00", "to": "9999-12-31"}, first, last),
+        ({"from": "9999-12-31", "to": "9999-12-31T23:59:59-12:00"}, "9999-12-31T00:00:00.000000Z", last),
+    ):
+        answer = http.get("/v1/ledger", params=query).json()
+        assert (answer["since"], answer["until"]) == (since, until)
+
+
 def test_what_cannot_be_asked_for_or_given_is_refused(http: httpx2.Client, agent: AgentState) -> None:
     for query, status, sentence in (
         ({"from": "soon"}, 400, "Invalid from format"),
