@@ -5,7 +5,7 @@ lines, and additions at one place.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ricordo.domain.block import Block
@@ -147,6 +147,56 @@ def touch_same_lines(base: str, first: str, base_since: str, second: str) -> boo
             if not alike[pair]:
                 return True
     return False
+
+
+def where_they_meet(base: str, first: str, base_since: str, second: str) -> tuple[str, str, str, str] | None:
+    """The lines of these texts in which `first` and `second` may have to do with each other, or None where they are apart.
+
+    Each was made of the text before it. Only ends of whole texts are compared, which is quick for any texts, and nothing is split.
+    """
+    texts = tuple(
+        text if not text or text.endswith("\n") else f"{text}\n" for text in (base, first, base_since, second)
+    )
+    base, first, base_since, second = texts
+    (head, tail), (head_too, tail_too) = _ends_alike(base, first), _ends_alike(base_since, second)
+    ends = [(head, tail), (head_too, tail_too)]
+    if base == base_since:
+        if len(base) - tail < head_too or len(base) - tail_too < head:
+            return None
+    else:
+        above, below = _ends_alike(base, base_since)
+        are_above = (len(base) - tail <= above, len(base_since) - tail_too <= above)
+        are_below = (len(base) - head <= below, len(base_since) - head_too <= below)
+        # What changed since is beside both, and so no matter; or between them.
+        if all(are_above):
+            parts = (text[: above + len(text) - len(its)] for text, its in ((first, base), (second, base_since)))
+            return where_they_meet(base[:above], next(parts), base[:above], next(parts))
+        if all(are_below):
+            start, start_since = len(base) - below, len(base_since) - below
+            return where_they_meet(base[start:], first[start:], base[start:], second[start_since:])
+        if (are_above[0] and are_below[1]) or (are_below[0] and are_above[1]):
+            return None
+        ends.append((above, below))
+    start, end = (min(sizes) for sizes in zip(*ends, strict=True))
+    base, first, base_since, second = (text[start : len(text) - end] for text in texts)
+    return base, first, base_since, second
+
+
+def _ends_alike(one: str, other: str) -> tuple[int, int]:
+    """How many characters of whole lines both texts begin with, and how many of the rest both end with."""
+    head = _alike(min(len(one), len(other)), lambda size: one.startswith(other[:size]))
+    head = one.rfind("\n", 0, head) + 1
+    shorter = min(len(one), len(other)) - head
+    tail = _alike(shorter, lambda size: one.endswith(other[len(other) - size :]))
+    starts = (len(one) - tail, len(other) - tail)
+    if any(start > head and text[start - 1] != "\n" for text, start in zip((one, other), starts, strict=True)):
+        tail = max(0, tail - (one.find("\n", starts[0]) + 1 - starts[0]))
+    return head, tail
+
+
+def _alike(most: int, is_alike: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that is alike, by halves: to compare pieces is quicker than to compare characters."""
+    return bisect_left(range(1, most + 1), True, key=lambda size: not is_alike(size))
 
 
 def removes_lines(old: str, new: str) -> bool:

@@ -22,6 +22,7 @@ from ricordo.memory.line_changes import (
     removes_lines,
     same_text,
     touch_same_lines,
+    where_they_meet,
 )
 from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block
 from ricordo.settings import Settings
@@ -35,6 +36,7 @@ WAITS = (
 REPEATED = 'This change of memory block "{}" waits for the owner already, as {}: nothing new was proposed.'
 STANDS = 'Memory block "{}" says this already, so there is nothing to propose.'
 TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
+FULL_IN_ALL = "{} changes of this memory wait for its owner already. Propose more when some of them are decided."
 FULL = '{} of your changes of memory block "{}" wait for the owner already. Propose more when some of them are decided.'
 NOT_A_TEXT = (
     'Memory block "{}" belongs to an owner who decides about changes, and only the owner can change its description. '
@@ -49,8 +51,11 @@ class Unchanged(Invalid):
     """What is proposed stands in the block already."""
 
 
-# Of one author for one block: each that waits is compared with each that comes.
+# Of one author for one block, and of all authors for one owner.
 _MOST_WAITING = 100
+_MOST_IN_ALL = 1000
+# Lines, and pairs of equal lines, that are compared with what waits when one proposal is made: a thousand take two milliseconds.
+_MOST_COMPARED = 40_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +156,15 @@ def propose(
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
     _require_change(tx, chain, draft)
-    older = {one: _relation(draft, one) for one in proposals.waiting_by(tx, chain.id, draft.label, metadata.author)}
-    if waiting := next((one for one, relation in older.items() if relation == "repeated"), None):
+    of_author = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
+    comparison = _Comparison(draft)
+    # The newest first, as far as the room goes.
+    older = [(one, comparison.relation(one)) for one in reversed(of_author)][::-1]
+    if waiting := next((one for one, relation in older if relation == "repeated"), None):
         return replace(waiting, is_repeated=True)
-    is_full = not metadata.is_owners_of(chain) and len(older) >= _MOST_WAITING
-    if is_full and "superseded" not in older.values():
-        raise Conflict(FULL.format(len(older), draft.label))
+    superseded = [one for one, relation in older if relation == "superseded"]
+    if not superseded and not metadata.is_owners_of(chain):
+        _require_room(tx, chain, draft.label, len(older))
     now = tx.clock.now()
     block = draft.block
     proposal = Proposal(
@@ -182,10 +190,17 @@ def propose(
     # Only a text that the chain holds can be what the new one is a difference from, and the block may have moved on.
     is_current = file is not None and block is not None and blob_id(block.value) == file[0]
     proposal = proposals.insert_one(tx, proposal, (*file, block.value) if file and block and is_current else None)
-    for one, relation in older.items():
-        if relation == "superseded":
-            proposals.settle(tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id))
+    for one in superseded:
+        proposals.settle(tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id))
     return proposal
+
+
+def _require_room(tx: Transaction, chain: Chain, label: str, of_author: int) -> None:
+    """Raise Conflict where too much waits already, of this author for the block or of anybody for its owner."""
+    if of_author >= _MOST_WAITING:
+        raise Conflict(FULL.format(of_author, label))
+    if (in_all := proposals.waiting_counts(tx, chain.id).total()) >= _MOST_IN_ALL:
+        raise Conflict(FULL_IN_ALL.format(in_all))
 
 
 def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None:
@@ -201,39 +216,61 @@ def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None
         raise Unchanged(STANDS.format(draft.label))
 
 
-def _relation(draft: ProposalDraft, older: Proposal) -> _Relation:
-    """What an older proposal of the same author for the same block becomes beside the draft."""
-    before, older_before = draft.block.value if draft.block else "", older.base_value or ""
-    if draft.value is None or older.value is None:
-        is_same = draft.value is older.value and same_text(before, older_before)
-        return "repeated" if is_same else "superseded"
-    if draft.block is None and older.base is None and same_text(draft.value, older.value):
-        return "repeated"  # also of a block that is to be made empty
-    is_text, is_older_text = not same_text(before, draft.value), not same_text(older_before, older.value)
-    if is_text and is_older_text:
-        return _relation_of_texts(draft, draft.value, older, older.value)
-    # A new label touches no line.
-    if draft.new_label and draft.new_label == older.new_label and not is_text:
-        return "repeated"
-    return "superseded" if draft.new_label and not is_older_text else "beside"
+class _Comparison:
+    """A draft compared with older proposals of the same author for the same block, as far as the room goes: what is not compared
+    waits beside it.
+    """
 
+    def __init__(self, draft: ProposalDraft) -> None:
+        self._draft = draft
+        self._before = draft.block.value if draft.block else ""
+        self.room = _MOST_COMPARED
 
-def _relation_of_texts(draft: ProposalDraft, text: str, older: Proposal, older_text: str) -> _Relation:
-    before, older_before = draft.block.value if draft.block else "", older.base_value or ""
-    # One that was to make the block, which is there by now, has a base for none of its lines.
-    is_overtaken = older.base is None and draft.block and removes_lines(before, text)
-    if is_overtaken or touch_same_lines(older_before, older_text, before, text):
-        return "superseded"
-    # Compared on the text that the older was made from; what the block says since is in neither.
-    after = merge_changes(before, older_before, text)
-    both = None if after is None else merge_changes(older_before, older_text, after)
-    if after is None or both is None:
-        return "beside"
-    is_in_older = same_text(both, older_text) or _tells_all(older_before, older_text, after)
-    if is_in_older and draft.new_label in {None, older.new_label}:
-        return "repeated"
-    is_in_newer = same_text(both, after) or _tells_all(older_before, after, older_text)
-    return "superseded" if is_in_newer and older.new_label in {None, draft.new_label} else "beside"
+    def relation(self, older: Proposal) -> _Relation:
+        """What the older proposal becomes."""
+        draft, before, older_before = self._draft, self._before, older.base_value or ""
+        if draft.value is None or older.value is None:
+            is_same = draft.value is older.value and same_text(before, older_before)
+            return "repeated" if is_same else "superseded"
+        is_same = same_text(draft.value, older.value) and same_text(before, older_before)
+        if is_same and (draft.block is None) == (older.base is None) and draft.new_label in {None, older.new_label}:
+            return "repeated"  # also of a block that is to be made empty
+        is_text, is_older_text = not same_text(before, draft.value), not same_text(older_before, older.value)
+        if is_text and is_older_text:
+            return self._of_texts(older, where_they_meet(older_before, older.value, before, draft.value))
+        # A new label touches no line.
+        if draft.new_label and draft.new_label == older.new_label and not is_text:
+            return "repeated"
+        return "superseded" if draft.new_label and not is_older_text else "beside"
+
+    def _of_texts(self, older: Proposal, texts: tuple[str, str, str, str] | None) -> _Relation:
+        if texts is None or not self._has_room(texts):
+            return "beside"
+        older_before, older_text, before, text = texts
+        # One that was to make the block, which is there by now, has a base for none of its lines.
+        is_overtaken = older.base is None and self._draft.block and removes_lines(before, text)
+        if is_overtaken or touch_same_lines(older_before, older_text, before, text):
+            return "superseded"
+        # Compared on the text that the older was made from; what the block says since is in neither.
+        after = merge_changes(before, older_before, text)
+        both = None if after is None else merge_changes(older_before, older_text, after)
+        if after is None or both is None:
+            return "beside"
+        new_label = self._draft.new_label
+        is_in_older = same_text(both, older_text) or _tells_all(older_before, older_text, after)
+        if is_in_older and new_label in {None, older.new_label}:
+            return "repeated"
+        is_in_newer = same_text(both, after) or _tells_all(older_before, after, older_text)
+        return "superseded" if is_in_newer and older.new_label in {None, new_label} else "beside"
+
+    def _has_room(self, texts: Sequence[str]) -> bool:
+        """Whether there is room for a comparison of these; takes it."""
+        if sum(text.count("\n") for text in texts) > self.room:
+            return False
+        older_before, older_text, before, text = (Counter(text.split("\n")) for text in texts)
+        for old, new in ((older_before, older_text), (older_before, before), (before, text)):
+            self.room -= old.total() + new.total() + sum(count * new[line] for line, count in old.items())
+        return self.room >= 0
 
 
 def _tells_all(base: str, fuller: str, text: str) -> bool:

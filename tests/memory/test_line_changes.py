@@ -14,6 +14,7 @@ from ricordo.memory.line_changes import (
     removes_lines,
     same_text,
     touch_same_lines,
+    where_they_meet,
 )
 from tests.seams import make
 
@@ -132,3 +133,40 @@ def test_a_summary_tells_what_became_of_a_block() -> None:
         (replace(block, seen_as="me"), None, "Delete me"),
     ):
         assert edit_summary(before, after) == told
+
+
+@given(texts, texts, texts, texts)
+def test_what_is_said_of_changes_is_the_same_where_only_the_lines_in_which_they_meet_are_compared(
+    base: str, first: str, since: str, second: str
+) -> None:
+    parts = where_they_meet(base, first, since, second)
+    if parts is None:
+        assert not touch_same_lines(base, first, since, second)
+        assert merge_changes(since, base, second) is None or merge_changes(base, first, since) is not None
+    else:
+        assert touch_same_lines(*parts) == touch_same_lines(base, first, since, second)
+
+
+def test_changes_meet_only_in_the_lines_around_them_also_beside_what_changed_since() -> None:
+    lines = [f"line {number}" for number in range(100)]
+
+    def text(*changed: tuple[int, str]) -> str:
+        return "\n".join(dict(changed).get(number, line) for number, line in enumerate(lines))
+
+    def meet(first: int, second: int, since: int | None = None) -> tuple[str, str, str, str] | None:
+        now = () if since is None else ((since, "S"),)
+        return where_they_meet(text(), text((first, "A")), text(*now), text(*now, (second, "B")))
+
+    assert meet(3, 9) is None
+    assert meet(3, 3) == ("line 3\n", "A\n", "line 3\n", "B\n")
+    assert meet(99, 98) == ("line 98\nline 99\n", "line 98\nA\n", "line 98\nline 99\n", "B\nline 99\n")
+    for since in (1, 9):
+        assert meet(5, 5, since) == ("line 5\n", "A\n", "line 5\n", "B\n")
+        assert meet(5, 7, since) is None
+    assert meet(5, 9, 7) is None
+    assert meet(5, 7, 7) == (
+        "line 5\nline 6\nline 7\n",
+        "A\nline 6\nline 7\n",
+        "line 5\nline 6\nS\n",
+        "line 5\nline 6\nB\n",
+    )

@@ -1,18 +1,21 @@
 """Proposals that add up: they wait beside each other, the newer of two for the same lines alone, and nothing waits twice."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict
 from ricordo.memory import approval, user_memory
+from ricordo.memory import proposals as proposing
 from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.line_changes import merge_changes
+from ricordo.memory.merge import kept_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
 from ricordo.storage import proposals
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -231,6 +234,73 @@ async def test_of_one_agent_no_more_than_a_hundred_wait_for_one_block_and_compar
     await drafted(store, f"{TEXT}more\n", COACH)
     left = await waiting(store)
     assert (len(left), fuller.id in left) == (100, True)
+
+
+async def test_of_all_agents_no_more_than_a_thousand_wait_for_one_owner_whatever_they_call_themselves(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert proposing._MOST_IN_ALL == 1000
+    monkeypatch.setattr(proposing, "_MOST_IN_ALL", 8)
+    await put(store, "human", TEXT)
+    made = [await drafted(store, f"{TEXT}{number}\n", Actor("agent", f"agent-{number}", "A")) for number in range(4)]
+    owned = await owned_of(store)
+
+    def another(tx: Transaction, label: str, by: Actor = TUTOR) -> Proposal:
+        return propose(tx, ProposalDraft(owned.chain.id, label, "New"), ChangeMetadata(by, "So"))
+
+    for number in range(4):
+        await store.write(lambda tx, number=number: another(tx, f"label-{number}"))  # type: ignore[misc]
+    for refused in (lambda tx: another(tx, "label-9"), lambda tx: another(tx, "label-1", COACH)):
+        with pytest.raises(Conflict, match="8 changes of this memory wait for its owner already"):
+            await store.write(refused)
+    # What takes the place of another, waits already, or is the owner's own, goes on.
+    assert (await drafted(store, f"{TEXT}1\n", made[1].author)).id == made[1].id
+    await drafted(store, f"{TEXT}1\n2\n", made[1].author)
+    await drafted(store, f"{TEXT}Mine\n", ADA)
+    await store.write(lambda tx: approval.reject(tx, Scope(), made[0].id, ADA))
+    await store.write(lambda tx: approval.reject(tx, Scope(), made[2].id, ADA))
+    await drafted(store, f"{TEXT}9\n", COACH)
+
+
+# What the hundred that wait do with a text of 4,000 lines, each at its own place or all at one.
+LONG = [f"Line {number} of a long text." for number in range(4000)]
+FLOODS: dict[str, Callable[[int], list[str]]] = {
+    "appended": lambda number: [*LONG, f"Fact {number}."],
+    "in other lines": lambda number: [*LONG[: number * 39], f"Fact {number}.", *LONG[number * 39 + 1 :]],
+    "at both ends": lambda number: [f"First {number}.", *LONG, f"Last {number}."],
+    "of equal lines": lambda number: ["x"] * number + [f"Fact {number}."] + ["x"] * (4000 - number) + ["End."],
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
+    store: SqliteStore, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(store, "human", "\n".join(["x"] * 4000 if "equal" in kind else LONG), limit=1_000_000)
+    compared: list[int] = []
+
+    def counted(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
+        compared.append(len(old) + len(new))
+        return kept_lines(old, new)
+
+    first, owned = await drafted(store, "\n".join(FLOODS[kind](0))), await owned_of(store)
+
+    def flood(tx: Transaction) -> None:
+        block, (blob, depth) = user_memory.require(tx, owned, "human"), owned.chain.files["human"]
+        for number in range(1, 98):
+            one = replace(first, id=new_id("proposal"), value="\n".join(FLOODS[kind](number)))
+            proposals.insert_one(tx, one, (blob, depth, block.value))
+
+    await store.write(flood)
+    monkeypatch.setattr("ricordo.memory.line_changes.kept_lines", counted)
+    made = await drafted(store, "\n".join(FLOODS[kind](99)))
+    assert sum(compared) <= 2 * proposing._MOST_COMPARED, len(compared)
+    compared.clear()
+    assert (await drafted(store, "\n".join(FLOODS[kind](99)))).id == made.id
+    await put(store, "human", "\n".join(["x"] * 4000 if "equal" in kind else [*LONG[:2000], "New.", *LONG[2001:]]))
+    again = await drafted(store, "\n".join(line.replace("Fact 99", "A fact") for line in FLOODS[kind](99)))
+    assert sum(compared) <= 4 * proposing._MOST_COMPARED, len(compared)
+    assert again.waits
 
 
 LINES = ("", "", "# Likes", "- tea", "- maths", "# Goals", "Name: Ada", "Lives in Turin.", "- tea")
