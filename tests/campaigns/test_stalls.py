@@ -4,14 +4,18 @@ Each attack is a function in a table; it asserts what the attacker hears. The lo
 """
 
 import asyncio
+import gzip
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from dulwich.protocol import pkt_line
 
+from ricordo.features.git.objects import git_object
 from tests.support.attacked_server import AttackedServer, attacked_server, probed
+from tests.support.git import WHO, entry, pack
 from tests.support.model_server import completion, tool_call
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
@@ -49,8 +53,30 @@ async def blocks_in_formats(server: AttackedServer) -> None:
             assert 400 <= answer.status_code < 500, answer.text
 
 
+async def bombs_in_pushes(server: AttackedServer) -> None:
+    version = (await server.http.put("/users/ada/blocks/human", json={"body": "Name: Ada"})).json()["version"]
+    url, headers = "/users/ada/memory.git/git-receive-pack", {"content-type": "application/x-git-receive-pack-request"}
+    blob = git_object("blob", b"x")
+    trees = [git_object("tree", b"100644 a.md\0" + blob.id)]
+    for _ in range(10):
+        trees.append(git_object("tree", b"".join(b"40000 %d\0" % number + trees[-1].id for number in range(10))))
+    trees.append(git_object("tree", b"".join(b"100644 %06d.md\0" % number + blob.id for number in range(400_000))))
+    for root in trees[-2:]:
+        head = f"tree {root.id.hex()}\nparent {version}\n".encode()
+        commit = git_object("commit", head + b"author " + WHO + b"\ncommitter " + WHO + b"\n\nx")
+        sent = pack(entry(3, blob.body), *(entry(2, tree.body) for tree in trees), entry(1, commit.body))
+        asked = [b"%s %s refs/heads/propose/%d" % (b"0" * 40, commit.id.hex().encode(), one) for one in range(100)]
+        body = b"".join(map(pkt_line, (asked[0] + b"\0report-status", *asked[1:]))) + b"0000" + sent
+        refused = await server.http.post(url, content=body, headers=headers)
+        assert "files and folders" in refused.text, refused.text
+    zipped = headers | {"content-encoding": "gzip"}
+    refused = await server.http.post(url, content=gzip.compress(bytes(200_000_000)), headers=zipped)
+    assert refused.status_code == 422
+
+
 ATTACKS: tuple[Attack, ...] = (
     blocks_in_formats,
+    bombs_in_pushes,
     fences_in_an_answer,
     endless_whitespace_in_an_answer,
     long_ids_of_calls,

@@ -1,7 +1,9 @@
 """The stock git client, as tests use it (no settings of this machine, no questions, no waiting), and objects made without it."""
 
+import hashlib
 import os
 import subprocess
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -64,3 +66,26 @@ def commit_of(
     commit = git_object("commit", head + b"\n" + message.encode())
     made = {blob.id: blob for blob in blobs.values()} | {commit.id: commit}
     return commit.id, made | {id: GitObject("tree", id, body) for id, body in tree.bodies.items()}
+
+
+def pack_sum(body: bytes) -> bytes:
+    """What stands at the end of a pack."""
+    return hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def entry(kind: int, data: bytes, *, size: int | None = None, base: bytes = b"") -> bytes:
+    """An object as it lies in a pack."""
+    size = len(data) if size is None else size
+    head = [kind << 4 | size & 15]
+    size >>= 4
+    while size:
+        head[-1] |= 128
+        head.append(size & 127)
+        size >>= 7
+    return bytes(head) + base + zlib.compress(data)
+
+
+def pack(*entries: bytes, count: int | None = None) -> bytes:
+    """A pack of these entries."""
+    body = b"PACK\0\0\0\2" + (len(entries) if count is None else count).to_bytes(4, "big") + b"".join(entries)
+    return body + pack_sum(body)

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ricordo.domain.git_objects import Kind, object_id
@@ -114,6 +114,7 @@ class Lacking(Invalid):
 
 MOST_OBJECTS = 20_000  # in a pack
 MOST_BYTES = 64 * 1024 * 1024  # of them together, once they are unpacked
+_MOST_READ = 4 * MOST_BYTES  # bytes of what is here already, for objects that are sent as their differences from it
 Find = Callable[[bytes], GitObject | None]
 
 
@@ -169,7 +170,8 @@ def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObj
     found: dict[bytes, GitObject] = {}
     at: dict[int, GitObject] = {}
     pending: dict[int | bytes, list[UnpackedObject]] = {}
-    left = MOST_BYTES
+    left, left_to_read = MOST_BYTES, _MOST_READ
+    find = lru_cache(16)(find)
     waiting = unpacked[::-1]
     while waiting:
         one = waiting.pop()
@@ -179,7 +181,11 @@ def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObj
             made = git_object(KINDS[one.pack_type_num], data)
         else:
             key = one.delta_base if isinstance(one.delta_base, bytes) else offset - one.delta_base
-            base = at.get(key) if isinstance(key, int) else found.get(key) or find(key)
+            base = at.get(key) if isinstance(key, int) else found.get(key)
+            if base is None and isinstance(key, bytes) and (base := find(key)):
+                left_to_read -= len(base.body)
+                if left_to_read < 0:
+                    raise TooLong("This push differs from more than can be read at once. Push fewer commits at once.")
             if base is None:  # it comes later
                 pending.setdefault(key, []).append(one)
                 continue

@@ -32,10 +32,12 @@ from ricordo.storage.versions import Change
 MOST_COMMITS = 500
 MOST_CHANGES = 2_000
 _MOST_FAULTS = 20
-_MOST_ENTRIES = 500_000  # entries of trees that are read; a small push can name one folder many times
+MOST_FILES = 10_000  # files and folders of a commit; a small push can name one folder many times
+_MOST_ENTRIES = 500_000  # entries of all its trees that are looked at
 _DEEPEST = 255  # characters of a path, as of a label
 MERGE_MESSAGE = "Merge what was committed elsewhere"
 _TOO_MANY = f"This push holds more than {MOST_COMMITS} commits. Push older ones first: git push origin <commit>:main"
+_TOO_WIDE = f"A commit of this push holds more than {MOST_FILES} files and folders. Push fewer files."
 _TOO_LARGE = "The trees of this push hold too many files. Push fewer commits, or fewer files, at once."
 _NOT_FORWARD = "The memory has commits that yours do not come after. Fetch and merge first; a forced push is refused."
 _ODD_FILES = {
@@ -55,18 +57,33 @@ class Refused(Invalid):
 
 
 @dataclass(slots=True)
+class EntryBudget:
+    """How many entries of trees all branches of one push may have looked at."""
+
+    left: int = _MOST_ENTRIES
+
+    def take(self) -> None:
+        """Count one; raises Refused where there is none left."""
+        self.left -= 1
+        if self.left < 0:
+            raise Refused([_TOO_LARGE])
+
+
+@dataclass(slots=True)
 class Push:
     """The objects of a push, and those that are here already; `limits` are those of blocks by label, in characters."""
 
     new: Mapping[bytes, GitObject]
     find: Find
     limits: Mapping[str, int] = field(default_factory=dict)
+    budget: EntryBudget = field(default_factory=EntryBudget)
     _files: dict[bytes, dict[str, bytes]] = field(default_factory=dict)
     _texts: dict[bytes, str] = field(default_factory=dict)
     _commits: dict[bytes, Commit] = field(default_factory=dict)
     _checked: set[tuple[bytes, str]] = field(default_factory=set)
     _faults: dict[str, None] = field(default_factory=dict)
-    _entries: int = 0
+    _sizes: dict[bytes, int] = field(default_factory=dict)
+    _labels: dict[str, str | None] = field(default_factory=dict)
 
     def adoption(self, tip: bytes | None, new_tip: bytes) -> Adoption:
         """What follows for the memory where `new_tip` shall take the place of its `tip`.
@@ -96,6 +113,7 @@ class Push:
         """The ids of a commit's texts by the labels of their blocks; what cannot be a block is a fault."""
         tree = self._commit(commit).tree
         if tree not in self._files:
+            self._size(tree)
             faults_before = len(self._faults)
             found = dict(self._walk(tree, ""))
             if len(self._faults) == faults_before and tree_of(found).id != tree:
@@ -123,17 +141,21 @@ class Push:
         """The commits that the push brings below this one, parents first, with it as the last; none where it is here already."""
         order: list[Commit] = []
         seen: set[bytes] = set()
+        new = 0
         waiting = [(tip, False)]
         while waiting:
             id, is_done = waiting.pop()
             if is_done:
                 order.append(self._commit(id))
-            elif id not in seen and self.find(id) is None:
+            elif id not in seen:
                 seen.add(id)
-                waiting.append((id, True))
-                waiting += [(parent, False) for parent in self._commit(id).parents]
-                if len(seen) > MOST_COMMITS:
+                if self.find(id) is not None:
+                    continue
+                new += 1
+                if new > MOST_COMMITS:
                     raise Refused([_TOO_MANY])
+                waiting.append((id, True))
+                waiting += [(parent, False) for parent in self._commit(id).parents if parent not in seen]
         return order
 
     def _commit(self, id: bytes) -> Commit:
@@ -149,12 +171,23 @@ class Push:
             )
         return found
 
+    def _size(self, tree: bytes, depth: int = 0) -> int:
+        """How many files and folders a tree holds; each tree is read once, however often it is named. Raises Refused."""
+        if tree not in self._sizes:
+            size = 0
+            for entry in read_tree(self._object(tree, "tree").body):
+                # A deeper one has a path that is too long.
+                is_open = entry.mode == FOLDER and depth < _DEEPEST
+                size += 1 + (self._size(entry.id, depth + 1) if is_open else 0)
+                if size > MOST_FILES:
+                    raise Refused([_TOO_WIDE])
+            self._sizes[tree] = size
+        return self._sizes[tree]
+
     def _walk(self, tree: bytes, folder: str) -> Iterator[tuple[str, bytes]]:
         names: set[bytes] = set()
         for entry in read_tree(self._object(tree, "tree").body):
-            self._entries += 1
-            if self._entries > _MOST_ENTRIES:
-                raise Refused([_TOO_LARGE])
+            self.budget.take()
             path = folder + entry.name.decode(errors="replace")
             if fault := self._fault_of_entry(entry, path, names):
                 self._fault(fault)
@@ -181,7 +214,10 @@ class Push:
             return f"{path}: only plain files can be memory (mode 100644); this is {what}."
         if not path.endswith(SUFFIX):
             return f"{path}: each file is a memory block, called <label>{SUFFIX}. Remove or rename it."
-        return self._fault_of_label(path.removesuffix(SUFFIX), path)
+        label = path.removesuffix(SUFFIX)
+        if label not in self._labels:
+            self._labels[label] = self._fault_of_label(label, path)
+        return self._labels[label]
 
     def _fault_of_label(self, label: str, path: str) -> str | None:
         if label in self.limits:
@@ -221,6 +257,7 @@ class Push:
             self._fault(
                 f"{path}: {len(text)} characters, but the block's limit is {limit}. Shorten the text or raise the limit."
             )
+            return
         if (clean := redact(text, is_strict=True).text) != text:
             place = next((place for place, (a, b) in enumerate(zip(text, clean, strict=False)) if a != b), 0)
             self._fault(

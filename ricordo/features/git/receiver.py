@@ -3,7 +3,6 @@
 `main` is the memory itself; `propose/<any name>` makes a proposal of each block that the commit changes. There is no other branch.
 """
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,12 +21,13 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Stale
 from ricordo.features.git import history
 from ricordo.features.git.adoption import Describe, adopt
-from ricordo.features.git.objects import Commit, Lacking, read_pack
-from ricordo.features.git.push import Push, Refused
+from ricordo.features.git.objects import MOST_BYTES, Commit, Lacking, read_pack
+from ricordo.features.git.push import EntryBudget, Push, Refused
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, rebuilt_if_damaged, refreshed
 from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
+from ricordo.offload import offload
 from ricordo.settings import Settings
 from ricordo.storage import blocks, users
 from ricordo.storage.engine.store import Store, Transaction
@@ -148,14 +148,15 @@ class PushReceiver:
         limits = {label: block.limit for label, block in now.items()}
         outcomes: list[PushOutcome] = []
         with closing(open_repository(path)) as repository:
-            find = partial(find_object, repository)
-            new = await asyncio.to_thread(read_pack, pack, find)
+            find, budget = partial(find_object, repository), EntryBudget()
+            # A small pack can unpack to much.
+            new = await offload(partial(read_pack, pack, find), MOST_BYTES)
             for command in commands:
                 if refusal := _refusal(command, tip):
                     outcomes.append(PushOutcome(command.branch, refusal))
                     continue
                 try:
-                    told = await self._carry_out(command, Push(new, find, limits))
+                    told = await self._carry_out(command, Push(new, find, limits, budget))
                 except RicordoError as error:
                     if isinstance(error, Lacking) and not outcomes:
                         raise
@@ -171,10 +172,10 @@ class PushReceiver:
         """Do what a command asks; returns sentences for whoever pushed."""
         new = command.new or b""
         if command.branch != BRANCH:
-            commit, changes = await asyncio.to_thread(_proposed, push, new)
+            commit, changes = await offload(partial(_proposed, push, new), MOST_BYTES)
             return await self.store.write(lambda tx: self._propose(tx, commit, changes))
         metadata = ChangeMetadata(self.scope.actor)
-        adoption = await asyncio.to_thread(push.adoption, command.old, new)
+        adoption = await offload(partial(push.adoption, command.old, new), MOST_BYTES)
         describe = partial(_described, metadata, adoption.main[-1].commit if adoption.main else None)
         await self.store.write(
             lambda tx: adopt(tx, self.scope, self.chain.id, adoption, metadata, describe, is_push=True)

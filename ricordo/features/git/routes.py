@@ -4,6 +4,7 @@ What is read comes from a repository that is made of the database (see repositor
 Everything that blocks runs in a thread, and what is sent or answered in large is kept on disk meanwhile.
 """
 
+import asyncio
 import re
 import traceback
 import zlib
@@ -159,10 +160,17 @@ async def _body(here: RequestContext, service: str) -> tuple[bytes, bool]:
 
 async def _unpacked(request: Request, most: int) -> AsyncIterator[bytes]:
     unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    left = most
     try:
         async for piece in request.stream():
-            yield unpacker.decompress(piece, most + 1)
-            if unpacker.unconsumed_tail:
+            packed = piece
+            while packed and left >= 0:
+                part = unpacker.decompress(packed, _ON_DISK_FROM)  # so little that others need not wait
+                packed = unpacker.unconsumed_tail
+                left -= len(part)
+                yield part
+                await asyncio.sleep(0)
+            if left < 0:
                 raise TooLong(f"The request unpacks to more than {most} bytes. Push fewer commits at once.")
     except zlib.error as error:
         raise Invalid("The body is not packed with gzip, as it says. Send it again.") from error

@@ -31,13 +31,14 @@ from ricordo.errors import Conflict, Invalid, RicordoError
 from ricordo.features.formats.service import to_toml
 from ricordo.features.git import history, queries, transport
 from ricordo.features.git.adoption import Adoption, Describe, adopt
-from ricordo.features.git.objects import Commit, GitObject, git_object, read_pack
+from ricordo.features.git.objects import MOST_BYTES, Commit, GitObject, git_object, read_pack
 from ricordo.features.git.push import Push, known_parents, merged
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, refreshed
 from ricordo.features.git.transport import GitAddress
 from ricordo.features.remotes.service import FolderMarker, RemoteMoved, owner_of, require_lease, until_settled
 from ricordo.memory import approval, schemas
 from ricordo.memory.commit_authors import CommitAuthors
+from ricordo.offload import offload
 from ricordo.settings import Settings
 from ricordo.storage import blocks, proposals, versions
 from ricordo.storage import history as stored_history
@@ -142,7 +143,9 @@ class _GitSync:
         now = await self._store.read(lambda tx: blocks.of_user(tx, self._scope, self._owner.id))
         with closing(open_repository(path)) as repository:
             find = partial(find_object, repository)
-            push = Push(await asyncio.to_thread(read_pack, pack, find), find, {one.label: one.limit for one in now})
+            push = Push(
+                await offload(partial(read_pack, pack, find), MOST_BYTES), find, {one.label: one.limit for one in now}
+            )
             parents = await asyncio.to_thread(known_parents, push, theirs)
             base = await self._store.read(
                 lambda tx: max(parents, key=lambda id: history.number_of(tx, self._chain_id, id) or 0, default=None)
@@ -158,7 +161,7 @@ class _GitSync:
                     return push.adoption(tip, theirs)
                 return merged(push, base, tip, theirs, by, self._store.clock.now())
 
-            adoption = await asyncio.to_thread(plan)
+            adoption = await offload(plan, MOST_BYTES)
         metadata = ChangeMetadata(self._owner)
         await self._store.write(lambda tx: adopt(tx, self._scope, self._chain_id, adoption, metadata, self._described))
 

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from itertools import chain
@@ -31,6 +32,7 @@ T = TypeVar("T")
 _CONNECT = 10.0  # seconds to wait for a machine
 _TIMEOUT = 60.0  # and then for the next sign of life
 _LONGEST = 600.0  # and for all of an exchange: a thread waits for it, and so does the server's end
+_MOST_TOLD = 16 * 1024 * 1024  # bytes of a remote's answers beside a pack: the names of its branches above all
 _ZERO = b"0" * 40
 Refs = Mapping[bytes, bytes]
 
@@ -96,7 +98,7 @@ def fetch(address: GitAddress, wanted: bytes, repository: Path) -> bytes:
             client.fetch_pack(path.encode(), want, here.get_graph_walker(), take)
         return bytes(pack)
 
-    return _ask(address, ask)
+    return _ask(address, ask, MOST_BYTES)
 
 
 def push(
@@ -138,8 +140,8 @@ def push(
     _ask(address, ask)
 
 
-def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
-    """What a client of the repository answers, its errors in our words."""
+def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], most: int = 0) -> T:
+    """What a client of the repository answers, its errors in our words; `most` are the bytes of a pack that it may send."""
     from dulwich.client import HTTPUnauthorized, LocalGitClient
     from dulwich.errors import GitProtocolError, HangupException, NotGitRepository
 
@@ -149,7 +151,7 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T]) -> T:
             return ask(LocalGitClient(), place)
         with _GitConnections(address) as connections:
             try:
-                return ask(_http_client(address, connections), urlsplit(address.address).path)
+                return ask(_http_client(address, connections, most + _MOST_TOLD), urlsplit(address.address).path)
             except Exception as error:
                 if connections.is_over:
                     raise Unavailable(
@@ -200,7 +202,8 @@ class _GitConnections(ExitStack):
                 opened.shutdown(SHUT_RDWR)
 
 
-def _http_client(address: GitAddress, connections: _GitConnections) -> "GitClient":
+def _http_client(address: GitAddress, connections: _GitConnections, most: int) -> "GitClient":
+    """A client that reads so many bytes of all answers together."""
     from dulwich.client import AbstractHttpGitClient, HTTPUnauthorized
     from dulwich.errors import GitProtocolError, NotGitRepository
 
@@ -223,7 +226,17 @@ def _http_client(address: GitAddress, connections: _GitConnections) -> "GitClien
                     raise NotGitRepository
                 raise GitProtocolError(f"unexpected status {answer.status}")
             answer.content_type, answer.redirect_location = answer.headers.get("Content-Type"), ""
-            return answer, answer.read
+            return answer, partial(read, answer)
+
+    left = most
+
+    def read(answer: Any, size: int) -> bytes:
+        nonlocal left
+        data: bytes = answer.read(min(size, left + 1))
+        left -= len(data)
+        if left < 0:
+            raise TooLong(f"The remote answered with more than {most} bytes. Check the address.")
+        return data
 
     url = urlsplit(address.address)
     return CheckedClient(f"{url.scheme}://{url.netloc}", quiet=True)

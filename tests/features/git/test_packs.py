@@ -1,11 +1,10 @@
 """What is sent in a push, and what it means: nothing takes more memory than is allowed, and each fault is told."""
 
-import hashlib
 import subprocess
 import tracemalloc
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,13 +12,14 @@ import pytest
 from dulwich.protocol import pkt_line as line
 
 from ricordo.domain.git_objects import object_id
+from ricordo.domain.redaction import redact
 from ricordo.errors import Invalid, RicordoError, TooLong
 from ricordo.features.git import objects
 from ricordo.features.git import push as pushing
 from ricordo.features.git.objects import GitObject, Lacking, git_object, read_commit, read_pack, read_tree
-from ricordo.features.git.push import Push, Refused
+from ricordo.features.git.push import EntryBudget, Push, Refused
 from ricordo.features.git.receiver import PushCommand, read_push
-from tests.support.git import WHO, commit_of, git
+from tests.support.git import WHO, commit_of, entry, git, pack, pack_sum
 
 MAIN, ONE, TWO = b"refs/heads/main", b"\x11" * 20, b"\x22" * 20
 COMMAND = b"%s %s " % (ONE.hex().encode(), TWO.hex().encode())
@@ -96,27 +96,6 @@ AB = object_id("blob", b"ab")
 
 def nothing(_id: bytes) -> GitObject | None:
     return None
-
-
-def _sum(body: bytes) -> bytes:
-    return hashlib.sha1(body, usedforsecurity=False).digest()
-
-
-def entry(kind: int, data: bytes, *, size: int | None = None, base: bytes = b"") -> bytes:
-    """An object as it lies in a pack."""
-    size = len(data) if size is None else size
-    head = [kind << 4 | size & 15]
-    size >>= 4
-    while size:
-        head[-1] |= 128
-        head.append(size & 127)
-        size >>= 7
-    return bytes(head) + base + zlib.compress(data)
-
-
-def pack(*entries: bytes, count: int | None = None) -> bytes:
-    body = b"PACK\0\0\0\2" + (len(entries) if count is None else count).to_bytes(4, "big") + b"".join(entries)
-    return body + _sum(body)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +185,7 @@ def test_a_cut_or_changed_pack_is_refused(repository: Path) -> None:
         body = bytes(changed[:-20])
         # Also where the sum at the end fits: it is read or refused, and does nothing else.
         with suppress(RicordoError):
-            read_pack(body + _sum(body), nothing)
+            read_pack(body + pack_sum(body), nothing)
 
 
 def test_what_would_burst_the_bounds_or_is_no_pack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,17 +268,59 @@ def test_trees_that_git_would_not_make_are_refused() -> None:
 
 
 def test_a_small_push_cannot_name_one_folder_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushing, "_MOST_ENTRIES", 1000)
+    read: list[bytes] = []
+    monkeypatch.setattr(pushing, "read_tree", lambda body: read.append(body) or read_tree(body))
     blob = git_object("blob", b"x")
-    made = [tree_of(("100644", "a.md", blob.id))]
-    for _ in range(8):
-        made.append(tree_of(*(("40000", f"{number}", made[-1].id) for number in range(8))))
-    assert "too many files" in faults(blob, *made, tree=made[-1].id)
+    for first in (git_object("tree", b""), tree_of(("100644", "a.md", blob.id))):
+        made = [first]
+        for _ in range(10):  # ten billion files in eleven trees
+            made.append(tree_of(*(("40000", f"{number}", made[-1].id) for number in range(10))))
+        assert "more than 10000 files and folders" in faults(blob, *made, tree=made[-1].id)
+        assert len(read) <= len(made) + 2  # and that of the memory, counted and looked at
+        read.clear()
     deep = [tree_of(("100644", "a.md", blob.id))]
     for _ in range(2000):
         deep.append(tree_of(("40000", "d", deep[-1].id)))
-    monkeypatch.undo()
     assert "a label has 255 characters at most" in faults(blob, *deep, tree=deep[-1].id)
+
+
+def test_all_branches_of_a_push_together_have_so_many_entries_looked_at() -> None:
+    first, new = commit_of({f"b{number}": "x" for number in range(40)}, BASE)
+    second, more = commit_of({f"c{number}": "x" for number in range(40)}, BASE)
+    budget = EntryBudget(60)
+    for tip, fits in ((first, True), (second, False)):
+        with nullcontext() if fits else pytest.raises(Refused, match="hold too many files"):
+            Push(new | more, HERE.get, budget=budget).adoption(BASE, tip)
+
+
+def test_a_commit_that_names_one_parent_a_thousand_times_has_it_looked_for_once() -> None:
+    asked: list[bytes] = []
+    tip, new = commit_of({"human": "x"}, *[BASE] * 1000)
+    one = Push(new, lambda id: asked.append(id) or HERE.get(id))
+    assert [commit.id for commit in one.new_commits(tip)] == [tip]
+    assert asked.count(BASE) == 1
+
+
+def test_what_is_here_is_read_once_for_all_that_differs_from_it_and_not_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = git_object("blob", bytes(60_000))
+    deltas = [entry(7, b"\xe0\xd4\3\1\1" + bytes([sign]), base=large.id) for sign in range(1, 100)]
+    read: list[bytes] = []
+    assert len(read_pack(pack(*deltas), lambda id: read.append(id) or large)) == len(deltas)
+    assert read == [large.id]
+    monkeypatch.setattr(objects, "_MOST_READ", 59_999)
+    with pytest.raises(TooLong, match="Push fewer commits"):
+        read_pack(pack(*deltas), lambda _: large)
+
+
+def test_a_text_that_is_too_long_is_not_searched_for_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+    monkeypatch.setattr(pushing, "redact", lambda text, **how: searched.append(len(text)) or redact(text, **how))
+    tip, new = commit_of({"human": "x" * 1_000_000}, BASE)
+    with pytest.raises(Refused, match="limit is 100"):
+        push(new).adoption(BASE, tip)
+    assert max(searched) < 1000
 
 
 def test_an_older_commit_of_the_push_is_looked_at_too() -> None:

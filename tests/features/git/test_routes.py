@@ -4,10 +4,12 @@ import gzip
 import random
 import socket
 import subprocess
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -360,6 +362,34 @@ def test_bad_requests_are_refused(memory: Memory, http: httpx2.Client, service: 
         answer = http.post(url, content=content, headers={**kind, **headers})
         assert answer.status_code == status, (content[:20], headers, answer.text)
     assert memory.server.rows() == rows
+
+
+def test_what_is_packed_tightly_is_unpacked_no_further_than_is_taken(
+    memory: Memory, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[int] = []
+    decompressobj = zlib.decompressobj
+
+    class Counting:
+        """Unpacks, and counts the bytes."""
+
+        def __init__(self, *how: int) -> None:
+            self.real = decompressobj(*how)
+
+        def decompress(self, data: bytes, most: int = 0) -> bytes:
+            found: bytes = self.real.decompress(data, most)
+            unpacked.append(len(found))
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    bomb = gzip.compress(bytes(100_000_000))
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    kind = {"content-type": "application/x-git-receive-pack-request", "content-encoding": "gzip"}
+    answer = http.post(f"/users/{memory.name}/memory.git/git-receive-pack", content=bomb, headers=kind)
+    assert (answer.status_code, "unpacks to more than 1048576 bytes" in answer.text) == (422, True)
+    assert (max(unpacked) <= 2**20, sum(unpacked) <= 2**22) == (True, True)
 
 
 def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Path) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
+from dulwich.protocol import pkt_line
 from dulwich.repo import Repo
 from dulwich.server import DictBackend
 from dulwich.web import make_wsgi_chain
 
-from ricordo.errors import Forbidden, Invalid, Unavailable
+from ricordo.errors import Forbidden, Invalid, TooLong, Unavailable
 from ricordo.features.git import transport
 from ricordo.features.git.objects import git_object
 from ricordo.features.git.transport import GitAddress
@@ -31,11 +32,16 @@ class Elsewhere:
         self.asked: list[str] = []
         self.says: str | None = None
         self.drips = False
+        self.floods = False
+        self.sent = 0
         self.to = ""
         self.chain: Any = make_wsgi_chain(DictBackend({"/ada.git": repository}))  # type: ignore[dict-item]
 
     def __call__(self, environ: Any, start: Any) -> Any:
         self.asked.append(f"{environ['REQUEST_METHOD']} {environ.get('HTTP_AUTHORIZATION', '')}")
+        if self.floods:
+            start("200 OK", [("Content-Type", "application/x-git-upload-pack-advertisement")])
+            return self._branches()
         if self.drips:
             start("200 OK", [("Content-Type", "application/x-git-upload-pack-advertisement")])
             return (time.sleep(0.01) or b"f" for _ in range(300))  # a line of 65,535 signs, some day
@@ -43,6 +49,12 @@ class Elsewhere:
             start(self.says, [("Location", self.to), ("WWW-Authenticate", 'Basic realm="x"')])
             return [b""]
         return self.chain(environ, start)
+
+    def _branches(self) -> Iterator[bytes]:
+        yield pkt_line(b"# service=git-upload-pack\n") + b"0000"
+        for number in range(1, 100_000):
+            self.sent = number
+            yield pkt_line(b"%040x refs/heads/%d\n" % (number, number))
 
 
 class _Quiet(WSGIRequestHandler):
@@ -167,6 +179,17 @@ def test_a_remote_that_never_ends_is_left(elsewhere: tuple[Elsewhere, str], monk
         transport.branches(GitAddress(url, allow_private=True))
 
     assert time.monotonic() - began < 2
+
+
+def test_a_remote_with_branches_without_end_is_left(
+    elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, url = elsewhere
+    app.floods = True
+    monkeypatch.setattr(transport, "_MOST_TOLD", 100_000)
+    with pytest.raises(TooLong, match="more than 100000 bytes"):
+        transport.branches(GitAddress(url, allow_private=True))
+    assert app.sent < 20_000
 
 
 def test_nobody_there_is_told(tmp_path: Path) -> None:
