@@ -149,7 +149,7 @@ def _spec(here: RequestContext, body: AgentRequest) -> AgentSpec:
         model=body.model_handle,
         embedding=body.embedding_handle,
         model_settings=_model_settings(body, ModelSettings()),
-        context_window=body.context_window_limit,
+        context_window=body.window,
         description=body.description,
         metadata=body.metadata or {},
         timezone=body.timezone or "UTC",
@@ -179,14 +179,14 @@ def _settings(body: AgentFields, current: CompactionSettings | None = None) -> d
 
 def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
     """The settings with what was sent; null takes a setting back."""
-    changes = body.model_settings.changes() if body.model_settings else {}
+    changes = body.llm_config.changes(current.extra) if body.llm_config else {}
+    if body.model_settings:
+        changes |= body.model_settings.changes()
     for name, older in _OLDER_SETTINGS:
         if older in body.model_fields_set:
             changes[name] = getattr(body, older)
     if body.enable_reasoner is False:
         changes["reasoning_effort"] = "none"
-    if body.llm_config and body.llm_config.put_inner_thoughts_in_kwargs is not None:
-        changes["thinks_in_arguments"] = body.llm_config.put_inner_thoughts_in_kwargs
     return replace(current, **changes)
 
 
@@ -204,7 +204,7 @@ def _changed(tx: Transaction, agent: Agent, body: AgentUpdate, user_id: str) -> 
         name=body.name or agent.name,
         timezone=body.timezone or agent.timezone,
         model_settings=_model_settings(body, agent.model_settings),
-        context_window=body.context_window_limit or agent.context_window,
+        context_window=body.window or agent.context_window,
         settings=agent.settings | _settings(body, agent.compaction),
         updated_by=user_id,
         updated_at=tx.clock.now(),

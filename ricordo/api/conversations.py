@@ -34,7 +34,6 @@ from ricordo.api.messages import (
     turn_response,
     types_of,
 )
-from ricordo.api.models.agents import CompactRequest, CompactResponse
 from ricordo.api.models.base import (
     MAX_COUNT,
     AuthorFields,
@@ -46,6 +45,7 @@ from ricordo.api.models.base import (
     TextPiece,
     Timestamp,
 )
+from ricordo.api.models.compaction import CompactRequest, CompactResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
 from ricordo.api.models.models import ModelSettingsRequest, settings_response
 from ricordo.api.models.turns import SendRequest, TurnResponse

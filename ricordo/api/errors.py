@@ -107,6 +107,8 @@ def _fault(fault: Json) -> Json:
     words = str(fault["msg"]).removeprefix("Value error, ").replace(" after validation", "")
     if fault["type"] == "union_tag_invalid":  # pydantic's own sentence repeats what was sent
         words = f"Input tag is none of the expected tags: {fault['ctx']['expected_tags']}"
+    elif fault["type"] == "extra_forbidden":
+        words = "There is no such field here. Check how it is spelled, or leave it out"
     elif fault["type"] == "json_invalid":
         words = f"JSON decode error: {fault['ctx']['error']}"
     return FaultResponse.of(None, loc=place, msg=_shortened(words, _LONGEST_WORDS))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, tzinfo
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from ricordo.agents.conversations import open_conversation
 from ricordo.agents.history import PastMessage, import_messages
@@ -116,13 +116,11 @@ class StoredMessageHitResponse(RelevanceResponse):
 class PastText(TextContent):
     """A piece of a past message."""
 
-    model_config = ConfigDict(extra="forbid")
+    ignored: ClassVar = {}
 
 
 class PastMessageRequest(RequestPart):
-    """A message from a past conversation. Unknown fields are refused by name, since what they hold would be lost."""
-
-    model_config = ConfigDict(extra="forbid")
+    """A message from a past conversation."""
 
     type: Literal["message"] | None = "message"
     role: Literal["user", "assistant"]

@@ -84,7 +84,7 @@ def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(clien
 
 def test_older_clients_and_those_of_one_provider_are_understood(client: StrictLetta, http: httpx2.Client) -> None:
     assert client.agents.create(model=MODEL, include_base_tools=False).tools == []
-    for config in ({"handle": MODEL, "context_window": 1}, {"model": "model", "provider_name": "scripted"}):
+    for config in ({"handle": MODEL, "context_window": 8000}, {"model": "model", "provider_name": "scripted"}):
         assert http.post("/v1/agents/", json={"llm_config": config}).json()["model"] == MODEL
     # What a provider alone knows is kept among the settings.
     settings = {"provider_type": "openai", "verbosity": "low", "temperature": 0.5, "frequency_penalty": None}

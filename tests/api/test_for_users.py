@@ -84,7 +84,9 @@ def test_a_user_reads_and_forks_a_shared_conversation_and_does_not_write_in_it(a
             ada.post(f"{path}/recompile"),
             ada.post(f"{path}/cancel"),
             ada.post(f"{path}/compact"),
-            ada.post(f"/v1/agents/{agent_id}/messages/import", json={**sent, "conversation_id": shared}),
+            ada.post(
+                f"/v1/agents/{agent_id}/messages/import", json={"messages": sent["messages"], "conversation_id": shared}
+            ),
         ):
             assert "shared" in refused(refusal, 403)
         fork = ok(ada.post(f"{path}/fork"))

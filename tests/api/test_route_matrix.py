@@ -283,6 +283,7 @@ OTHERS: dict[str, Any] = {
 def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     kind: str, names_by_id: bool, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
+    world.key("bea", scopes=EVERY_USERS)  # a user whom the first request for them makes otherwise
     headers, before = OTHERS[kind](world), her_view(world, cells, hers)
     if names_by_id:
         hers = {**hers, "user_id": world.id_of("ada"), "block_label": "notes"}
@@ -301,6 +302,7 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
 
 
 SAID = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
+HER_CONVERSATION = {"conversation_id": "{conversation_id}"}
 # Ids of what is Ada's in bodies and queries, where the path names what anybody may use.
 NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "block_ids": ["{block_id}"]}}),
@@ -309,7 +311,11 @@ NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
     ("PATCH", "/v1/agents/{agent_id}", {"json": {"block_ids": ["{block_id}"]}}),
     ("PATCH", "/v1/agents/{agent_id}/core-memory/blocks/attach/{block_id}", {}),
     ("POST", "/v1/agents/{agent_id}/messages/cancel", {"json": {"run_ids": ["{run_id}"]}}),
-    ("POST", "/v1/agents/{agent_id}/messages/import", {"json": {**SAID, "conversation_id": "{conversation_id}"}}),
+    (
+        "POST",
+        "/v1/agents/{agent_id}/messages/import",
+        {"json": {"messages": SAID["messages"], "conversation_id": "{conversation_id}"}},
+    ),
     ("POST", "/v1/messages/search", {"json": {"query": "zebra", "user_id": "ada"}}),
     ("POST", "/v1/agents/messages/search", {"json": {"query": "zebra", "user_id": "{ada_id}"}}),
     ("POST", "/v1/passages/search", {"json": {"query": "zebra", "user_id": "ada"}}),

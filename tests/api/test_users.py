@@ -168,7 +168,9 @@ def test_if_match_writes_only_over_what_was_read(http: httpx2.Client, ada: str) 
     weak = f"W/{changed.headers['etag']}"
     for stale in (etag, f'"{version}"', f'{weak}, "other"', weak, "nonsense", ""):
         for method in ("PUT", "PATCH", "DELETE"):
-            body = {} if method == "DELETE" else {"json": {"body": "Three", "title": "T"}}
+            body = (
+                {} if method == "DELETE" else {"json": {"title": "T", **({"body": "Three"} if method == "PUT" else {})}}
+            )
             answer = http.request(method, address, headers={"if-match": stale}, **body)
             assert "PRECONDITION_FAILED" in refused(answer, 412)
     assert get(http, ada, "student")["body"] == "Two"
@@ -301,10 +303,13 @@ def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(http: httpx2.Cli
         case = f"{method} {path} {whose} {name}"
         other = asdict(NOWHERE if whose == "nobody's" else bob)
         values = asdict(carol) | ({name: other[name]} if name != "body" else {})
-        body = {"sha": other["sha"] if name == "body" else carol.sha, "ids": [other["diff_id"]], "old_string": "blue"}
-        body |= {"new_string": "red", "reasoning": "", "body": "", "title": "T"}
-        if "{diff_id}" in path:
-            body.pop("body")
+        body: dict[str, Any] = {"title": "T"} if method == "PATCH" else {"body": ""} if method == "PUT" else {}
+        if path.endswith("/restore"):
+            body = {"sha": other["sha"] if name == "body" else carol.sha}
+        elif path.endswith("/propose"):
+            body = {"old_string": "blue", "new_string": "red", "reasoning": ""}
+        elif path.endswith(("/diffs/approve", "/diffs/reject")):
+            body = {"ids": [other["diff_id"]]}
         answer = http.request(method, _filled(path, values), **({} if method in ("GET", "DELETE") else {"json": body}))
         if path.endswith(("/diffs/approve", "/diffs/reject")) and name == "body":
             assert [one["status"] for one in ok(answer)] == ["failed"], case

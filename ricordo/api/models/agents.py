@@ -1,15 +1,16 @@
-"""Request and response models of agents, of their context windows, and of compaction.
+"""Request and response models of agents and of their context windows.
 
 `llm_config` and `embedding_config` are derived: an agent keeps a handle and settings.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Annotated, Any, Literal, Self
+from dataclasses import asdict
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field
 
 from ricordo.api.models.base import (
+    IN_ONE_PROJECT,
     MAX_COUNT,
     AuthorFields,
     EmptyList,
@@ -17,13 +18,12 @@ from ricordo.api.models.base import (
     HostedFields,
     Items,
     Json,
-    RequestModel,
-    RequestPart,
     ResponseModel,
     Tags,
     Timestamp,
     or_none,
 )
+from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
 from ricordo.api.models.memory import BlockRequest, BlockResponse
 from ricordo.api.models.messages import MessageFormat, StoredMessageFields, message_responses
 from ricordo.api.models.models import (
@@ -36,7 +36,7 @@ from ricordo.api.models.models import (
 )
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
-from ricordo.domain.agent import AgentState, AgentType, CompactionMode, CompactionSettings
+from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.block import Policy
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ToolSchema
@@ -53,77 +53,6 @@ _SECTIONS = {
     "tool_usage_rules": "tool_usage_rules",
     "directories": "directories",
 }
-_NULL_MEANS_SOMETHING = ("model", "model_settings", "prompt", "clip_chars")
-
-
-class CompactionSettingsRequest(RequestPart):
-    """How windows are made smaller. A field that is left out has its default, or stays where there are settings already."""
-
-    model: Annotated[str | None, Field(description="Handle of the model for summaries; null: the agent's own.")] = None
-    model_settings: ModelSettingsRequest | None = None
-    prompt: Annotated[str | None, Field(max_length=100_000, description="In the place of the mode's own words.")] = None
-    prompt_acknowledgement: bool = False
-    clip_chars: Annotated[int | None, Field(ge=0, le=MAX_COUNT, description="The longest summary; null: no limit.")] = (
-        50_000
-    )
-    mode: CompactionMode = "sliding_window"
-    sliding_window_percentage: Annotated[
-        float, Field(ge=0, le=1, allow_inf_nan=False, description="The share that leaves first, from 0 to 1.")
-    ] = 0.3
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, value: Any) -> Any:
-        """Clients send back what they read, where null says that nothing was chosen."""
-        if not isinstance(value, dict):
-            return value
-        return {key: one for key, one in value.items() if one is not None or key in _NULL_MEANS_SOMETHING}
-
-    @model_validator(mode="after")
-    def _require_handle(self) -> Self:
-        provider, _, name = ("x/x" if self.model is None else self.model).partition("/")
-        if not (provider and name):
-            raise ValueError(f'model must be a handle such as "openai/gpt-5-mini", not "{(self.model or "")[:80]}"')
-        return self
-
-    def settings(self, base: CompactionSettings | None = None) -> CompactionSettings:
-        """Return these settings over `base` (None: the defaults): what was not sent stays as it is there."""
-        base = base or CompactionSettings()
-        sent = {name: getattr(self, name) for name in self.model_fields_set}
-        if "model_settings" in sent:
-            own = self.model_settings
-            sent["model_settings"] = own.model_dump(exclude_unset=True, exclude_none=True) if own else {}
-        if "mode" in sent and sent["mode"] != base.mode and "prompt" not in sent:
-            # The words of one mode do not fit another.
-            sent["prompt"] = None
-        return replace(base, **sent)
-
-
-class CompactionSettingsResponse(ResponseModel):
-    """How an agent's windows are made smaller; `model_settings` is null where there are none."""
-
-    model: str | None
-    model_settings: Annotated[Json | None, From(convert=or_none)]
-    prompt: str | None
-    prompt_acknowledgement: bool
-    clip_chars: int | None
-    mode: CompactionMode
-    sliding_window_percentage: float
-
-
-class CompactRequest(RequestModel):
-    """How to compact; what is left out is as the agent has it."""
-
-    compaction_settings: CompactionSettingsRequest | None = None
-    agent_id: Annotated[str | None, Field(description="Whose conversation `default` is meant.")] = None
-
-
-class CompactResponse(ResponseModel):
-    """The summary that replaces the evicted messages, and how many messages are in the window."""
-
-    summary: str
-    num_messages_before: Annotated[int, From("messages_before")]
-    num_messages_after: Annotated[int, From("messages_after")]
 
 
 class AgentFields(EmbeddingFields):
@@ -131,8 +60,9 @@ class AgentFields(EmbeddingFields):
 
     unsupported = (
         *("enable_sleeptime", "source_ids", "folder_ids", "identity_ids", "secrets", "tool_exec_environment_variables"),
-        *("include_default_source", "memory_variables", "from_template", "message_ids"),
+        *("include_default_source", "include_multi_agent_tools", "memory_variables", "from_template", "message_ids"),
     )
+    ignored: ClassVar = IN_ONE_PROJECT | {"embedding_chunk_size": "Texts are embedded whole."}
 
     name: str | None = Field(None, max_length=256)
     description: str | None = None
@@ -149,7 +79,7 @@ class AgentFields(EmbeddingFields):
     hidden: bool | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     max_reasoning_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
-    enable_reasoner: bool | None = None
+    enable_reasoner: bool | None = Field(None, validation_alias=AliasChoices("enable_reasoner", "reasoning"))
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     max_files_open: int | None = None
@@ -172,6 +102,11 @@ class AgentFields(EmbeddingFields):
         """The model's handle, also where an older client gives a whole `llm_config`."""
         return self.model or (self.llm_config.full_handle if self.llm_config else None)
 
+    @property
+    def window(self) -> int | None:
+        """The size of the context window in tokens, also where an older client gives a whole `llm_config`."""
+        return self.context_window_limit or (self.llm_config.context_window if self.llm_config else None)
+
 
 class AgentRequest(AgentFields):
     """An agent to create."""
@@ -182,6 +117,7 @@ class AgentRequest(AgentFields):
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
     include_default_source: bool | None = None
+    include_multi_agent_tools: bool | None = None
     initial_message_sequence: Items[MessageRequest] | None = None
     memory_variables: dict[str, str] | None = None
     from_template: str | None = None
@@ -190,6 +126,10 @@ class AgentRequest(AgentFields):
 
 class AgentUpdate(AgentFields):
     """What changes of an agent. A field that is left out stays."""
+
+    ignored: ClassVar = AgentFields.ignored | dict.fromkeys(
+        ("last_run_completion", "last_run_duration_ms", "last_stop_reason"), "The server writes it at the end of a run."
+    )
 
     message_ids: Annotated[list[str], Field(max_length=_MOST_IN_CONTEXT)] | None = None
 

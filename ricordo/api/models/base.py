@@ -63,9 +63,18 @@ def given(**values: Any) -> Json:
 
 
 class RequestPart(BaseModel):
-    """The base of what requests are made of. Unknown fields pass, since newer clients send some."""
+    """The base of what requests are made of. An unknown field is refused by name, since what it asks for would not be done."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=(), defer_build=True)
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), defer_build=True)
+    ignored: ClassVar[Mapping[str, str]] = {}
+    """Fields that some version of `letta-client` sends and that change nothing here, each with the reason."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_ignored(cls, value: Any) -> Any:
+        if not cls.ignored or not isinstance(value, dict) or cls.ignored.keys().isdisjoint(value):
+            return value
+        return {name: each for name, each in value.items() if name not in cls.ignored}
 
 
 class RequestModel(RequestPart):
@@ -105,6 +114,11 @@ class From:
 
     path: str | None = None
     convert: Callable[[Any], Any] | None = None
+
+
+# Where a hosted product keeps an object. There is one project here, and there are no templates.
+_HOSTED = "project project_id template template_id base_template_id deployment_id entity_id"
+IN_ONE_PROJECT = dict.fromkeys(_HOSTED.split(), "There are no projects, templates and deployments.")
 
 
 # What clients expect to find and is always empty here.

@@ -1,12 +1,13 @@
 """Request and response models of memory: blocks of agents and of users, versions, proposals, decisions, and what an answer knew."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ricordo.agents.lifecycle import BlockSpec
 from ricordo.api.models.base import (
+    IN_ONE_PROJECT,
     MAX_COUNT,
     AuthorFields,
     From,
@@ -32,6 +33,10 @@ Reason = Annotated[str | None, Field(max_length=_LONG, description="Why, as its 
 
 class BlockUpdate(RequestModel):
     """What changes of a block. A field that is left out stays."""
+
+    ignored: ClassVar = IN_ONE_PROJECT | dict.fromkeys(
+        ("name", "template_name", "is_template", "preserve_on_migration"), "There are no templates."
+    )
 
     label: str | None = None
     value: str | None = None

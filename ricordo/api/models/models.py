@@ -1,15 +1,20 @@
 """Request and response models of chat models, embedding models and how they are called."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, RequestPart, ResponseModel, given
 from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
 from ricordo.errors import Unsupported
 
 # Ours to say: the retired Letta V1 server keeps it in `llm_config` alone.
 _THINKS = "put_inner_thoughts_in_kwargs"
+# In `llm_config`: settings that have the same name there, those that a provider gets as they are, and what stands for none.
+_SAME = ("reasoning_effort", "parallel_tool_calls", "response_format")
+_PASSED_ON = ("strict", "verbosity", "frequency_penalty")
+_SHOWN_TEMPERATURE = 1.0
 # Clients take no other kind; a provider outside this list speaks OpenAI's format.
 _EMBEDDING_KINDS = frozenset(
     """openai anthropic bedrock google_ai google_vertex azure groq ollama webui webui-legacy lmstudio lmstudio-legacy llamacpp
@@ -25,6 +30,8 @@ class ReasoningRequest(RequestPart):
 
 class ThinkingRequest(RequestPart):
     """How long a model may think."""
+
+    ignored: ClassVar = {"clear_thinking": "Past thoughts are sent as each provider wants them."}
 
     type: str | None = None
     budget_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
@@ -55,7 +62,19 @@ class ModelSettingsRequest(RequestPart):
 
 
 class ModelConfigRequest(RequestPart):
-    """What an older client says of a model or an embedding model; the handle is what counts."""
+    """What an older client says of a model or an embedding model: its handle, and how it is called."""
+
+    ignored: ClassVar = {
+        **dict.fromkeys(
+            """model_endpoint_type model_endpoint model_wrapper provider_category display_name tier compatibility_type
+            tool_call_parser name provider_type model_type max_context_window embedding_endpoint azure_endpoint
+            azure_version azure_deployment""".split(),
+            "It follows from the handle.",
+        ),
+        "enable_reasoner": "It follows from `reasoning_effort` and `max_reasoning_tokens`.",
+        **dict.fromkeys(("embedding_dim", "embedding_chunk_size", "batch_size"), "The server finds it out."),
+        **dict.fromkeys(("return_logprobs", "top_logprobs", "return_token_ids"), "They are not returned."),
+    }
 
     handle: str | None = None
     model: str | None = None
@@ -63,6 +82,32 @@ class ModelConfigRequest(RequestPart):
     embedding_endpoint_type: str | None = None
     provider_name: str | None = None
     put_inner_thoughts_in_kwargs: bool | None = None
+    context_window: int | None = Field(None, ge=4096, le=MAX_COUNT)
+    temperature: float | None = None
+    max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    max_reasoning_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
+    reasoning_effort: str | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    strict: bool | None = None
+    verbosity: str | None = None
+    frequency_penalty: float | None = None
+    effort: None = Field(None, description="Not supported.")
+
+    def changes(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was sent, by the names of ModelSettings. What `llm_config` shows where nothing is set changes nothing."""
+        sent = self.model_dump(include={"temperature", *_SAME, *_PASSED_ON}, exclude_none=True)
+        if sent.get("temperature") == _SHOWN_TEMPERATURE:
+            del sent["temperature"]
+        passed_on = {name: sent.pop(name) for name in _PASSED_ON if name in sent}
+        if passed_on:
+            sent["extra"] = {**extra, **passed_on}
+        older = {
+            "max_output_tokens": self.max_tokens,
+            "max_reasoning_tokens": self.max_reasoning_tokens or None,
+            "thinks_in_arguments": self.put_inner_thoughts_in_kwargs,
+        }
+        return sent | given(**older)
 
     @property
     def full_handle(self) -> str | None:
@@ -128,7 +173,7 @@ class ModelConfigResponse(ResponseModel):
             **same,
             context_window=context_window,
             put_inner_thoughts_in_kwargs=bool(settings.thinks_in_arguments),
-            temperature=1.0 if settings.temperature is None else settings.temperature,
+            temperature=_SHOWN_TEMPERATURE if settings.temperature is None else settings.temperature,
             max_tokens=settings.max_output_tokens,
             enable_reasoner=settings.max_reasoning_tokens is not None or settings.reasoning_effort is not None,
             max_reasoning_tokens=settings.max_reasoning_tokens or 0,

@@ -54,7 +54,7 @@ class ToolApprovalRequest(RequestModel):
 
 
 def read_rule(sent: dict[str, Any]) -> ToolRule:
-    """Return the rule that was sent; fields of no rule are ignored. Raises Invalid for a rule that cannot be.
+    """Return the rule that was sent. Raises Invalid for a rule that cannot be, or with a field that its type lacks.
 
     The type may be left out where it follows from the options.
     """
@@ -73,6 +73,9 @@ def read_rule(sent: dict[str, Any]) -> ToolRule:
         options["child_arg_nodes"] = [given(name=node.get("name"), args=node.get("args")) for node in nodes]
     rule = ToolRule(name, kind if isinstance(kind, str) else "", template, options)  # type: ignore[arg-type]
     parse_rule(rule)
+    known = {"type", "tool_name", "prompt_template", "id", *_OPTIONS.get(rule.type, ())}
+    if unknown := [name for name, value in sent.items() if value is not None and name not in known]:
+        raise Invalid(f"A tool rule of the type {kind} has no field {unknown[0][:80]}. Leave it out.")
     return rule
 
 

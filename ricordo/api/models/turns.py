@@ -1,6 +1,6 @@
 """Request models of what is sent to an agent, and the response model of a whole turn."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, Discriminator, Field, Tag
 
@@ -12,6 +12,8 @@ from ricordo.errors import Unsupported
 
 class TextContent(RequestPart):
     """A piece of text."""
+
+    ignored: ClassVar = {"signature": "It belongs to what a model said."}
 
     type: Literal["text"] = "text"
     text: str
@@ -39,6 +41,8 @@ Content = str | Items[Annotated[TextContent | ImageContent, Field(discriminator=
 
 class MessageRequest(RequestPart):
     """A message to send."""
+
+    ignored: ClassVar = {"batch_item_id": "There are no batches."}
 
     type: Literal["message"] | None = "message"
     role: Literal["user", "system", "assistant"]
@@ -98,6 +102,10 @@ class SendRequest(RequestModel):
     """Messages for an agent, and how the answer is wanted."""
 
     unsupported = ("client_skills", "return_logprobs", "return_token_ids")
+    ignored: ClassVar = {
+        "enable_thinking": "Whether a model thinks is a setting of the agent.",
+        "top_logprobs": "Says how many where `return_logprobs` asks for them.",
+    }
 
     messages: Items[AnyMessageRequest] | None = None
     input: Content | None = None

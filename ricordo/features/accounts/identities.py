@@ -6,14 +6,14 @@ An agent that is attached to identities is kept to these users. What a block is 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Query
 from pydantic import Field
 
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel
+from ricordo.api.models.base import IN_ONE_PROJECT, Json, NoteResponse, RequestModel, ResponseModel
 from ricordo.api.models.memory import BlockResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import User
@@ -44,6 +44,8 @@ Properties = Annotated[list[IdentityProperty], Field(max_length=_MOST_PROPERTIES
 
 class IdentityUpdate(RequestModel):
     """What is to change of an identity; what is left out stays. Lists of ids replace what was attached."""
+
+    ignored: ClassVar = IN_ONE_PROJECT
 
     identifier_key: str | None = Field(None, max_length=255)
     name: str | None = Field(None, max_length=255)

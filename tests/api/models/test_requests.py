@@ -1,5 +1,6 @@
 """Requests as clients send them: read, refused, and served again."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
 from pkgutil import iter_modules
@@ -13,10 +14,25 @@ from letta_client.types import AgentState
 from letta_client.types.agent_state import CompactionSettings as ClientSettings
 from pydantic import ValidationError
 
-from ricordo.api.models.agents import AgentRequest, CompactionSettingsRequest, CompactionSettingsResponse
-from ricordo.api.models.models import ModelSettingsRequest
+from ricordo.api.conversations import ConversationSendRequest, ConversationUpdate
+from ricordo.api.models.agents import AgentRequest, AgentUpdate
+from ricordo.api.models.archives import ArchiveRequest, ArchiveUpdate, PassageRequest
+from ricordo.api.models.base import RequestPart
+from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse, CompactRequest
+from ricordo.api.models.memory import BlockRequest, BlockUpdate
+from ricordo.api.models.models import ModelConfigRequest, ModelSettingsRequest
+from ricordo.api.models.runs import FeedbackRequest
 from ricordo.api.models.tools import read_rule, rule_response
-from ricordo.api.models.turns import SendRequest
+from ricordo.api.models.turns import (
+    ApprovalDecisionRequest,
+    AsyncSendRequest,
+    CallDecisionRequest,
+    ImageContent,
+    MessageRequest,
+    SendRequest,
+    TextContent,
+)
+from ricordo.api.search import MessageSearchRequest, PassageSearchRequest
 from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
@@ -30,6 +46,7 @@ AGENT_LATER: dict[str, Any] = {
     "secrets": {"KEY": "value"},
     "tool_exec_environment_variables": {"KEY": "value"},
     "include_default_source": True,
+    "include_multi_agent_tools": True,
     "memory_variables": {"name": "Ada"},
     "from_template": "nina:latest",
 }
@@ -56,11 +73,88 @@ def test_the_same_options_switched_off_are_no_reason_to_refuse(http: httpx2.Clie
     agent_off = {name: off[type(value)] for name, value in AGENT_LATER.items()}
     send_off = {name: off[type(value)] for name, value in SEND_LATER.items()}
 
-    agent_off["from_the_future"] = send_off["from_the_future"] = 1  # as newer clients may send
-    message = {"role": "user", "content": "Hello.", "from_the_future": 1}
+    message = {"role": "user", "content": "Hello."}
     assert http.post("/v1/agents/", json={"model": MODEL, **agent_off}).status_code == 200
     sent = http.post(f"/v1/agents/{agent.id}/messages", json={"messages": [message], **send_off})
     assert sent.status_code == 200
+
+
+REQUESTS: Mapping[type[RequestPart], str] = {
+    AgentRequest: "AgentCreateParams",
+    AgentUpdate: "AgentUpdateParams",
+    CompactionSettingsRequest: "agent_create_params.CompactionSettings",
+    CompactRequest: "agents.message_compact_params.MessageCompactParams",
+    SendRequest: "agents.MessageStreamParams",
+    AsyncSendRequest: "agents.MessageCreateAsyncParams",
+    ConversationSendRequest: "conversations.MessageCreateParams",
+    MessageRequest: "MessageCreateParam",
+    ApprovalDecisionRequest: "agents.ApprovalCreateParam",
+    CallDecisionRequest: "agents.ToolReturnParam",
+    TextContent: "agents.TextContentParam",
+    ImageContent: "agents.ImageContentParam",
+    BlockRequest: "BlockCreateParams",
+    BlockUpdate: "BlockUpdateParams",
+    ArchiveRequest: "ArchiveCreateParams",
+    ArchiveUpdate: "ArchiveUpdateParams",
+    PassageRequest: "archives.PassageCreateParams",
+    FeedbackRequest: "steps.FeedbackCreateParams",
+    ConversationUpdate: "ConversationUpdateParams",
+    MessageSearchRequest: "MessageSearchParams",
+    PassageSearchRequest: "PassageSearchParams",
+    ModelConfigRequest: "LlmConfigParam",
+}
+
+
+@pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)
+def test_each_field_that_the_client_can_send_is_known_here(model: type[RequestPart]) -> None:
+    """It has an effect, is refused with a sentence, or is listed as ignored with the reason."""
+    module, _, name = REQUESTS[model].rpartition(".")
+    fields = getattr(import_module(f"letta_client.types.{module}".removesuffix(".")), name).__annotations__
+    known = {*model.model_fields, *model.ignored}
+    for field in model.model_fields.values():
+        known.update(getattr(field.validation_alias, "choices", ()))
+    assert set(fields) - known - {"betas"} == set()
+    assert model.ignored.keys().isdisjoint(model.model_fields)
+
+
+def test_an_unknown_field_is_refused_by_name_wherever_it_stands(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
+    rows = server.rows()
+    message = {"role": "user", "content": "Hello."}
+    talk = f"/v1/agents/{agent.id}/messages"
+    for path, body, where in (
+        ("/v1/agents/", {"model": MODEL, "naem": "Ada"}, "body.naem"),
+        ("/v1/blocks/", {"label": "human", "value": "", "readonly": True}, "body.readonly"),
+        (talk, {"messages": [message], "stream": True}, "body.stream"),
+        (talk, {"messages": [message | {"oitd": "a"}]}, "body.messages.0.message.oitd"),
+        ("/v1/messages/search", {"query": "a", "role": "user"}, "body.role"),
+        ("/v1/passages/search", {"query": "a", "tag": "x"}, "body.tag"),
+    ):
+        answer = http.post(path, json=body)
+        assert (answer.status_code, where in answer.json()["detail"]) == (422, True), answer.text
+    assert server.rows() == rows
+
+
+def test_what_a_server_says_of_its_models_can_be_sent_back(http: httpx2.Client, agent: AgentState) -> None:
+    """Older clients choose a model so: `llm_config=client.models.list()[0]`."""
+    config = http.get("/v1/models/").json()[0]
+    made = http.post("/v1/agents/", json={"llm_config": config})
+    assert made.status_code == 200
+    assert made.json()["llm_config"]["context_window"] == config["context_window"]
+    assert made.json()["model_settings"].keys() == {"provider_type"}
+    for embedding in http.get("/v1/models/embedding").json():
+        assert http.post("/v1/agents/", json={"model": MODEL, "embedding_config": embedding}).status_code == 200
+
+
+def test_settings_of_an_older_clients_configuration_have_an_effect(http: httpx2.Client) -> None:
+    config = {"handle": MODEL, "context_window": 8000, "temperature": 0.2, "max_tokens": 500, "verbosity": "low"}
+    made = http.post("/v1/agents/", json={"llm_config": config}).json()
+    assert made["llm_config"].items() >= {"context_window": 8000, "temperature": 0.2, "max_tokens": 500}.items()
+    assert made["model_settings"]["verbosity"] == "low"
+    again = http.patch(f"/v1/agents/{made['id']}", json={"llm_config": made["llm_config"] | {"temperature": 0.4}})
+    assert again.json()["model_settings"] == made["model_settings"] | {"temperature": 0.4}
+    assert http.post("/v1/agents/", json={"llm_config": config | {"effort": "high"}}).status_code == 422
 
 
 def test_a_message_without_a_type_is_known_by_what_it_says() -> None:
@@ -129,7 +223,6 @@ def test_what_a_client_leaves_out_is_told_from_the_options() -> None:
     assert read_rule({"tool_name": "a", "type": None, "child_output_mapping": {"x": "b"}}).type == "conditional"
     nodes = {"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "b"}]}
     assert read_rule(nodes).type == "constrain_child_tools"
-    # Unknown fields are ignored.
     assert read_rule({"type": "exit_loop", "tool_name": "a", "id": "tool_rule-1"}) == ToolRule("a", "exit_loop")
 
 
@@ -140,6 +233,7 @@ IMPOSSIBLE_RULES: list[tuple[dict[str, Any], str]] = [
     ({"type": "exit_loop"}, "names no tool"),
     ({"type": "exit_loop", "tool_name": ""}, "names no tool"),
     ({"type": "exit_loop", "tool_name": 5}, "names no tool"),
+    ({"type": "exit_loop", "tool_name": "a", "children": ["b"]}, "has no field children"),
     ({"type": "exit_loop", "tool_name": "a", "prompt_template": 5}, "prompt_template has to be a text"),
     ({"type": "exit_loop", "tool_name": "a", "prompt_template": "x" * 300_000}, "is too long"),
     ({"type": "constrain_child_tools", "tool_name": "a", "children": []}, "children"),
@@ -196,7 +290,7 @@ def test_what_is_left_out_stays_as_it_was() -> None:
     base = CompactionSettings(model="a/b", prompt="Mine.", clip_chars=9)
     assert read() == CompactionSettings()
     # Clients send back what they read, where null says that nothing was chosen.
-    nulls = {"mode": None, "prompt_acknowledgement": None, "sliding_window_percentage": None, "something_new": 1}
+    nulls = {"mode": None, "prompt_acknowledgement": None, "sliding_window_percentage": None}
     assert read(base, **nulls) == base
     assert CompactionSettingsResponse.of(base)["model_settings"] is None
     assert read(CompactionSettings(model_settings={"temperature": 1.0}), model_settings=None).model_settings == {}
