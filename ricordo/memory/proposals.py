@@ -157,7 +157,7 @@ def propose(
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
     _require_change(tx, chain, draft)
     of_author = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
-    comparison = _Comparison(draft)
+    comparison = _DraftComparison(draft)
     # The newest first, as far as the room goes.
     older = [(one, comparison.relation(one)) for one in reversed(of_author)][::-1]
     if waiting := next((one for one, relation in older if relation == "repeated"), None):
@@ -199,7 +199,7 @@ def _require_room(tx: Transaction, chain: Chain, label: str, of_author: int) -> 
     """Raise Conflict where too much waits already, of this author for the block or of anybody for its owner."""
     if of_author >= _MOST_WAITING:
         raise Conflict(FULL.format(of_author, label))
-    if (in_all := proposals.waiting_counts(tx, chain.id).total()) >= _MOST_IN_ALL:
+    if (in_all := sum(proposals.waiting_counts(tx, chain.id).values())) >= _MOST_IN_ALL:
         raise Conflict(FULL_IN_ALL.format(in_all))
 
 
@@ -216,7 +216,7 @@ def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None
         raise Unchanged(STANDS.format(draft.label))
 
 
-class _Comparison:
+class _DraftComparison:
     """A draft compared with older proposals of the same author for the same block, as far as the room goes: what is not compared
     waits beside it.
     """

@@ -1,6 +1,5 @@
 """Proposals: changes of memory that wait for the owner. Nothing that agents read looks here."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -174,13 +173,13 @@ def waiting_ids(tx: Transaction, chain_id: str, most: int) -> list[str]:
     return [row.id for row in tx.all(_WAITING_IDS, {"chain_id": chain_id, "most": most})]
 
 
-def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) -> Counter[str]:
+def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) -> dict[str, int]:
     """Return by label how many wait in the chain, of this author alone where one is given."""
     if author is None:
         rows = tx.all(_COUNTS, {"chain_id": chain_id})
     else:
         rows = tx.all(_COUNTS_BY, {"chain_id": chain_id, "author_kind": author.kind, "author_id": author.id})
-    return Counter({row.label: row.waiting for row in rows})
+    return {row.label: row.waiting for row in rows}
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> list[Proposal]:
