@@ -35,8 +35,16 @@ class AttackedServer:
     @property
     def peak_mb(self) -> int:
         """The most memory that the server has had so far."""
+        return self._memory("VmHWM")
+
+    @property
+    def resident_mb(self) -> int:
+        """The memory that the server has now."""
+        return self._memory("VmRSS")
+
+    def _memory(self, name: str) -> int:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+        return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(name))
 
     async def agent(self, **more: Any) -> str:
         answer = await self.http.post("/v1/agents/", json={"model": "openai/scripted-1", "name": "Nina", **more})

@@ -158,7 +158,7 @@ class ModelServer:
         self.connections = 0
         self.port = 0
         self._answers: deque[Answer] = deque()
-        self._otherwise = otherwise or say_ok
+        self.otherwise = otherwise or say_ok
         self._keeps = keeps
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Transport] = set()
@@ -199,7 +199,7 @@ class ModelServer:
         """Answer one request, at once where nothing has to be waited for."""
         if self._keeps:
             self.requests.append(seen)
-        answer = self._answers.popleft() if self._answers else self._otherwise(seen)
+        answer = self._answers.popleft() if self._answers else self.otherwise(seen)
         if answer.wire is not None:
             transport.write(answer.wire)
             return
