@@ -105,13 +105,17 @@ Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 
 @router.get("", response_model=list[UserBlockResponse])
 @router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
-def list_blocks(tx: Transaction, here: Here, user_id: str) -> list[Json]:
-    """The user's blocks in the order of their labels, each with how many proposals wait."""
+def list_blocks(tx: Transaction, here: Here, user_id: str) -> Response:
+    """The user's blocks in the order of their labels, each with how many proposals wait.
+
+    The header `x-waiting` says how many wait in all, also to make new blocks.
+    """
     memory = user_memory.open_memory(tx, here.scope, user_id)
     waiting = proposals.waiting_counts(tx, memory.chain.id)
-    return [
-        UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, memory)
-    ]
+    listed = user_memory.listed(tx, memory)
+    response = answer([UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in listed])
+    response.headers["x-waiting"] = str(sum(waiting.values()))
+    return response
 
 
 @router.get(_ONE + "/history", response_model=list[VersionResponse])

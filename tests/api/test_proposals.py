@@ -268,3 +268,13 @@ def test_all_is_a_hundred_at_a_time_and_what_is_left_is_told(
     assert {one["id"] for answer in answers for one in answer.json()} == before
     done = http.post(f"{address}/reject", json={"all": True})
     assert (len(ok(done)), done.headers["x-waiting"]) == (1, "0")
+
+
+def test_the_list_of_blocks_says_how_many_proposals_wait_also_for_new_blocks(http: httpx2.Client, ada: str) -> None:
+    propose(http, ada, "student", "tea", "coffee")
+    for text in ("Greek", "Latin"):
+        propose(http, ada, "goals", "", f"Learn {text}.", agent_id=text)
+    for path in ("blocks", "blocks/"):
+        listed = http.get(f"/users/{ada}/{path}")
+        assert ([one["pending"] for one in ok(listed)], listed.headers["x-waiting"]) == ([1], "3")
+    assert [one["label"] for one in get(http, ada, "goals/diffs")] == ["goals", "goals"]

@@ -4,6 +4,7 @@ The server does it where one runs. Where none does, one runs in this process for
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,8 @@ def show_memory(
     """Show a user's blocks, or the text of one."""
     with _memory(user, server) as ask:
         if label is None:
-            _print(ask("GET", "blocks"), as_json, _blocks)
+            waiting = [] if as_json else _all_of(ask, "diffs", "waiting")
+            _print(ask("GET", "blocks"), as_json, lambda blocks: [*_blocks(blocks), *_new_blocks(blocks, waiting)])
         else:
             _print(ask("GET", f"blocks/{_path(label)}"), as_json, lambda block: [block["body"].removesuffix("\n")])
 
@@ -166,6 +168,12 @@ def _blocks(blocks: Sequence[Json]) -> list[str]:
         + (f"  {block['pending']} waiting" if block["pending"] else "")
         for block in blocks
     ] or ["No blocks."]
+
+
+def _new_blocks(blocks: Sequence[Json], waiting: Sequence[Json]) -> list[str]:
+    known = {block["label"] for block in blocks}
+    new = Counter(one["label"] for one in waiting if one["label"] not in known)
+    return [f"{label}  not made yet  {count} waiting" for label, count in sorted(new.items())]
 
 
 def _proposals(proposals: Sequence[Json]) -> list[str]:

@@ -31,6 +31,10 @@ def test_beside_a_server_proposals_are_listed_and_decided(shell: Shell) -> None:
         assert "+Likes tea." in listed
         assert "\x1b" not in listed
 
+        shown = shell.run("memory", "show", "ada", *address).stdout.splitlines()
+        assert shown[1:] == [f"{label}  not made yet  1 waiting" for label in ("cof", "mil", "tea")]
+        assert http.get("/users/ada/blocks").headers["x-waiting"] == "3"
+
         approved = shell.run("memory", "approve", "ada", ids[0], *address)
         assert re.fullmatch(rf"{ids[0]}: approved, version [0-9a-f]{{12}}\n", approved.stdout)
         own = shell.run("memory", "approve", "ada", ids[1], "--text", "-", *address, said="Likes water.\n")
