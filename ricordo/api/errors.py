@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.requests import ClientDisconnect
 
 from ricordo.api.call import answer
 from ricordo.api.models.base import FaultResponse, Json
@@ -54,6 +55,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.router.responses.update(REFUSALS)  # for the routes of plugins; ours have it already
     app.exception_handler(RicordoError)(_ours)
     app.exception_handler(RequestValidationError)(_invalid_request)
+    app.exception_handler(ClientDisconnect)(_disconnected)
     app.exception_handler(Exception)(_unknown)
 
 
@@ -118,6 +120,10 @@ def _shortened(text: str, most: int) -> str:
     # A name that was sent may hold half a character, which no answer can.
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+async def _disconnected(_request: Request, _error: Exception) -> Response:
+    return answer({"detail": "The connection was closed before the request had come whole. Send it again."}, 400)
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 import gc
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args
 
 import httpx2
@@ -14,8 +15,8 @@ from letta_client.types import AgentState
 from ricordo.domain.ids import new_id
 from ricordo.errors import Forbidden, ModelError, ModelErrorKind, RicordoError, Unavailable
 from tests.api.conftest import Api
-from tests.seams.http import refused
-from tests.seams.server import MODEL, ServerInThread
+from tests.seams.http import ok, refused
+from tests.seams.server import MODEL, ServerInThread, serving
 
 JSON = {"content-type": "application/json"}
 # Routes on which the named thing is missing; the other ids are those of things that are there.
@@ -309,6 +310,7 @@ def test_a_turn_that_breaks_says_so_and_shows_nothing_internal(api: Api, agent: 
         api.server.says(*[error] * 5)
         answer = api.http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."})
         assert (answer.status_code, answer.json()) == (status, {"detail": detail})
+        assert bool(api.server.provoked()) is (status == 500)
 
 
 def test_every_error_of_a_route_has_a_status_and_no_traceback(
@@ -328,6 +330,19 @@ def test_every_error_of_a_route_has_a_status_and_no_traceback(
         with server.http() as http:  # a connection of its own: after an error nobody expected it is closed
             answer = http.get("/v1/agents/count")
         assert (answer.status_code, answer.json()) == (status, {"detail": detail})
+        assert [fault.partition(": ")[0] for fault in server.provoked()] == ["GET /v1/agents/count?"] * (status >= 500)
+
+
+def test_the_server_of_the_tests_does_not_stop_well_after_an_answer_without_a_cause(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http:
+        server.says(RuntimeError("secret words"))
+        made = ok(http.post("/v1/agents/", json={"model": MODEL}))
+        assert http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).status_code == 500
+        server.says(ModelError("llm_error", "The provider said no."))
+        assert http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).status_code == 500
+        with pytest.raises(AssertionError, match="An unknown error occurred") as caught:
+            server.stop()
+        assert len(server.provoked()) == str(caught.value).count("POST") == 1
 
 
 def test_a_server_that_stops_takes_no_new_turn(api: Api, agent: AgentState, monkeypatch: pytest.MonkeyPatch) -> None:

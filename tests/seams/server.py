@@ -101,11 +101,30 @@ class Gate:
         self._server.loop.call_soon_threadsafe(self._opened.set)
 
 
-class CheckedAnswers:
-    """Answers 500 in place of JSON that is not what the route documents: a field that is missing, unnamed or of another type."""
+# Every cause for which a server may answer with a status from 500 on: the status, how the answer begins, and why it is no fault
+# of the server's own. Any other such answer fails the test at the latest when its server stops.
+CAUSES: tuple[tuple[int, str, str], ...] = (
+    (504, '{"error":{"type":"llm_timeout"', "the model's provider took too long"),
+    (500, '{"error":{"type":"llm_empty_response"', "the model answered nothing, several times"),
+    (500, '{"error":{"type":"llm_error"', "the model's provider failed"),
+    (
+        500,
+        '{"detail":"No tool may be called after ',
+        "the agent's tool rules leave nothing to do, though something has to be done",
+    ),
+    (502, '{"detail":"The login provider', "the operator's login provider failed"),
+    (503, '{"detail":"The server is shutting down.', "it was told to stop"),
+)
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+
+class CheckedAnswers:
+    """Answers 500 in place of JSON that is not what the route documents: a field that is missing, unnamed or of another type.
+
+    Such answers, and those with a status from 500 on that none of the CAUSES explains, are `faults`.
+    """
+
+    def __init__(self, app: ASGIApp, faults: list[str]) -> None:
+        self._app, self._faults = app, faults
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start: Message = {}
@@ -113,9 +132,8 @@ class CheckedAnswers:
 
         async def check(message: Message) -> None:
             nonlocal start, body
-            if (
-                message["type"] == "http.response.start"
-                and (b"content-type", b"application/json") in message["headers"]
+            if message["type"] == "http.response.start" and (
+                message["status"] >= 500 or (b"content-type", b"application/json") in message["headers"]
             ):
                 start = message
             elif not start:
@@ -125,10 +143,19 @@ class CheckedAnswers:
                 if not message.get("more_body"):
                     fault = _fault(scope, start["status"], body)
                     headers = [] if fault else start["headers"]
-                    await send({**start, "headers": headers, **({"status": 500} if fault else {})})
+                    status = 500 if fault else start["status"]
+                    if status >= 500:
+                        self._note(scope, status, fault or body)
+                    await send({**start, "headers": headers, "status": status})
                     await send({"type": "http.response.body", "body": fault or body})
 
-        await self._app(scope, receive, check)
+        await self._app(scope, receive, check if scope["type"] == "http" else send)
+
+    def _note(self, scope: Scope, status: int, body: bytes) -> None:
+        answer = body.decode(errors="replace")
+        if not any(status == known and answer.startswith(begin) for known, begin, _ in CAUSES):
+            query = scope["query_string"].decode()
+            self._faults.append(f"{scope['method']} {scope['path']}?{query}: {status} {answer[:1000]}")
 
 
 def _fault(scope: Scope, status: int, body: bytes) -> bytes:
@@ -163,10 +190,12 @@ class ServerInThread:
         # Built without reading the environment, so that no key of the person who runs the tests is ever used.
         configured = providers or ProviderSettings.model_construct()
         self.app: FastAPI = create_app(self.settings, configured, VectorSettings.model_construct(), extra_models=models)
-        self.app.add_middleware(CheckedAnswers)
+        self.faults: list[str] = []
+        """What was answered that should never be; a test that provokes one takes it with `provoked`."""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(self.app, lifespan="on", log_config=None, access_log=False, ws="none")
+        checked = CheckedAnswers(self.app, self.faults)
+        config = uvicorn.Config(checked, lifespan="on", log_config=None, access_log=False, ws="none")
         self._config, self._server = config, uvicorn.Server(config)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -227,6 +256,12 @@ class ServerInThread:
         )
         return self.write(lambda tx: keys.create(tx, Asking(), secret, made))[1]
 
+    def provoked(self) -> list[str]:
+        """Return the faults so far, which the test that takes them meant."""
+        faults = self.faults.copy()
+        self.faults.clear()
+        return faults
+
     def rows(self) -> dict[str, int]:
         """How many rows each table has: equal before and after means that nothing was left half done."""
         tables = self.read(lambda tx: tx.all(text("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")))
@@ -245,6 +280,7 @@ class ServerInThread:
         self._thread.join(LIMIT)
         self._socket.close()
         assert not self._thread.is_alive(), "the server did not stop in time"
+        assert not self.faults, "\n".join(self.faults)
 
     def _serve(self) -> None:
         try:
