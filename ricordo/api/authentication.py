@@ -6,7 +6,8 @@ import logging
 import time
 from collections import OrderedDict
 from functools import cached_property
-from typing import NamedTuple
+from ipaddress import ip_network
+from typing import NamedTuple, TypeVar
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import OPERATOR_SCOPES, Scope
@@ -18,11 +19,14 @@ from ricordo.storage import keys
 from ricordo.storage.keys import ApiKey
 
 log = logging.getLogger(__name__)
+V = TypeVar("V")
 # Seconds for which an answer of the database counts, so that every process sees a revocation within a second.
 _FRESH = 0.9
 _MOST_CACHED = 10_000
 # How often the time of a key's last use is written.
 _USE_NOTED = 60 * SECOND
+# Unknown keys of one address within so many seconds; after them it waits so many seconds for each answer.
+MOST_FAILURES, _FAILURES_COUNT, DELAY = 20, 60.0, 1.0
 _LOCAL = Scope()
 _ADMINISTRATOR = Scope(user_name="administrator", scopes=OPERATOR_SCOPES, caller="administrator")
 
@@ -31,6 +35,11 @@ class _Known(NamedTuple):
     key: ApiKey
     scope: Scope
     until: float
+
+
+class _Failures(NamedTuple):
+    since: float
+    times: int
 
 
 class Authentication:
@@ -42,6 +51,9 @@ class Authentication:
         self._has_login = settings.oidc_issuer is not None
         self._secret = Secret(settings.data_dir)
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        # Keys that the database did not know, with how long that counts.
+        self._unknown: OrderedDict[str, float] = OrderedDict()
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
         self._are_keys = False
         self._asked_until = 0.0
         self._writing: set[asyncio.Task[None]] = set()
@@ -66,21 +78,40 @@ class Authentication:
             return None
         now, digest = time.monotonic(), keys.hash_of(self.secret, key)
         known = self._known.get(digest)
+        if self._unknown.get(digest, 0) > now:
+            return None
         if known is None or known.until < now:
             changes = self._changes
             found = await runtime.store.read(lambda tx: keys.authenticate(tx, digest))
             if found is None:
                 self._known.pop(digest, None)
+                if changes == self._changes:
+                    _keep(self._unknown, digest, now + _FRESH)
                 return None
             if changes != self._changes:  # asked again with the next request
                 return found[1]
-            known = self._known[digest] = _Known(*found, now + _FRESH)
-            self._known.move_to_end(digest)
-            if len(self._known) > _MOST_CACHED:
-                self._known.popitem(last=False)
+            known = _keep(self._known, digest, _Known(*found, now + _FRESH))
             self._note_use(runtime, known.key)
         expires_at = known.key.expires_at
         return known.scope if expires_at is None or runtime.store.clock.now() < expires_at else None
+
+    async def slow_down(self, address: str, key: str) -> None:
+        """Wait before an unknown key of this address is looked up, where many were unknown within a minute."""
+        failures = self._failures.get(_network(address))
+        if failures is None or failures.times < MOST_FAILURES or time.monotonic() - failures.since > _FAILURES_COUNT:
+            return
+        is_operators = self._key is not None and hmac.compare_digest(key.encode("utf-8", "surrogatepass"), self._key)
+        # A key that was right before is not slowed down by others at its address.
+        if not is_operators and keys.hash_of(self.secret, key) not in self._known:
+            await asyncio.sleep(DELAY)
+
+    def note_failure(self, address: str) -> None:
+        """Count an unknown key against the address it came from."""
+        network, now = _network(address), time.monotonic()
+        failures = self._failures.get(network)
+        if failures is None or now - failures.since > _FAILURES_COUNT:
+            failures = _Failures(now, 0)
+        _keep(self._failures, network, failures._replace(times=failures.times + 1))
 
     async def local(self, runtime: Runtime | None) -> Scope | None:
         """Return the local administrator, as long as there is no key of any kind, no login, and only this machine can call."""
@@ -107,6 +138,7 @@ class Authentication:
         """Ask the database again, after keys or users were changed here."""
         self._changes += 1
         self._known.clear()
+        self._unknown.clear()
         self._asked_until = 0.0
 
     def _note_use(self, runtime: Runtime, key: ApiKey) -> None:
@@ -115,6 +147,23 @@ class Authentication:
         task = asyncio.ensure_future(_note_use(runtime, key))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
+
+
+def _keep(cache: OrderedDict[str, V], name: str, value: V) -> V:
+    """Store the value as the newest of the cache, whose oldest it drops where it is full."""
+    cache[name] = value
+    cache.move_to_end(name)
+    if len(cache) > _MOST_CACHED:
+        cache.popitem(last=False)
+    return value
+
+
+def _network(address: str) -> str:
+    """The address, or the network of an IPv6 address: one client has as many of those as it likes."""
+    try:
+        return str(ip_network((address, 64), strict=False)) if ":" in address else address
+    except ValueError:
+        return address
 
 
 async def _note_use(runtime: Runtime, key: ApiKey) -> None:

@@ -67,8 +67,11 @@ class Guard:
         if cookie and scope["method"] not in _SAFE and not _is_own_page(headers):
             return 403, "With a login only pages of this server may write. Programs send a key instead."
         if key or cookie:
-            is_near = _is_near(scope)
+            is_near, address = _is_near(scope), (scope.get("client") or ("",))[0]
+            await self._authentication.slow_down(address, key or cookie)
             scope[REQUEST_SCOPE] = await self._authentication.scope_of(runtime, key or cookie, is_near=is_near)
+            if scope[REQUEST_SCOPE] is None:
+                self._authentication.note_failure(address)
         if scope.get(REQUEST_SCOPE) is None:
             why = "This key is unknown, expired or revoked. " if (key or cookie).startswith(PREFIX) else ""
             return 401, f"{why}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."

@@ -1,11 +1,14 @@
 """What a stored key costs: a look-up that counts for less than a second, on each server by itself."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ricordo.api.authentication import DELAY, MOST_FAILURES
 from tests.seams.people import OPERATOR, People, bearer
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.seams.stores import Counted, count_statements
@@ -51,12 +54,67 @@ def test_a_turn_with_a_users_key_costs_what_the_operators_costs_and_a_look_up_a_
 
 
 def test_an_unknown_key_costs_one_look_up_and_garbage_none(people: People) -> None:
+    people.server.app.state.authentication.forget()
     with count_statements(people.server.runtime.store) as counted:
         for _ in range(3):
             assert people.send("ricordo_unknown", "GET", "/v1/agents/").status_code == 401
-        assert len(counted.statements) == 3
+        assert len(counted.statements) == 1
         assert people.send("unknown", "GET", "/v1/agents/").status_code == 401
-        assert len(counted.statements) == 3
+        assert len(counted.statements) == 1
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Each time that an answer waits because of unknown keys; nobody waits for it here."""
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(seconds: float, *given: Any) -> Any:
+        if seconds == DELAY:
+            waits.append(seconds)
+        return await sleep(0 if seconds == DELAY else seconds, *given)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    return waits
+
+
+def test_after_many_unknown_keys_of_an_address_each_further_one_waits(people: People, waits: list[float]) -> None:
+    def ask(key: str, address: str = "192.0.2.7", **more: Any) -> int:
+        headers = {**bearer(key), "x-forwarded-for": address}
+        return people.http.get("/v1/agents/", headers=headers, **more).status_code
+
+    def guess(number: int, address: str = "192.0.2.7") -> None:
+        assert ask(f"ricordo_guess-{number}", address) == 401
+
+    known, new = people.key("ada"), people.key("bea")
+    assert ask(known) == 200
+    for number in range(MOST_FAILURES):
+        guess(number)
+    assert waits == []
+    for number in range(3):
+        guess(number)
+    assert len(waits) == 3
+    people.http.get("/v1/agents/", headers={"x-forwarded-for": "192.0.2.7"})  # without any key nothing is guessed
+    people.http.get("/v1/health/", headers={"x-forwarded-for": "192.0.2.7"})
+    assert ask(known) == ask(OPERATOR) == 200
+    assert len(waits) == 3
+    time.sleep(SECOND)  # what is known of the key has to be asked for anew
+    assert ask(known) == 200
+    assert len(waits) == 3
+    assert ask(new) == ask(new) == 200
+    assert len(waits) == 4
+    guess(0, "192.0.2.8")
+    assert len(waits) == 4
+    for number in range(MOST_FAILURES + 1):  # one client has a whole network of these
+        guess(number, f"2001:db8::{number:x}")
+    assert len(waits) == 5
+
+
+def test_what_is_noted_of_unknown_keys_is_bounded(people: People) -> None:
+    authentication = people.server.app.state.authentication
+    for number in range(10_100):
+        authentication.note_failure(f"address {number}")
+    assert len(authentication._failures) == 10_000
 
 
 def test_a_key_of_an_erased_user_ends_at_once(people: People) -> None:
