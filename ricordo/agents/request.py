@@ -129,7 +129,8 @@ class TurnContext:
     `window` are the in-context messages, the system message first; `unsaved` counts those that are stored but not yet in the
     stored window, and the turn's own begin at `first`. `finished` are the turn's finished calls, as the tool rules count them.
     `approval` is the answered request for approval that the turn resumes; messages that came with the answer are in `delayed`
-    until the calls have their results. `asking` is the step whose call to the model is under way.
+    until the calls have their results. `asking` is the step whose call to the model is under way. `removed` are secrets that
+    memory did not keep in this turn, with their kinds.
     """
 
     runtime: Runtime
@@ -148,6 +149,7 @@ class TurnContext:
     approval: Answered | None = None
     delayed: list[Message] = field(default_factory=list)
     asking: "StepDraft | None" = None
+    removed: dict[str, str] = field(default_factory=dict)
 
     def refresh_system(self, text: str, key: str, now: int) -> None:
         self.window[0] = replace(self.window[0].with_text(text), created_at=self.window[0].created_at or now)

@@ -6,7 +6,7 @@ window, and the step's record.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,8 +17,18 @@ from ricordo.agents.tracing import trace_of
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.ids import unique
-from ricordo.domain.message import CompactionPart, Message, Role, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    CompactionPart,
+    Message,
+    Part,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.domain.model import ModelReply
+from ricordo.domain.redaction import without
 from ricordo.domain.run import Run, Step, StopReason, Trace
 from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
@@ -63,6 +73,8 @@ async def save_step(
 
     Without a reply these are the results of calls that an earlier turn asked for.
     """
+    # What memory did not keep is not kept in what the agent says either, in this step and later ones.
+    turn.removed |= step.memory.removed
     trace = trace_of(turn, step, reply, action.stop) if reply else None
     agent, settings = turn.state.agent, turn.runtime.settings
     edits = EditContext(
@@ -220,8 +232,20 @@ def _assistant_message(
 ) -> Message:
     is_gated = any(isinstance(part, ToolCallPart) and part.is_gated for part in reply.parts)
     role: Role = "approval" if is_gated else "assistant"
-    message, model = turn.run.new_message(role, reply.parts, now, step.id), reply.model or turn.model.info.name
+    parts = tuple(_without(part, turn.removed) for part in reply.parts) if turn.removed else reply.parts
+    message, model = turn.run.new_message(role, parts, now, step.id), reply.model or turn.model.info.name
     return replace(message, id=step.message_id, model=model, is_untrusted=is_untrusted)
+
+
+def _without(part: Part, removed: Mapping[str, str]) -> Part:
+    """The part of a reply without these secrets; a thought that its provider signed stays as it is."""
+    match part:
+        case TextPart() | ReasoningPart(signature=None):
+            return replace(part, text=without(part.text, removed))
+        case ToolCallPart():
+            return replace(part, arguments=without(part.arguments, removed))
+        case _:
+            return part
 
 
 def _outcomes(

@@ -5,11 +5,12 @@ is known by its shape, or by the name before it and its shape. In texts of machi
 Signs that nobody sees, and wide or ornamental forms of letters, hide no secret: the text is also read without them.
 """
 
+import json
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -19,10 +20,11 @@ HIDDEN = PLACEHOLDER.format("credential")
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """A text without its secrets, and the kinds of them there were, in their order."""
+    """A text without its secrets, the kinds of them there were, in their order, and the kind of each secret."""
 
     text: str
     kinds: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class _Rule:
 
 _ENDINGS = ".!?)"
 _PIECES = re.compile(r"[A-Za-z0-9]+")
+_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+_TURN = re.compile(r"(?<=[a-z])(?=[A-Z\d])|(?<=[A-Z])(?=\d)|(?<=\d)(?=[A-Za-z])")
 _PREFIXES = (
     "sk- sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ gsk_ xai- hf_ npm_ pypi- glpat- ghp_ gho_ ghs_ ghu_ ghr_ "
     "github_pat_ xoxa- xoxb- xoxp- xapp- AKIA ASIA AIza dop_v1_ shpat_ SG. ricordo_"
@@ -50,7 +54,16 @@ _SIGN = r"[\"'`\\]{0,3}\s{0,3}(?P<sign>[:=]|is\b|ist\b|lautet\b|est\b|es\b)\s{0,
 _VALUE = r"(?P<secret>[^\s\"'`,;&}\\<>\[\]]"
 _NO_PASSWORDS = frozenset(
     "none null true false required optional string unknown changed correct forgotten reset expired lost weak strong same shared "
-    "needed stored saved written secret hidden private pending default missing vergessen geheim".split()
+    "needed stored saved written secret hidden private pending default missing vergessen geheim "
+    "password passwd passphrase pass pwd str text bytes varchar secretstr".split()
+)
+_NOUN = "password|passwd|passphrase|pwd|secret|token|key|hash"
+# Code that says where a secret comes from, and keeps none: a call, a field, a variable, a placeholder, another name.
+_CODE = re.compile(
+    r"[A-Za-z_][A-Za-z_.]*\(.*|(?:os|self|this|cls|config|cfg|settings|args|options|env|process|req|request|form|data|params|user"
+    r"|credentials|secrets)\.[A-Za-z_][\w.]*\W*|\$\{?[A-Z_][A-Z0-9_]*\W*|[$#]?\{\{?\W*[\w.]*\W*|%s|%\(.*|<[\w -]+>?|=.*|(.)\1{3,}"
+    rf"|(?:[A-Za-z]+[_-])+(?:{_NOUN})\W*|[a-z]+(?:{_NOUN.title()})\W*",
+    re.DOTALL,
 )
 _DATE_OR_LENGTH = re.compile(r"\d{4}-\d\d-\d\d|\d{1,3}[-+]?(?:char|digit|letter|sign|zeichen)\w*", re.IGNORECASE)
 
@@ -63,16 +76,38 @@ def _is_key(found: re.Match[str]) -> bool:
     )
 
 
+def _is_prefixed_key(found: re.Match[str]) -> bool:
+    """A long run in which letters and digits take turns, or a very long one; words and a year make none."""
+    return any(
+        len(piece) >= 20 or (len(piece) >= 10 and len(_TURN.findall(piece)) >= 3)
+        for piece in _PIECES.findall(_YEAR.sub("-", found["secret"]))
+    )
+
+
+def _is_no_code(found: re.Match[str]) -> bool:
+    """Neither a word that is said of secrets, nor code; what is in quotes is no code."""
+    is_word = found["secret"].rstrip(_ENDINGS + "):;}>").lower() in _NO_PASSWORDS
+    is_quoted = found.string[found.start("secret") - 1 : found.start("secret")] in ("'", '"', "`")
+    return is_quoted or not (is_word or _CODE.fullmatch(found["secret"]))
+
+
+def _is_login(found: re.Match[str]) -> bool:
+    password = found["secret"].partition(":")[2]
+    return password.lower() not in _NO_PASSWORDS and not _CODE.fullmatch(password)
+
+
 def _is_named_key(found: re.Match[str]) -> bool:
     """Behind a name an equals sign is enough; elsewhere the value has to look like a key."""
     secret = found["secret"]
+    if not _is_no_code(found):
+        return False
     return found["sign"] == "=" or _is_key(found) or (len(secret) >= 16 and any(one.isdigit() for one in secret))
 
 
 def _is_password(found: re.Match[str]) -> bool:
     """Behind an equals sign any word, at the end of a line after a colon nearly any, elsewhere one that nobody speaks."""
     word = found["secret"].rstrip(_ENDINGS)
-    if word.lower() in _NO_PASSWORDS or _DATE_OR_LENGTH.fullmatch(word):
+    if word.lower() in _NO_PASSWORDS or _DATE_OR_LENGTH.fullmatch(word) or not _is_no_code(found):
         return False
     ends_line = found.string[found.end() : found.end() + 1] in ("", "\n", "\r")
     if found["sign"] == "=" or (found["sign"] == ":" and ends_line and len(word) >= 6):
@@ -98,8 +133,8 @@ def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_one: Any = None)
 _PREFIXED = rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{11,399}}[\w-])"
 # What is repeated is bounded everywhere, so that no text makes a pattern slow.
 _RULES = (
-    _rule("password", "://", r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)"),
-    *_by_sign("api key", _PREFIXES, _PREFIXED, _is_key),
+    _rule("password", "://", r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)", _is_login),
+    *_by_sign("api key", _PREFIXES, _PREFIXED, _is_prefixed_key),
     _rule("api key", "key-", r"(?<![\w-])(?P<secret>key-[0-9a-f]{32})(?![\w-])"),
     _rule("token", "eyj", r"(?<![\w-])(?P<secret>eyJ[\w-]{8,2000}\.[\w-]{8,2000}\.[\w-]{0,2000})"),
     _rule("token", "bearer ", r"(?i)(?<!\w)bearer (?P<secret>[\w.~+/=-]{15,2000}[\w~+/=-])", _is_key),
@@ -147,6 +182,7 @@ _STRICT_RULES = (
         "apikey|api-key|api_key|secret|passw|token|key=",
         r"(?i)(?:(?:api[-_]?key|secret|passw(?:or)?d|access[-_]?token|auth[-_]?token)\\?[\"']?\s*[:=]\s*\\?[\"']?"
         r"|\b(?:key|token)=)(?P<secret>[^\s\"'\\,;&}\[\]]{3,})",
+        _is_no_code,
     ),
 )
 _SECRET_FIELD = re.compile(r"(?i)headers$|^authorization$|^cookie$|api[-_]?key$|secret$|passw(or)?d$|token$")
@@ -171,11 +207,20 @@ _Span = tuple[int, int, str]
 
 def redact(text: str, *, is_strict: bool = False) -> Redacted:
     """The text, each secret in it replaced by a placeholder that says what kind it was; `is_strict` for texts of machines."""
-    rules, kinds = _STRICT_RULES if is_strict else _RULES, list[str]()
-    text = _without_secrets(text, rules, kinds, _Plain)
+    rules, secrets = _STRICT_RULES if is_strict else _RULES, dict[str, str]()
+    text = _without_secrets(text, rules, secrets, _Plain)
     if not text.isascii() and _DISGUISED.search(text):
-        text = _without_secrets(text, rules, kinds, _Undisguised)
-    return Redacted(text, tuple(dict.fromkeys(kinds)))
+        text = _without_secrets(text, rules, secrets, _Undisguised)
+    return Redacted(text, tuple(dict.fromkeys(secrets.values())), secrets)
+
+
+def without(text: str, secrets: Mapping[str, str]) -> str:
+    """The text with a placeholder for each of these secrets, with their kinds, as they are or as JSON writes them."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        forms = dict.fromkeys((secret, *(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))))
+        for form in forms:
+            text = text.replace(form, PLACEHOLDER.format(secrets[secret]))
+    return text
 
 
 def redact_values(value: Any) -> Any:
@@ -233,20 +278,20 @@ class _Undisguised(_Plain):
         return at + self._shifts[bisect_right(self._starts, at) - 1]
 
 
-def _without_secrets(text: str, rules: Sequence[_Rule], kinds: list[str], view: type[_Plain]) -> str:
+def _without_secrets(text: str, rules: Sequence[_Rule], secrets: dict[str, str], view: type[_Plain]) -> str:
     seen = view(text)
     if "PRIVATE KEY" in seen.read:
-        text = _replaced(text, seen, _private_keys(seen.read), kinds)
+        text = _replaced(text, seen, _private_keys(seen.read), secrets)
         seen = view(text)
     small = seen.read.lower()
     for rule in rules:
         if rule.sign in small and any(map(small.__contains__, rule.marks)) and (spans := _secrets(seen.read, rule)):
-            text = _replaced(text, seen, spans, kinds)
+            text = _replaced(text, seen, spans, secrets)
             seen = view(text)
     return text
 
 
-def _replaced(text: str, seen: _Plain, spans: Iterable[_Span], kinds: list[str]) -> str:
+def _replaced(text: str, seen: _Plain, spans: Iterable[_Span], secrets: dict[str, str]) -> str:
     kept: list[str] = []
     done = 0
     for begin, end, kind in spans:
@@ -254,7 +299,7 @@ def _replaced(text: str, seen: _Plain, spans: Iterable[_Span], kinds: list[str])
         start, stop = seen.place(begin), seen.place(end - 1) + 1
         kept += (text[done:start], PLACEHOLDER.format(kind))
         done = stop
-        kinds.append(kind)
+        secrets[text[start:stop]] = kind
     return "".join((*kept, text[done:]))
 
 

@@ -169,6 +169,7 @@ class WorkingMemory:
         self.passages: list[PassageDraft] = []
         self.reasons: dict[str, EditReason] = {}
         self.notes: dict[str, list[str]] = {}
+        self.removed: dict[str, str] = {}  # secrets that were taken out of what was written, and their kinds
 
     def block(self, label: str) -> Block:
         """The block with this label, with the step's edits so far; raises NotFound naming the labels there are."""
@@ -304,6 +305,7 @@ class WorkingMemory:
         redacted = redact(text)
         if redacted.kinds:
             self._note(call_id, REMOVED.format(", ".join(redacted.kinds)))
+            self.removed.update(redacted.secrets)
         return redacted.text
 
     def _require_new(self, block: Block, value: str, call_id: str) -> None:

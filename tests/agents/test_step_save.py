@@ -168,6 +168,31 @@ async def both(stage: Stage, one: str, other: str, first: Any, second: Any) -> t
     return early, await soon(collect(late))
 
 
+async def test_a_secret_that_memory_did_not_keep_is_in_nothing_else_that_the_agent_said_in_the_turn(
+    stage: Stage,
+) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    secret = "Tr0ub4dor\\é3"
+    stage.lines += [
+        (
+            call("memory_insert", label="human", new_string=f"The wifi password: {secret}"),
+            call("archival_memory_insert", content=f"The wifi password: {secret}"),
+        ),
+        f"I keep {secret} for you.",
+        f"You said {secret}.",
+    ]
+    answer = await stage.say(agent, f"My password is {secret}, keep it.")
+    assert text_of(answer) == "I keep [secret removed: password] for you."
+    asked = stage.model.requests[1].messages
+    history = await stage.history(agent)
+    for message in (*asked, *history):
+        assert (secret[:9] in str(message.parts)) == (message.role == "user"), message
+    assert sum("[secret removed: password]" in str(message.parts) for message in history) == 4
+    # What is said in a later turn is stored as it was said.
+    assert text_of(await stage.say(agent, "Which?")) == f"You said {secret}."
+    await stage.require_sound(agent)
+
+
 async def test_edits_of_different_lines_of_a_shared_block_both_stay(stage: Stage) -> None:
     one, other = await pair(stage, "tea\nmilk\nsugar")
     early, late = await both(stage, one, other, swap("tea", "green tea"), swap("sugar", "no sugar"))

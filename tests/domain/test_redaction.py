@@ -1,5 +1,6 @@
 """Secrets are replaced by their kind, ordinary notes stay, and no text makes that slow."""
 
+import json
 import time
 from collections.abc import Callable
 from itertools import product
@@ -7,7 +8,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.redaction import HIDDEN, redact, redact_json, redact_values
+from ricordo.domain.redaction import HIDDEN, redact, redact_json, redact_values, without
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7bq\nabcd\n-----END RSA PRIVATE KEY-----"
 SECRETS = [
@@ -35,6 +36,36 @@ SECRETS = [
     ("Mein Passwort lautet Sommer2024!", "Mein Passwort lautet [secret removed: password]!"),
     (f"Key:\n{PEM}\nend", "Key:\n[secret removed: private key]\nend"),
     (f"{PEM[:51]}\n{PEM[32:51]}\nCity: Turin", "[secret removed: private key]\nCity: Turin"),
+]
+# True ones that look like the code below.
+LIKE_CODE = [
+    *("password = Tr0ub4dor&3", "password = 'getpass()'", 'db_password = "os.environ"', "PASSWORD=s3lf.correct.horse"),
+    *("password = hunter2(abc", "pwd=passw0rd", "password: $ecret99", "password = correct.horse", "passwd=swordfish)"),
+    *(
+        "api_key=4eC39HqLyjWD",
+        "api_key = 'settings.key'",
+        "client_secret = abcd1234efgh",
+        "postgres://ada:pa55word@db/x",
+    ),
+    *("sk-learn2024aB3dE5gH7jK9", "sk-2024tutorial-Ab12Cd34Ef56", "rk_live_4eC39HqLyjWDarjtT1zdp7dc"),
+]
+CODE = [
+    *(
+        "password = getpass()",
+        "password = getpass.getpass('Password?')",
+        "password = input()",
+        "pwd = os.environ['PW']",
+    ),
+    *("password = config.password", "self.password = password", "connect(user=user, password=password)"),
+    *("def login(user, password=None):", "password: SecretStr", "password = request.form['password']"),
+    *("String password = scanner.nextLine();", "const password = req.body.password;", "password=$DB_PASSWORD"),
+    *("password: ${DB_PASSWORD}", "password = {{ db_password }}", "password: <your password>", "password = ********"),
+    *("if password == stored:", "if password ==stored:", "password = hash_password(raw)", "password=user_password)"),
+    *("newPassword = oldPassword", "password=userPassword", "password = '%s' % x", "passwd=%(password)s"),
+    *("api_key = os.environ['OPENAI_API_KEY']", "api_key=settings.api_key", "client_secret=client_secret)"),
+    *("API_KEY=your-api-key", "api_key = load_key(path)", "postgres://user:password@localhost/db"),
+    *("postgres://{user}:{password}@{host}/db", "postgres://$USER:$PASS@host", "url = https://<user>:<token>@git.host"),
+    *("uses sk-learn-pipeline-2024tutorial", "sk-learn-pipelines2024tutorial.md", "see hf_course-part2beginners"),
 ]
 WHO = ("Ada", "Professor Rossi")
 NOTES = [
@@ -111,6 +142,20 @@ def test_a_secret_is_replaced_by_its_kind() -> None:
         assert redact(kept) == type(redacted)(kept), text
         assert redact(text, is_strict=True).kinds, text
     assert {redact(text).kinds[0] for text, _ in SECRETS} == {"api key", "token", "password", "private key"}
+
+
+def test_code_that_only_says_where_a_secret_comes_from_stays_and_secrets_that_look_like_it_do_not() -> None:
+    assert [text for text in CODE if redact(text).text != text] == []
+    assert [text for text in LIKE_CODE if not redact(text).kinds] == []
+    assert [text for text in LIKE_CODE if not redact(text, is_strict=True).kinds] == []
+    assert [text for text in CODE[:9] if redact(text, is_strict=True).kinds] == []
+
+
+def test_what_was_taken_out_can_be_taken_out_of_other_texts() -> None:
+    found = redact("password: Tr0ub4\\dor€ and token=ghp_abcdefghijklmnopqrstuvwxyz0123456789")
+    assert found.secrets == {"Tr0ub4\\dor€": "password", "ghp_abcdefghijklmnopqrstuvwxyz0123456789": "api key"}
+    for said in ("Tr0ub4\\dor€", json.dumps("Tr0ub4\\dor€"), json.dumps("Tr0ub4\\dor€", ensure_ascii=False)):
+        assert without(said, found.secrets).strip('"') == "[secret removed: password]"
 
 
 def test_in_texts_of_machines_a_name_or_a_prefix_is_enough() -> None:

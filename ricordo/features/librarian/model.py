@@ -11,6 +11,7 @@ from datetime import date
 
 from ricordo.domain.message import Part, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.redaction import redact
 from ricordo.features.librarian.grammar import (
     READ_LENGTH,
     Intent,
@@ -162,9 +163,10 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
 
 
 def _told(view: LibrarianView, text: str) -> str:
-    words = " ".join(text[:READ_LENGTH].split())
+    # As memory keeps them: the calls say no more than that afterwards.
+    words = " ".join(redact(text[:READ_LENGTH]).text.split())
     filed = view.made(INSERT, REPLACE, ARCHIVE)
-    done = next((each for each in filed if words in " ".join(each.new_words.split())), None)
+    done = next((each for each in filed if words in " ".join(redact(each.new_words).text.split())), None)
     if done is None:
         note = known_note(view, text)
         return f'I have that in my notes already: "{_short(note.words)}"' if note else _NOWHERE
