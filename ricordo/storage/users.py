@@ -1,6 +1,7 @@
 """Users: the people memory is about, each named by an id, or by the identifier that another system knows them by."""
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from sqlalchemy import bindparam, func, or_, select
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER, Scope, User
 from ricordo.errors import Collision, Conflict, Forbidden, Invalid, NotFound
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
 
@@ -23,6 +24,9 @@ _NAMED = ROWS.select.where(equal(users, "organization_id"), _IS_NAMED).limit(2)
 _WITH_EMAIL = ROWS.select.where(
     equal(users, "organization_id"), func.lower(users.c.email) == bindparam("address")
 ).limit(2)
+# A letter of ASCII, as it is in the wide form that keyboards of East Asia offer.
+_WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+_ALIKE = ROWS.select.where(equal(users, "organization_id"), one_of(func.lower(users.c.identifier), "names")).limit(100)
 _LOCK = select(users.c.id).where(equal(users, "id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
 _change = ROWS.updates("name", "identifier", "email", "disabled_at", "identity_type", "properties")
@@ -68,10 +72,11 @@ def user_id_of(identity_id: str) -> str:
     return f"user-{identity_id.removeprefix('identity-')}"
 
 
-def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
+def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool = False) -> User:
     """Return the user with this id or identifier, or a new one with this identifier.
 
-    Raises Invalid for a name that no user can have, NotFound where the caller may make no user.
+    Raises Invalid for a name that no user can have, NotFound where the caller may make no user, Collision for a name that only
+    case or width tells from another's, unless it `is_subject` of a login provider, which tells such names apart.
     """
     if user := find(tx, scope, name):
         return user
@@ -79,6 +84,8 @@ def find_or_make(tx: Transaction, scope: Scope, name: str) -> User:
         # Ids are made here: one that is not there is deleted, or guessed.
         return require(tx, scope, name)
     require_fit_name(name)
+    if not is_subject:
+        _require_told_apart(tx, scope.organization_id, name)
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
     # Where another transaction makes the same user, this waits for it and finds theirs then.
@@ -125,6 +132,7 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
         properties=user.properties,
     )
     _require_sound(tx, made)
+    _require_told_apart(tx, made.organization_id, made.identifier)
     if not tx.run(_INSERT, ROWS.values(made)):
         raise Collision(_taken(made.identifier))
     return made
@@ -136,6 +144,9 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
     if user.id == LOCAL_USER and user.disabled_at is not None:
         raise Conflict("This is the user who runs the server, who cannot be disabled.")
     _require_sound(tx, user)
+    stored = named(tx, user.organization_id, user.id)
+    if stored and user.identifier != stored.identifier:
+        _require_told_apart(tx, user.organization_id, user.identifier, user.id)
     _change(tx, user)
     return user
 
@@ -155,6 +166,24 @@ def _require_sound(tx: Transaction, user: User) -> None:
             raise Collision(_taken(user.identifier))
     if user.email and not _EMAIL.fullmatch(user.email):
         raise Invalid(f'"{user.email[:80]}" is no e-mail address. Write it as name@example.org.')
+
+
+def _require_told_apart(tx: Transaction, organization_id: str, identifier: str | None, id: str | None = None) -> None:
+    """Raise Collision where only case or width tells the identifier from another user's: people would take them for one."""
+    folded = _folded(identifier or "")
+    wide = folded.translate(_WIDE)
+    # The database folds ASCII letters; of others the usual forms are looked for.
+    names = [form for text in (folded, wide) for form in (text, text.upper(), text.title(), text.capitalize())]
+    for other in ROWS.all(tx, _ALIKE, {"organization_id": organization_id, "names": names}) if folded else ():
+        if other.id != id and other.identifier != identifier and _folded(other.identifier or "") == folded:
+            raise Collision(
+                f'There is a user "{(other.identifier or "")[:_LONGEST]}", whose name differs from this one only in case or width. '
+                "Use that name, or choose another one."
+            )
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def _taken(identifier: str | None) -> str:

@@ -35,10 +35,8 @@ IDS = re.compile(
 PARAMETERS = {"conversation": "conv", "diff": "proposal", "memory": "passage"}
 SHA = re.compile(r'"sha": ?"([0-9a-f]{40})"|([0-9a-f]{40}) (?:HEAD|refs/heads/main)')
 LABELS = ("notes", "human", "persona", "plans/week")
-# Deleted agents end the campaign early, an erased user too, and other hosts are not asked. An administrator who attaches a user's
-# block to an agent shows it to conversations without a user.
+# Deleted agents end the campaign early, an erased user too, and other hosts are not asked.
 LEFT_OUT = re.compile(
-    r"PATCH .*/core-memory/blocks/attach/.*|"
     r"DELETE /users/{user_id}|DELETE /v1/(agents|archives)/{\w+}|.*/providers.*|PUT .*/remotes"
     r"|PATCH /v1/agents/{agent_id}/(tools|archives)/.*|DELETE /v1/agents/{agent_id}/.*users.*"
     r"|.*(/v1/keys|/v1/users|/v1/identities|/login|/session).*"

@@ -179,7 +179,7 @@ def open_session(tx: Transaction, secret: bytes, identifier: str, claims: Json) 
     everybody = Scope()
     user = users.named(tx, everybody.organization_id, identifier)
     is_new = user is None
-    user = user or users.find_or_make(tx, everybody, identifier)
+    user = user or users.find_or_make(tx, everybody, identifier, is_subject=True)
     if user.disabled_at is not None:
         raise Forbidden("This user is disabled. Ask an administrator.")
     described = replace(user, name=_name(claims, user) if is_new else user.name, email=_email(claims) or user.email)

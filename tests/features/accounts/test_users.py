@@ -117,3 +117,23 @@ def test_only_the_operator_makes_organizations_and_reaches_into_them(http: httpx
     assert refused(http.get("/v1/keys/", params={"organization": "nowhere"}), 404)
     (boss,) = ok(http.get("/v1/keys/", params={"organization": "acme"}))
     assert boss["role"] == "admin"
+
+
+def test_a_name_that_only_case_or_width_tells_from_another_makes_no_second_user(http: httpx2.Client) -> None:
+    mary, umlaut = make_user(http, "Mary.Ann"), make_user(http, "Ärger")
+    before = len(ok(http.get("/v1/users/", params={"limit": 1000})))
+    for name, known in (("mary.ann", mary), ("MARY.ANN", mary), ("ｍａｒｙ．ａｎｎ", mary), ("ärger", umlaut)):
+        sentence = f'There is a user "{known["identifier"]}", whose name differs'
+        assert sentence in refused(http.post("/v1/users/", json={"name": name}), 409)
+        assert sentence in refused(http.put(f"/users/{name}/blocks/human", json={"body": "Mine."}), 409)
+        assert sentence in refused(http.post("/v1/keys/", json={"user": name}), 409)
+        if name.isascii():
+            acting = {"x-ricordo-user": name}
+            assert sentence in refused(http.post("/v1/agents/", json={"model": MODEL}, headers=acting), 409)
+    wide = make_user(http, "ｅｖｅ")
+    assert wide["identifier"] in refused(http.post("/v1/users/", json={"name": "eve"}), 409)
+    assert "differs" in refused(http.patch(f"/v1/users/{wide['id']}", json={"identifier": "mary.Ann"}), 409)
+    # One's own name may change so, and other changes of users who are alike already are no matter.
+    assert ok(http.patch(f"/v1/users/{wide['id']}", json={"identifier": "Eve"}))["identifier"] == "Eve"
+    assert ok(http.patch(f"/v1/users/{mary['id']}", json={"name": "Mary"}))["name"] == "Mary"
+    assert len(ok(http.get("/v1/users/", params={"limit": 1000}))) == before + 1

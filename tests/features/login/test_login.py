@@ -340,3 +340,14 @@ def test_without_the_settings_there_is_no_login(tmp_path: Path) -> None:
 def test_a_login_that_is_set_up_in_part_stops_the_start(given: dict[str, str], fault: str) -> None:
     with pytest.raises(Invalid, match=fault):
         load_settings(**given)
+
+
+def test_subjects_that_only_case_tells_apart_are_two_users(
+    provider: TestProvider, server: ServerInThread, browser: httpx2.Client
+) -> None:
+    for subject in ("AbC", "aBc"):
+        browser.cookies.clear()
+        provider.person["sub"] = subject
+        assert log_in(browser).status_code < 500
+        assert browser.get(f"/users/{name_of(provider, subject)}/blocks").status_code == 200
+    assert {name_of(provider, subject) for subject in ("AbC", "aBc")} <= {row[0] for row in users(server)}
