@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ricordo.domain.block import Block
 from ricordo.domain.redaction import redact
-from ricordo.memory.merge import common_ends, kept_lines
+from ricordo.memory.merge import common_ends, kept_lines, same_lines
 
 # A shorter line may well stand twice: an empty one, an item of a list.
 _LEAST_UNIQUE = 24
@@ -30,8 +30,9 @@ class LineChange:
 
 
 def same_text(one: str, other: str) -> bool:
-    """Whether two texts say the same: a final newline makes no difference."""
-    return one.removesuffix("\n") == other.removesuffix("\n")
+    """Whether two texts say the same: a final newline makes no difference, nor do line ends and forms of accents."""
+    one, other = one.removesuffix("\n"), other.removesuffix("\n")
+    return one == other or same_lines(one.split("\n"), other.split("\n"))
 
 
 def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
@@ -96,7 +97,10 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
         for line, one in replaced.items()
         if line in replaced_too
     }
-    if any(one != other for one, other in met.values()):
+    if any(
+        (one.start, one.end) != (other.start, other.end) or not same_lines(one.lines, other.lines)
+        for one, other in met.values()
+    ):
         return None
     replaced |= replaced_too
     added, added_too = (_insertions(each, replaced) for each in (changes, changes_too))
@@ -143,7 +147,7 @@ def touch_same_lines(base: str, first: str, base_since: str, second: str) -> boo
             if (other.start - place, other.end - place) != (one.start - line, one.end - line):
                 return True
             if (pair := (id(one), id(other))) not in alike:
-                alike[pair] = one.lines == other.lines
+                alike[pair] = same_lines(one.lines, other.lines)
             if not alike[pair]:
                 return True
     return False

@@ -4,6 +4,7 @@ The standard library's matcher can take minutes for texts of many repeated lines
 """
 
 import re
+import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -88,6 +89,8 @@ class _Comparison:
 def merge_lines(base: str, ours: str, theirs: str) -> str | None:
     """The text with both changes in it, or None where they touch the same lines (or are too large to be compared).
 
+    Lines that are only written differently (see `line_key`) are the same, and stand as in the base.
+
     >>> merge_lines("a\\nb\\nc", "A\\nb\\nc", "a\\nb\\nC")
     'A\\nb\\nC'
     """
@@ -105,17 +108,32 @@ def merge_lines(base: str, ours: str, theirs: str) -> str | None:
     place = place_mine = place_others = 0
     for line, line_mine, line_others in [*fixed, (len(origin), len(mine), len(others))]:
         was, my, their = origin[place:line], mine[place_mine:line_mine], others[place_others:line_others]
-        if my not in (was, their) and their != was:
+        takes_theirs = any(same_lines(my, other) for other in (was, their))
+        if not takes_theirs and not same_lines(their, was):
             return None
-        merged += [*(their if my in (was, their) else my), *origin[line : line + 1]]
+        merged += [*(their if takes_theirs else my), *origin[line : line + 1]]
         place, place_mine, place_others = line + 1, line_mine + 1, line_others + 1
     return "\n".join(merged)
 
 
 def kept_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
     """Map the lines of the old text that stay to their numbers in the new one, and say whether all were compared."""
-    compared = _Comparison(old, new)
+    compared = _Comparison([*map(line_key, old)], [*map(line_key, new)])
     return dict(compared.pairs), compared.is_whole
+
+
+def line_key(line: str) -> str:
+    """The line as people compare it: no matter how it ends, whether a byte order mark precedes it, and how accents are stored."""
+    line = line.removesuffix("\r")
+    return line if line.isascii() else unicodedata.normalize("NFC", line.removeprefix("\ufeff"))
+
+
+def same_lines(some: Sequence[str], others: Sequence[str]) -> bool:
+    return some == others or (len(some) == len(others) and all(map(_same_line, some, others)))
+
+
+def _same_line(one: str, other: str) -> bool:
+    return one == other or line_key(one) == line_key(other)
 
 
 def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:

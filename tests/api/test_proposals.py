@@ -140,7 +140,9 @@ def test_what_waits_already_or_stands_in_the_block_is_answered_so(http: httpx2.C
         (waits, False),
     ]
     stands = {"old_string": "Turin.\n", "new_string": "Turin.", "reasoning": ""}
-    assert "says this already" in refused(http.post(f"/users/{ada}/blocks/student/propose", json=stands), 400)
+    for text in ("Turin.", "Turin.\r\n"):
+        sent = http.post(f"/users/{ada}/blocks/student/propose", json=stands | {"new_string": text})
+        assert "says this already" in refused(sent, 400), repr(text)
     for id in (beside, waits):
         post(http, ada, f"student/diffs/{id}/approve")
     assert get(http, ada, "student")["body"] == TEXT + "Has a cat.\nReads.\n"

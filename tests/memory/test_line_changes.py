@@ -1,6 +1,7 @@
 """Changes of one text taken together: what goes together, what collides, and what is the same."""
 
 import time
+import unicodedata
 from dataclasses import replace
 
 from hypothesis import given
@@ -76,6 +77,25 @@ def test_lines_are_followed_through_what_was_written_in_between() -> None:
         ("a\nb", "a\nB", "a", "X", False),  # its line is gone
     ):
         assert touch_same_lines(base, first, since, second) == touches, (base, first, since, second)
+
+
+def test_what_is_only_written_differently_is_the_same() -> None:
+    text = "Café\nmiddle\nEnd\n"
+    for other in (
+        text.replace("\n", "\r\n"),
+        unicodedata.normalize("NFD", text),
+        f"\ufeff{text.removesuffix(chr(10))}",
+    ):
+        assert same_text(text, other), repr(other)
+        assert line_changes(text, other) == []
+        assert not removes_lines(text, other)
+        changed = text.replace("middle", "new")
+        assert merge_changes(text, changed, other.replace("middle", "new")) is not None
+        assert not touch_same_lines(text, changed, text, other)
+        assert not touch_same_lines(text, changed, text, other.replace("middle", "new"))
+        assert touch_same_lines(text, changed, text, other.replace("middle", "old"))
+    assert not same_text(text, text.replace("é", "e"))
+    assert not same_text("a\r\rb", "a\nb")
 
 
 def test_any_changes_of_a_hundred_thousand_characters_are_taken_together_within_a_second() -> None:

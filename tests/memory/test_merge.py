@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 import time
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -63,6 +64,22 @@ def test_long_texts_are_merged_or_refused_within_a_second() -> None:
     ours, theirs = "\n".join(["mine", *lines[1:]]), "\n".join([*lines[:-1], "theirs"])
     assert merge_lines("\n".join(lines), ours, theirs) == "\n".join(["mine", *lines[1:-1], "theirs"])
     assert time.process_time() - began < 1
+
+
+def test_line_ends_byte_order_marks_and_forms_of_accents_are_no_changes() -> None:
+    base = "Café\nmiddle\nkept\nEnd"
+    theirs = base.replace("End", "The end")
+    for ours in (
+        base.replace("\n", "\r\n"),
+        f"\ufeff{base}",
+        unicodedata.normalize("NFD", base),
+        unicodedata.normalize("NFD", f"\ufeff{base}").replace("\n", "\r\n") + "\r",
+    ):
+        assert merge_lines(base, ours, theirs) == merge_lines(base, theirs, ours) == theirs, repr(ours)
+        both = merge_lines(base, ours.replace("middle", "new"), theirs) or ""
+        assert both.replace("\r", "") == theirs.replace("middle", "new"), repr(ours)
+    assert merge_lines(base, theirs, theirs.replace("\n", "\r\n") + "\r") == theirs + "\r"
+    assert merge_lines(base, base.replace("Café", "Cafe"), base.replace("Café", "Tea")) is None
 
 
 def test_a_merge_collides_where_git_merge_file_says_so(tmp_path: Path) -> None:

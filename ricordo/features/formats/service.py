@@ -73,8 +73,7 @@ def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
     Raises Invalid that names the line of each problem: in the front matter, and below it where the text does not follow the
     schema and its `format` does not say so. Where the front matter names another schema, nothing is checked by this one.
     """
-    if text.startswith(f"\ufeff{_FENCE}"):
-        text = text[1:]
+    text = text.removeprefix("\ufeff")
     head, below, problems = _front_matter(text)
     if problems:
         refuse(problems)

@@ -126,6 +126,7 @@ def test_markdown_needs_no_front_matter_and_its_last_line_break_is_the_files() -
     assert from_markdown("a\r\nb\r\n", None).text == "a\nb"
     assert from_markdown("---\nHello\n---\n", None).text == "---\nHello\n---"
     assert from_markdown("\ufeff---\nblock: x\n---\ny", None) == ParsedText("x", "y")
+    assert from_markdown("\ufefftext\r\nmore\r\n", None).text == "text\nmore"
     assert from_markdown("---\nblock: 'it''s'\n---", None) == ParsedText("it's", "")
 
 

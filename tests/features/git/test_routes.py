@@ -4,6 +4,7 @@ import gzip
 import random
 import socket
 import subprocess
+import unicodedata
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -327,6 +328,16 @@ def test_a_proposal_from_an_older_commit_keeps_what_was_written_since(memory: Me
     }
     memory.put("courses/maths", "Third")
     assert "courses/maths.md: the same lines changed" in refused(clone, "origin", "HEAD:propose/y")
+
+
+def test_an_editor_that_writes_other_line_ends_and_accents_makes_no_conflict(memory: Memory, clone: Path) -> None:
+    memory.put("human", "Name: Zoë\nLikes tea\nCity: Turin\n")
+    git(clone, "pull", "-q")
+    written = unicodedata.normalize("NFD", "\ufeffName: Zoë\r\nLikes tea\r\nCity: Rome\r\n")
+    commit(clone, human=written)
+    memory.put("human", "Name: Zoë Rossi\nLikes tea\nCity: Turin\n")
+    git(clone, "push", "-q", "origin", "HEAD:propose/x")
+    assert {one.label: one.value for one in memory.waiting()} == {"human": "Name: Zoë Rossi\nLikes tea\nCity: Rome\r\n"}
 
 
 def test_git_packs_its_requests(memory: Memory, clone: Path, http: httpx2.Client) -> None:
