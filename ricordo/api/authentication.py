@@ -113,14 +113,17 @@ class Authentication:
             failures = _Failures(now, 0)
         _keep(self._failures, network, failures._replace(times=failures.times + 1))
 
-    async def local(self, runtime: Runtime | None) -> Scope | None:
-        """Return the local administrator, as long as there is no key of any kind, no login, and only this machine can call."""
+    async def local(self, runtime: Runtime | None, *, asks: bool = True) -> Scope | None:
+        """Return the local administrator, as long as there is no key of any kind, no login, and only this machine can call.
+
+        Unless it `asks`, what the database said last counts, so that nobody waits for it.
+        """
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None
         if runtime is None:
             return _LOCAL
         now = time.monotonic()
-        if not self._are_keys and self._asked_until < now:
+        if asks and not self._are_keys and self._asked_until < now:
             self._are_keys = await runtime.store.read(keys.are_any)
             self._asked_until = now + _FRESH
         return None if self._are_keys else _LOCAL

@@ -9,6 +9,7 @@ from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.offload import SMALL, offload
 
@@ -16,7 +17,49 @@ T = TypeVar("T")
 # Commas and brackets in a large body. A value of JSON takes up to a hundred times its bytes, and one call decodes them all: with so
 # many it takes 60 ms.
 MOST_MARKS = 200_000
+# Bytes of a large body, and of all that are read and answered at once; one alone may be longer.
+_LARGE, MOST_AT_ONCE = 1024 * 1024, 48 * 1024 * 1024
 Check = Callable[[Any], tuple[Any, list[dict[str, Any]]]]
+
+
+class LargeBodies:
+    """Counts the large bodies in memory, and refuses what is too much of them."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; its body counts until its answer begins."""
+        own = 0
+
+        def give_back() -> None:
+            nonlocal own
+            self._taken -= own if own > _LARGE else 0
+            own = 0
+
+        async def take() -> Message:
+            nonlocal own
+            message = await receive()
+            size = len(message.get("body", b""))
+            if own + size > _LARGE:
+                self._taken += size if own > _LARGE else own + size
+            own += size
+            if own > _LARGE and own < self._taken > MOST_AT_ONCE:
+                raise HTTPException(503, "Too many large requests are read at once. Send it again in a moment.", _LATER)
+            return message
+
+        async def answer(message: Message) -> None:
+            give_back()
+            await send(message)
+
+        try:
+            await app(scope, take, answer)
+        finally:
+            give_back()
+
+
+_LATER = {"retry-after": "1"}
+LARGE_BODIES = LargeBodies()
 
 
 async def read_large(request: Request, check: Check) -> None:

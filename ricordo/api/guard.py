@@ -56,11 +56,12 @@ class Guard:
     async def _refusal(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
         runtime: Any = getattr(scope["app"].state, "runtime", None)
-        local = await self._authentication.local(runtime)
+        is_open = scope["path"] in self._open_paths
+        local = await self._authentication.local(runtime, asks=not is_open)
         if local:
             scope[REQUEST_SCOPE] = local
             return self._foreign(headers)
-        if scope["path"] in self._open_paths:
+        if is_open:
             return None
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(scope["path"])))
         cookie = "" if key else _cookie(_header(headers, b"cookie"))

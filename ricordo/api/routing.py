@@ -25,7 +25,7 @@ from starlette._utils import get_route_path
 from starlette.routing import compile_path, get_name
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ricordo.api.bodies import read_large
+from ricordo.api.bodies import LARGE_BODIES, read_large
 from ricordo.api.call import answer
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
@@ -136,7 +136,7 @@ class LazyRoute(APIRoute):
             await refuse(*refusal)(scope, receive, send)
             return
         self.build()
-        await super().handle(scope, receive, send)
+        await LARGE_BODIES.serve(super().handle, scope, receive, send)
 
     def __getattr__(self, name: str) -> Any:
         # Called only for what is not there yet.

@@ -26,6 +26,7 @@ from tests.seams.server import ServerInThread, StrictLetta, serving
 CANARY = "vuqkzoqada-41"
 # What an answer for people does not hold: Python's way to write values, and names of its types.
 PYTHON = re.compile(r"\['|\{'|\('|<class|object at 0x|\bNone\b|\bTrue\b|\bFalse\b|Error\b|pydantic|Value error")
+MEGABYTE = 1024 * 1024
 JSON = {"content-type": "application/json"}
 
 
@@ -169,6 +170,20 @@ def test_a_body_that_is_longer_than_it_says_or_than_is_taken_is_refused(server: 
                 line.sendall(head.encode() + headers.encode() + b"\r\n\r\n" + body)
             answer = line.recv(65536)
         assert int(answer.split(b" ")[1]) in statuses, (headers, answer)
+
+
+def test_large_bodies_have_so_much_memory_together(server: ServerInThread, http: httpx2.Client) -> None:
+    head = f"POST /v1/blocks/ HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n"
+    sent = head.encode() + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % (30 * MEGABYTE)
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), 20) as line:
+        line.sendall(sent + b" " * 29 * MEGABYTE)
+        for _ in range(2):
+            answer = http.post("/v1/blocks/", content=b" " * 20 * MEGABYTE, headers=JSON)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert http.post("/v1/blocks/", content=b" " * 1000, headers=JSON).status_code == 422
+        line.sendall(b" " * MEGABYTE)
+        assert b" 422 " in line.recv(65536)
+    assert http.post("/v1/blocks/", content=b" " * 20 * MEGABYTE, headers=JSON).status_code == 422
 
 
 def test_a_request_takes_a_thousand_messages(api: Api, agent: AgentState) -> None:

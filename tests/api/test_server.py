@@ -1,5 +1,7 @@
 """Whether the server answers, and its models."""
 
+import asyncio
+import threading
 from importlib.metadata import version
 from typing import Any
 
@@ -7,7 +9,7 @@ import httpx2
 
 from ricordo.llm.embedding.embedded import HANDLE
 from ricordo.llm.scripted import ScriptedEmbedder
-from tests.seams.server import ServerInThread, StrictLetta
+from tests.seams.server import LIMIT, ServerInThread, StrictLetta
 
 
 def test_health_answers_with_and_without_the_last_slash(client: StrictLetta, http: httpx2.Client) -> None:
@@ -47,3 +49,17 @@ def test_every_usable_embedding_model_is_listed(client: StrictLetta, server: Ser
     assert {model.api_model_type for model in listed.values()} == {"embedding"}
     assert (listed[HANDLE].name, listed[HANDLE].provider_name) == ("wordllama-256", "ricordo")
     assert listed[HANDLE].embedding_endpoint is None
+
+
+def test_health_answers_while_every_thread_that_reads_is_taken(server: ServerInThread, http: httpx2.Client) -> None:
+    server.app.state.authentication.forget()
+    released, store = threading.Event(), server.runtime.store
+    reading = [
+        asyncio.run_coroutine_threadsafe(store.read(lambda _: released.wait(LIMIT)), server.loop) for _ in range(200)
+    ]
+    try:
+        assert http.get("/v1/health/").json()["status"] == "ok"
+        assert not any(one.done() for one in reading)
+    finally:
+        released.set()
+    assert all(one.result(LIMIT) for one in reading)

@@ -114,6 +114,7 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
     ),
     (502, '{"detail":"The login provider', "the operator's login provider failed"),
     (503, '{"detail":"The server is shutting down.', "it was told to stop"),
+    (503, '{"detail":"Too many large requests', "clients sent more at once than it takes into memory"),
 )
 
 
