@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,4 +92,7 @@ async def test_a_slow_write_is_logged_with_its_name(store: SqlStore, caplog: pyt
 
     with caplog.at_level(logging.WARNING, "ricordo.storage.engine.store"):
         await store.write(slow)
+        await store.write(partial(lambda _text, tx: slow(tx), "what Ada said"))
     assert "slow" in str(caplog.records[0].__dict__["work"])
+    assert "lambda" in str(caplog.records[1].__dict__["work"])
+    assert "Ada" not in str(caplog.records[1].__dict__)

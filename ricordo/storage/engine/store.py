@@ -136,7 +136,8 @@ class SqlStore:
             return self._unit(self.begin_write, work)
         finally:
             if (seconds := time.monotonic() - started) > SLOW_WRITE:
-                name = getattr(work, "__qualname__", repr(work))
+                # Of a partial function the name alone: what it is given may be someone's text.
+                name = getattr(getattr(work, "func", work), "__qualname__", type(work).__name__)
                 log.warning("slow write", extra={"work": name, "seconds": round(seconds, 3)})
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
