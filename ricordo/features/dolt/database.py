@@ -16,7 +16,7 @@ from urllib.parse import quote
 from ricordo.domain.clock import to_datetime, to_micros
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import Conflict
-from ricordo.features.dolt.engines import Engine, EngineError
+from ricordo.features.dolt.engines import Engine, EngineError, require_few
 from ricordo.features.remotes.service import RemoteMoved
 from ricordo.memory.merge import merge_lines
 
@@ -31,6 +31,8 @@ _TRAILER = re.compile(r"(?:\A|\n\n)Ricordo-Version: ([0-9a-f]{40}) (\d{1,18})\nR
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _LONGEST = 120  # characters of a user's or a label's part in the name of a branch
 _LONGEST_REASON = 10_000
+MOST_ROWS = 10_000  # of one user, as of a commit
+MOST_COMMITS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,9 @@ class Database:
         """The user's rows by label, as they are at a commit, or now where none is named."""
         table = self._engine.table_at if commit else TABLE
         sql = f"SELECT {_COLUMNS} FROM {table} WHERE user_id = ?"  # noqa: S608 - no words of others
-        found = self._engine.run(sql, *filter(None, (commit, self._user)))
+        values = [*filter(None, (commit, self._user))]
+        require_few(self._engine, sql.partition(" FROM ")[2], values, MOST_ROWS, "body", "title")
+        found = self._engine.run(sql, *values)
         return {
             str(label): DoltRow(_text(title), _text(body) or "", _text(schema_ref))
             for label, title, body, schema_ref in found
@@ -147,6 +151,7 @@ class Database:
     def log(self, after: str | None = None, until: str = MAIN) -> list[DoltCommit]:
         """The commits of `main`, or of what is `until`, newest first; with `after`, those that this one does not have."""
         wanted = until if after is None else f"{after}..{until}"
+        require_few(self._engine, "dolt_log(?)", [wanted], MOST_COMMITS, "message")
         rows = self._engine.run("SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", wanted)
         return [
             DoltCommit(str(hash), str(message), author=(_text(name) or "", _text(address) or ""), at=_micros(date))
@@ -158,6 +163,7 @@ class Database:
 
         Without a base, all from the first.
         """
+        require_few(self._engine, "dolt_commit_ancestors", [], 2 * MOST_COMMITS, "commit_hash")
         rows = self._engine.run("SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 0")
         parents = {str(commit): _text(parent) for commit, parent in rows}
         found: list[str] = []

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from ricordo.errors import Invalid, RicordoError, Unavailable
+from ricordo.errors import Invalid, RicordoError, TooLong, Unavailable
 from ricordo.features.remotes.service import PRIVATE, FolderMarker, require_folder
 from ricordo.llm.addresses import connect, require_public_host
 
 Row = Sequence[Any]
 _CHILD = Path(__file__).with_name("child.py")
 _TIMEOUT = 60.0  # seconds for one statement
+MOST_BYTES = 64 * 1024 * 1024  # of the texts of one answer
 # What the child needs to start; it gets nothing else of the server's environment.
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 _TABLE = """CREATE TABLE IF NOT EXISTS memory_blocks (user_id VARCHAR(255) NOT NULL, label VARCHAR(255) NOT NULL, \
@@ -266,3 +267,14 @@ class Doltlite(Engine):
 
 def open_engine(address: DoltAddress) -> Engine:
     return Doltlite(address) if address.path else DoltServer(address)
+
+
+def require_few(engine: Engine, source: str, values: Sequence[object], most: int, *texts: str) -> None:
+    """Raise TooLong where a table has more rows, or more in these texts, than are read at once: others fill it."""
+    size = " + ".join(f"LENGTH(COALESCE({text}, ''))" for text in texts)
+    ((count, length),) = engine.run(f"SELECT COUNT(*), COALESCE(SUM({size}), 0) FROM {source}", *values)  # noqa: S608
+    if int(count) > most or int(length) > MOST_BYTES:
+        raise TooLong(
+            f"The remote holds {count} rows with {int(length)} characters in one table, of which {most} and {MOST_BYTES} "
+            "are read. Use a database with less in it, or squash its history."
+        )

@@ -17,8 +17,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.errors import Conflict, Invalid
-from ricordo.features.dolt import database
+from ricordo.errors import Conflict, Invalid, TooLong
+from ricordo.features.dolt import database, engines
 from ricordo.features.dolt import sync as following
 from ricordo.features.dolt.database import Database, branch_of, date_of, proposal_in, trailer_of
 from ricordo.features.dolt.engines import DoltAddress, open_engine
@@ -297,6 +297,28 @@ async def test_a_row_that_cannot_be_a_block_stops_the_remote_until_it_is_mended_
         engine.run("DELETE FROM memory_blocks WHERE label = 'a/history'")
         commit(engine, "Take it back")
     assert (await memory.sync()).last_error is None
+    await require_same(memory, is_pulled=True)
+
+
+async def test_a_remote_with_more_than_can_be_read_at_once_is_refused_before_it_is_read(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await memory.put("human", "Ada")
+    await memory.sync()
+    change(
+        memory, "Add", "INSERT INTO memory_blocks (user_id, label, body) VALUES ('ada', 'notes', '" + "x" * 5000 + "')"
+    )
+    for bound, most, told in (
+        ("MOST_ROWS", 1, "holds 2 rows"),
+        ("MOST_BYTES", 4000, "of which 10000 and 4000 are read"),
+        ("MOST_COMMITS", 1, "of which 1 and"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(engines if bound == "MOST_BYTES" else database, bound, most)
+            with pytest.raises(TooLong, match=told):
+                await memory.sync()
+        assert await memory.texts() == {"human": "Ada"}
+    await memory.sync()
     await require_same(memory, is_pulled=True)
 
 
