@@ -50,7 +50,7 @@ Status = Annotated[
 # Each carries two texts and what differs between them.
 Limit = Annotated[int, Query(ge=1, le=100, description="How many proposals at most.")]
 # A proposal that was decided on, its block as it is then, and how many more wait for that.
-_Decided = tuple[Proposal, Block | None, int]
+Decided = tuple[Proposal, Block | None, int]
 After = Annotated[str | None, Query(description="Only proposals after the one with this id.")]
 
 
@@ -137,35 +137,37 @@ async def approve(
     """
     text = body.body if body else None
 
-    def work(tx: Transaction) -> _Decided | Conflicted:
+    def work(tx: Transaction) -> Decided | Conflicted:
         memory = _require(tx, here, user_id, label, diff_id)
         done = approval.approve(tx, _scope_of(here, memory), diff_id, here.actor_for(memory.user), body=text)
         if isinstance(done, Conflicted):
             return done
         return done.proposal, done.block, waiting_for(tx, done.block)
 
-    done = await here.store.write(work)
-    if isinstance(done, Conflicted):
-        return text_conflict(done.proposal.note, TextConflict.of(done, proposal_id=done.proposal.id, how=_HOW))
-    return await _decided(done)
+    return await decided(await here.store.write(work))
 
 
 @router.post(_BLOCK + "/diffs/{diff_id}/reject", response_model=DecidedResponse)
 @needs("memory:approve", "memory:override")
-async def reject(here: Here, user_id: str, label: str, diff_id: str, body: RejectRequest | None = None) -> Json:
+async def reject(
+    here: Here, user_id: str, label: str, diff_id: str, body: RejectRequest | None = None
+) -> Response | Json:
     """Leave the block as it is; the proposal is kept with the reason."""
 
-    def work(tx: Transaction) -> _Decided:
+    def work(tx: Transaction) -> Decided:
         memory = _require(tx, here, user_id, label, diff_id)
         reason = body.reason if body else None
         rejected = approval.reject(tx, _scope_of(here, memory), diff_id, here.actor_for(memory.user), reason=reason)
         block = user_memory.find(tx, memory, label)
         return rejected, block, waiting_for(tx, block)
 
-    return await _decided(await here.store.write(work))
+    return await decided(await here.store.write(work))
 
 
-async def _decided(done: _Decided) -> Json:
+async def decided(done: Decided | Conflicted) -> Response | Json:
+    """Answer with what was decided, or with 409 and the texts that collide."""
+    if isinstance(done, Conflicted):
+        return text_conflict(done.proposal.note, TextConflict.of(done, proposal_id=done.proposal.id, how=_HOW))
     # A diff of long texts takes its time, so neither a transaction nor the event loop waits for it.
     return await asyncio.to_thread(DecidedResponse.from_proposal, *done)
 
@@ -180,9 +182,14 @@ def _list(
     is_known = label is None or user_memory.find(tx, memory, label)
     if not is_known and not proposals.page(tx, here.scope, Page(limit=1), of_label):
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
+    return listed(tx, here.scope, of_label, status, wanted)
+
+
+def listed(tx: Transaction, scope: Scope, which: ProposalFilter, status: str, wanted: Page) -> list[Json]:
+    """Return a page of these proposals that have this status."""
     named: Any = None if status in ("all", "waiting") else status
-    which = replace(of_label, status=named, waits=status == "waiting")
-    return [ProposalResponse.of(one) for one in proposals.page(tx, here.scope, wanted, which)]
+    which = replace(which, status=named, waits=status == "waiting")
+    return [ProposalResponse.of(one) for one in proposals.page(tx, scope, wanted, which)]
 
 
 async def _decide_many(

@@ -70,6 +70,7 @@ CORE_ROUTES: tuple[LazyRouter, ...] = (
         ("/v1/messages/search", "/v1/agents/messages/search", "/v1/passages/search", "/v1/agents/*/messages/import"),
     ),
     LazyRouter("ricordo.api.conversations", ("/v1/conversations", "/v1/agents/*/recompile", "/v1/agents/*/summarize")),
+    LazyRouter("ricordo.api.block_proposals", ("/v1/blocks/*/diffs",)),
     LazyRouter("ricordo.api.blocks", ("/v1/blocks", "/v1/agents/*/core-memory")),
     LazyRouter("ricordo.api.tools", ("/v1/tools", "/v1/agents/*/tools")),
     LazyRouter("ricordo.api.stored_streams", ("/v1/runs/*/stream", "/v1/conversations/*/stream")),

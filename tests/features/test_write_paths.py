@@ -202,6 +202,19 @@ def test_a_block_that_is_deleted_by_its_id_leaves_a_version(server: ServerInThre
     assert [(one.author.kind, one.blob is None) for one in found] == [("user", True), ("user", False)]
 
 
+def test_a_proposal_to_an_agents_block_is_approved_as_a_version_of_the_agent(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent, block = made(http, "propose", "memory_rethink")
+    server.says(call("memory_rethink", label="human", new_memory=AFTER), "It waits.")
+    said(http, agent)
+    assert state_of(server, block) == ("human", BEFORE)
+    (waiting,) = http.get(f"/v1/blocks/{block}/diffs").json()
+    assert http.post(f"/v1/blocks/{block}/diffs/{waiting['id']}/approve").status_code == 200
+    assert state_of(server, block) == ("human", STORED)
+    require_version(server, block, "agent", 2)
+
+
 def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
     client = InProcessClient(server.runtime, server.run)
     agent = client.agents.create(name="Coach", model=MODEL, memory_blocks=[{"label": "human", "value": AFTER}])

@@ -207,6 +207,8 @@ class World(People):
         changed = self.ask(self.ada, "PUT", "/users/ada/blocks/notes", json={"body": f"One {CANARY}.\nTwo.\n"})
         edit = {"old_string": "Two", "new_string": f"Three {CANARY}", "reasoning": CANARY}
         proposal = self.ask(self.ada, "POST", "/users/ada/blocks/notes/propose", json=edit)
+        edit = {"old_string": "One", "new_string": f"Zero {CANARY}", "reasoning": CANARY}
+        beside = self.ask(self.ada, "POST", "/users/ada/blocks/diary/propose", json=edit)
         place = self.server.settings.data_dir / "remotes" / f"{CANARY}.git"
         remote = self.ask(self.ada, "PUT", "/users/ada/remotes", json={"kind": "git", "address": str(place)})
         self._wait(lambda: self.ask(self.ada, "GET", "/users/ada/remotes")[0]["last_at"])
@@ -216,6 +218,7 @@ class World(People):
             "block_id": diary["id"],
             "sha": first["sha"],
             "diff_id": proposal["id"],
+            "proposal_id": beside["id"],
             "remote_id": remote["id"],
         }
         assert changed["id"] == made["id"]
