@@ -257,6 +257,7 @@ def basic(user: str, key: str) -> dict[str, str]:
 
 
 @contextmanager
-def open_world(folder: Path) -> Iterator[World]:
-    with serving(folder, api_key=OPERATOR, traces="all", allow_private_providers=True) as server, server.http() as http:
+def open_world(folder: Path, **settings: Any) -> Iterator[World]:
+    given = {"api_key": OPERATOR, "traces": "all", "allow_private_providers": True} | settings
+    with serving(folder, **given) as server, server.http() as http:
         yield World(server, http).fill()

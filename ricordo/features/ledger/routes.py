@@ -1,7 +1,7 @@
 """The ledger and the budgets of agents, over HTTP: request and response models, and routes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Annotated
 
@@ -15,9 +15,9 @@ from ricordo.api.routing import Routes
 from ricordo.domain.clock import DAY, EARLIEST, day_of, parse_date
 from ricordo.domain.usage import Budget
 from ricordo.errors import Invalid
-from ricordo.features.ledger.queries import Grouping, LedgerQuery, entries
+from ricordo.features.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
 from ricordo.features.ledger.service import LedgerLine, read_prices, settle, total
-from ricordo.storage import agents
+from ricordo.storage import agents, users
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["ledger"], scope="providers")
@@ -31,7 +31,7 @@ class LedgerParameters:
     """The query parameters of the ledger."""
 
     agent_id: str | None = None
-    user_id: Annotated[str | None, Query(description="Only what was about this user.")] = None
+    user_id: Annotated[str | None, Query(description="Only what was about this user, by id or name.")] = None
     purpose: Annotated[str | None, Query(description="turn, compaction, sleeptime, embedding …")] = None
     model: Annotated[str | None, Query(description="Only this model, by its handle.")] = None
     since: Annotated[
@@ -130,7 +130,12 @@ async def read_ledger(here: Here, parameters: Annotated[LedgerParameters, Depend
     """Return tokens by day, agent, user, model or purpose, and what they cost where the operator set prices."""
     query = parameters.query(here.store.clock.now())
     prices = read_prices(here.runtime.settings.data_dir)
-    lines = settle(await here.store.read(lambda tx: entries(tx, here.scope, query)), prices)
+
+    def read(tx: Transaction) -> list[LedgerEntry]:
+        user = users.require(tx, here.scope, query.user_id) if query.user_id is not None else None
+        return entries(tx, here.scope, replace(query, user_id=user.id if user else None))
+
+    lines = settle(await here.store.read(read), prices)
     currency = prices.currency if prices else None
     return LedgerResponse.from_lines(lines, query, currency, parameters.limit)
 

@@ -61,9 +61,14 @@ def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(api: Api
     by_agent = lines(group_by="agent")
     assert (by_agent[agent.id], by_agent[other.id]) == (7, 900_000)
     assert list(lines(group_by="agent", agent_id=agent.id)) == [agent.id]
-    assert lines(agent_id=agent.id, purpose="sleeptime", model="other/model", user_id="user-nobody") == {}
+    assert lines(agent_id=agent.id, purpose="sleeptime", model="other/model") == {}
     assert lines(agent_id=agent.id, to="2020-01-01") == {}
     assert len(lines(agent_id=agent.id, **{"from": "2020-01-01"})) == 1
+    api.http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."}, headers={"x-ricordo-user": "ada"})
+    (hers,) = lines(user_id="ada", group_by="user").items()
+    assert lines(user_id=hers[0], group_by="user") == dict([hers])
+    for headers in ({}, {"x-ricordo-user": "ada"}):
+        assert lines(agent_id=agent.id, user_id="ada", group_by="agent") == {agent.id: hers[1]}, headers
     first = api.http.get("/v1/ledger", params={"group_by": "agent", "limit": 1}).json()
     assert len(first["lines"]) == 1
     assert first["total"]["total_tokens"] >= 900_007
