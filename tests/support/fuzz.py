@@ -1,0 +1,221 @@
+"""Requests made from the OpenAPI document by schemathesis, with the ids of what is really there and with values it does not try.
+
+Each server of a campaign has a world of its own (`tests/seams/people.py`), whose things the requests name, change and delete.
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httpx2
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+from schemathesis import Case, GenerationMode
+from schemathesis.core import NotSet
+from schemathesis.core.failures import Failure, FailureGroup
+
+from tests.seams.people import OPERATOR, World, bearer, open_world
+from tests.support import postgres
+
+ONE_WORLD = 1000  # requests, after which not much is left of it
+_LAST = 0.9  # of these requests are made before anything may be deleted that others are about
+HOSTILE: tuple[Any, ...] = (
+    *("", "\0", "a\0b", "\ud800", "x\udfff", "\uffff", "x" * 5000, "../..", "a/b", "a%2Fb", "%00", " ", "\n", "null"),
+    *("0001-01-01", "9999-12-31", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "0000-00-00", "1e400"),
+    *(0, -1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**400, 1e308, float("nan"), float("inf"), -float("inf")),
+    *(None, True, [], {}, [[]], [None], {"": ""}, {"\0": "\0"}, ["x"] * 70, "١٢", "١", "²"),
+)
+# What the document does not say: such an address is asked outside, or the server waits for it.
+_OUTSIDE = ("/v1/providers/", "/users/{user_id}/remotes", "/login")
+# What is deleted or disabled so is missed by most requests after it.
+_FATAL = ("{agent_id}", "{conversation_id}", "{user_id}", "{user}", "{organization_id}", "{block_id}", "{archive_id}")
+
+
+@dataclass
+class FuzzReport:
+    """What a campaign sent, and what was answered that should never be."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    routes: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def requests(self) -> int:
+        return self.statuses.total()
+
+    def __str__(self) -> str:
+        found = "\n".join(f"{times} times: {fault}" for fault, times in self.faults.most_common())
+        return f"{self.requests} requests to {len(self.routes)} routes: {dict(sorted(self.statuses.items()))}\n{found}"
+
+
+class _Requests:
+    """Sends cases to one world, with its ids for some of their values and hostile ones for others."""
+
+    def __init__(self, world: World, total: int, number: int, report: FuzzReport) -> None:
+        self.world, self._total, self._number, self._report = world, total, number, report
+        self._known = {**world.own, **world.shared}
+        self._known |= {"before": self._known["message_id"], "after": self._known["run_id"]}
+        self._sent = 0
+        self._random = self.random()
+        self._http = world.server.http()
+
+    @property
+    def are_done(self) -> bool:
+        return self._sent >= self._total
+
+    def random(self) -> random.Random:
+        """The chance of what is sent next: the same one for the same place of the same campaign."""
+        return random.Random(f"{self._number} {self._sent}")  # noqa: S311
+
+    def close(self) -> None:
+        self._http.close()
+
+    def send(self, case: Case) -> None:
+        """Send the case, with some of its values changed, and note what is wrong with its answer."""
+        self._random, self._sent = self.random(), self._sent + 1
+        try:
+            request = self._request(case)
+        except httpx2.InvalidURL:
+            self._total += 1  # longer than the client sends
+            return
+        label = case.operation.label
+        self._report.routes[label] += 1
+        try:
+            answer = self._http.send(request)
+        except httpx2.HTTPError as error:
+            self._report.statuses[0] += 1
+            self._note(label, request, repr(error))
+            return
+        self._report.statuses[answer.status_code] += 1
+        for fault in self.world.server.provoked():
+            self._note(label, request, fault.partition(": ")[2])
+        if answer.headers.get("content-type", "").startswith("text/event-stream"):
+            return  # documented as the text that it is; schemathesis would have a schema of each event
+        try:
+            case.operation.validate_response(answer)
+        except (Failure, FailureGroup) as failure:
+            found = failure.exceptions if isinstance(failure, FailureGroup) else [failure]
+            for one in found:
+                self._note(label, request, f"{one.title}: {one}")
+
+    def _note(self, label: str, request: httpx2.Request, fault: str) -> None:
+        known = sum(self._report.faults[one] for one in self._report.faults if one.startswith(f"{label}: {fault[:60]}"))
+        if known < 3:
+            sent = f"{request.url} {request.content[:400]!r}"
+            self._report.faults[f"{label}: {fault[:500]}\n    {sent}"] += 1
+
+    def _request(self, case: Case) -> httpx2.Request:
+        path = case.path
+        is_safe = case.method not in ("DELETE", "PATCH") or not path.endswith(_FATAL)
+        may_name = is_safe or self._sent > _LAST * self._total
+        for name, value in (case.path_parameters or {}).items():
+            given = self._known.get(name) if may_name and self._random.random() < 0.8 else None
+            filled = quote(_text(self._changed(value) if given is None else given), safe="", errors="surrogatepass")
+            path = path.replace(f"{{{name}}}", filled)
+        query = [(name, _text(one)) for name, value in (case.query or {}).items() for one in self._list(name, value)]
+        url = f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
+        content, headers = self._body(case), self._headers(case)
+        return self._http.build_request(case.method, url, content=content, headers=headers)
+
+    def _list(self, name: str, value: Any) -> list[Any]:
+        """The values of a query parameter: one, several of a list, or twice what is to be there once."""
+        values = value if isinstance(value, list) else [value]
+        values = [self._changed(self._named(name, one)) for one in values]
+        return values * 2 if self._random.random() < 0.05 else values
+
+    def _named(self, name: str, value: Any) -> Any:
+        """The id of a thing that is there, where the name asks for one."""
+        known = self._known.get(name, self._known.get(name.removesuffix("s")))
+        return known if known is not None and isinstance(value, str) and self._random.random() < 0.7 else value
+
+    def _changed(self, value: Any) -> Any:
+        return self._random.choice(HOSTILE) if self._random.random() < 0.1 else value
+
+    def _body(self, case: Case) -> bytes | None:
+        if isinstance(case.body, NotSet):
+            return None
+        if isinstance(case.body, bytes):
+            return case.body
+        # As a client writes it that knows no better: halves of characters escaped, NaN and Infinity by name.
+        return json.dumps(self._changed_body("", case.body), default=str).encode()
+
+    def _changed_body(self, name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._changed_body(key, one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._changed_body(name, one) for one in value]
+        return self._changed(self._named(name, value))
+
+    def _headers(self, case: Case) -> dict[str, str]:
+        headers = bearer(self.world.ada if self._random.random() < 0.3 else OPERATOR)
+        if "ada" not in headers["authorization"] and self._random.random() < 0.1:
+            headers["x-ricordo-user"] = self._random.choice(["ada", "fay", "new", "x" * 300])
+        if not isinstance(case.body, NotSet):
+            headers["content-type"] = case.media_type or "application/json"
+        return headers
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def fuzz(folder: Path, requests: int, number: int, database: str = "sqlite") -> FuzzReport:
+    """Send so many requests to servers of this database, the same ones for the same number of the campaign."""
+    report = FuzzReport()
+    for place in range(0, requests, ONE_WORLD):
+        with _world(folder / str(place), database) as world:
+            sender = _Requests(world, min(ONE_WORLD, requests - place), number + place, report)
+            try:
+                _fuzz_one(sender)
+            finally:
+                sender.close()
+    return report
+
+
+def _fuzz_one(requests: _Requests) -> None:
+    schema = schemathesis.openapi.from_dict(requests.world.server.app.openapi())
+    operations = [found.ok() for found in schema.get_all_operations()]
+    asked = [one for one in operations if not one.path.startswith(_OUTSIDE) or one.method.upper() == "GET"]
+    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    cases = [st.one_of([one.as_strategy(generation_mode=mode) for mode in modes]) for one in asked]
+    while not requests.are_done:
+        requests.random().shuffle(cases)
+        for strategy in cases:
+            _send_some(strategy, requests)
+
+
+def _send_some(cases: st.SearchStrategy[Case], requests: _Requests) -> None:
+    @seed(requests.random().getrandbits(32))
+    @settings(
+        max_examples=2, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @given(cases)
+    def send(case: Case) -> None:
+        if not requests.are_done:
+            requests.send(case)
+
+    send()
+
+
+@contextmanager
+def _world(folder: Path, database: str) -> Iterator[World]:
+    if database == "sqlite":
+        with open_world(folder) as world:
+            yield world
+        return
+    url = postgres.server().new_database()
+    try:
+        with open_world(folder, database_url=SecretStr(url), database_connections=4) as world:
+            yield world
+    finally:
+        postgres.server().drop(url)
