@@ -15,7 +15,7 @@ from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import CompactionPart, Message, ToolReturnPart
-from ricordo.domain.run import Run, StopReason
+from ricordo.domain.run import INTERRUPTED, Run, StopReason
 from ricordo.prompt.transcript import interrupted
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
@@ -83,7 +83,7 @@ def heal(tx: Transaction, run: Run) -> bool:
     held = runs.lock(tx, run.id)
     if held is None or held.ended_at is not None or held.lease_expires_at > tx.clock.now():
         return False
-    error = {"type": "interrupted", "message": "The server that ran this turn is gone."}
+    error = {"type": INTERRUPTED, "message": "The server that ran this turn is gone."}
     return close_run(tx, held, "error", error) is not None
 
 
@@ -107,7 +107,7 @@ HANDLER = JobHandler("expired_runs", _run_job, every_seconds=SWEEP_SECONDS)
 
 
 def close_all(tx: Transaction) -> list[Run]:
-    error = {"type": "interrupted", "message": "The server stopped during this turn."}
+    error = {"type": INTERRUPTED, "message": "The server stopped during this turn."}
     return [ended for run in runs.open_runs(tx) if (ended := close_run(tx, run, "error", error))]
 
 

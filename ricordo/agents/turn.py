@@ -8,12 +8,13 @@ A turn runs as a task of its own and waits for no reader; leaving is not cancell
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ricordo.agents.feed import Feed, Reader
 from ricordo.agents.loop import run_loop
+from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import TurnContext, TurnRequest
 from ricordo.agents.run_end import close_run, heal
 from ricordo.agents.tracing import failed_call
@@ -21,7 +22,7 @@ from ricordo.agents.turn_start import LEASE, start_turn
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message
-from ricordo.domain.run import Run, StopReason
+from ricordo.domain.run import INTERRUPTED, Run, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
 from ricordo.prompt.truncation import SystemPromptTooLong
@@ -56,7 +57,7 @@ async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     """The turn of this request: a new one, or that which took it before."""
     started = await start_turn(runtime, request)
     if isinstance(started, str):
-        return runtime.live.get(started) or PastTurn(runtime, request.scope, started)
+        return runtime.live.get(started) or PastTurn(runtime, request.scope, started, request)
     return Turn(started)
 
 
@@ -152,8 +153,14 @@ class Turn:
             if ended:
                 return ended
         except asyncio.CancelledError:
-            reason = "error" if self._runtime.is_stopping else "cancelled"
             kind, message = "cancelled", "The turn was stopped before it had ended."
+            reason = "cancelled"
+            if self._runtime.is_stopping:
+                reason, kind, message = (
+                    "error",
+                    INTERRUPTED,
+                    "The server stopped during this turn. Send the message again.",
+                )
         except LeaseLost as error:
             message = str(error)
         except ModelError as error:
@@ -184,7 +191,7 @@ class Turn:
                 ended = await self._runtime.store.read(lambda tx: runs.get(tx, self._context.request.scope, run.id))
             except NotFound:
                 gone = replace(run, status="failed", stop_reason="error", ended_at=self._runtime.store.clock.now())
-                return Failed(gone, "internal_error", "The agent was deleted while it answered.")
+                return Failed(gone, "deleted", "The agent was deleted while it answered.")
         self._context.run = ended
         # A save that went through while we were stopped was told to nobody.
         self._feed.catch_up()
@@ -211,11 +218,15 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class PastTurn:
-    """A turn that ended, or that runs in another process: its events are read from the database."""
+    """A turn that ended, or that runs in another process: its events are read from the database.
+
+    Where the other process is killed meanwhile, `request` is answered anew.
+    """
 
     runtime: Runtime
     scope: Scope
     run_id: str
+    request: TurnRequest | None = None
 
     async def events(self) -> AsyncGenerator[Event]:
         """What was saved, once the run has ended."""
@@ -223,6 +234,11 @@ class PastTurn:
         yield RunStarted(run)
         await self.wait()
         run = await self._read()
+        if anew := await self._begun_anew(run):
+            async with aclosing(anew.events()) as events:
+                async for event in events:
+                    yield event
+            return
         if said := await _answer_of(self.runtime, self.run_id):
             yield StepSaved(self.run_id, None, tuple(said))
         if run.status == "failed":
@@ -231,6 +247,14 @@ class PastTurn:
         else:
             tokens = await self.runtime.store.read(lambda tx: runs.context_tokens(tx, self.run_id))
             yield RunEnded(replace(run, context_tokens=tokens))
+
+    async def _begun_anew(self, run: Run) -> LiveTurn | None:
+        if self.request is None or not was_cut_off(run):
+            return None
+        try:
+            return await run_turn(self.runtime, self.request)
+        except RicordoError:  # somebody else has the conversation by now: the reader is told of the interruption
+            return None
 
     async def cancel(self) -> None:
         run = await self._read()

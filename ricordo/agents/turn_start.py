@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.conversations import DEFAULT, effective, open_conversation, require_own, system_message, with_model
+from ricordo.agents.repeats import conversation_of, input_of, require_own_otids, same_body, same_otids, was_cut_off
 from ricordo.agents.request import Answered, Approval, NewMessage, TurnContext, TurnRequest, WindowLimit
 from ricordo.agents.run_end import given_up, heal
 from ricordo.agents.step_decisions import finished_calls, rulebook
@@ -27,7 +28,6 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.tools.rules import FinishedCall
 
 LEASE = 30 * SECOND
-REPEAT_WINDOW = 600 * SECOND
 _ATTEMPTS = 5
 # So many rejections are told in one turn; the rest in the next.
 _MOST_TOLD = 20
@@ -42,30 +42,30 @@ EXPIRED = "The request for approval was not answered in time, so the tool call w
 
 async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | str:
     """Start the turn, or return the id of the run that took this request before. Raises NotFound, Busy, Conflict, Invalid."""
-    otids = _otids(request)
-    if twice := next((otid for otid in otids if otids.count(otid) > 1), None):
-        raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
+    require_own_otids(request)
     await runtime.organization_providers.of(request.scope.organization_id)
     if request.conversation_id is None and request.scope.subject:
         own = await open_conversation(runtime, request.scope, DEFAULT, request.agent_id)
         request = replace(request, conversation_id=own.id)
+    repeated: Run | None = None
     for _ in range(_ATTEMPTS):
         try:
-            # A retry may overtake its original, so it is looked for in the transaction that would start it again.
-            return await runtime.store.write(lambda tx: _same_body(tx, request) or _open(tx, runtime, request))
+            return await runtime.store.write(lambda tx: _open(tx, runtime, request, repeated))  # noqa: B023 - awaited at once
         except Collision:
-            if repeated := await runtime.store.write(lambda tx: resolve_conflict(tx, runtime, request)):
-                return repeated
+            repeated = await runtime.store.write(lambda tx: resolve_conflict(tx, runtime, request))
+            if repeated and not was_cut_off(repeated):
+                return repeated.id
     raise Busy()
 
 
-def _open(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContext:
-    """Take the lease, load the state as the request wants it, and save the input."""
+def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run | None) -> TurnContext:
+    """Take the lease, load the state as the request wants it, and save the input, or take it over from a run that was cut off."""
+    # A retry may overtake its original, so it is looked for in the transaction that would start it again.
     run = _new_run(tx, request)
     runs.open_run(tx, run)
-    # Once more, now that the lease is taken: on a shared database the original may have begun and ended since.
-    if _same_body(tx, request, other_than=run.id):
-        raise Collision("The same request was accepted a moment ago.")
+    earlier = same_body(tx, request, other_than=run.id)
+    if earlier and (cut_off is None or earlier.id != cut_off.id):
+        raise Collision("The same request was accepted before.")
     own = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
     require_own(request.scope, own.conversation)
     models, state = runtime.organization_providers.known(request.scope.organization_id), own
@@ -85,7 +85,10 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest) -> TurnContex
     if state is not own:
         limit = WindowLimit(own_window=own.agent.context_window)
     turn = TurnContext(runtime, request, run, state, model, window, prompt_key, rules, limit)
-    save_input(tx, turn, runtime.settings.approval_expiry)
+    if cut_off and (said := input_of(tx, cut_off)):
+        _take_over(tx, turn, said)
+    else:
+        save_input(tx, turn, runtime.settings.approval_expiry)
     return turn
 
 
@@ -109,6 +112,34 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     turn.first = len(turn.window)
     turn.window += before if turn.approval else [*before, *said]
     turn.unsaved = len(before) + len(said)
+
+
+def _take_over(tx: Transaction, turn: TurnContext, said: Sequence[Message]) -> None:
+    """Answer what was said in a run that was cut off: it belongs to this run now, and stands where the run has brought it.
+
+    Where the agent did nothing yet it is as if it was said now. Raises Conflict where an answer is due first, or came since.
+    """
+    if waiting_in(turn.window):
+        raise Conflict(STILL_WAITING)
+    ids = {message.id for message in said}
+    places = [place for place, message in enumerate(turn.window) if message.id in ids]
+    later = turn.window[places[-1] + 1 :] if places else []
+    is_begun, went_on = bool(later), any(message.is_said for message in later)
+    if went_on and any(message.role == "approval" for message in said):
+        raise Conflict(
+            "The conversation went on since the server was stopped in the middle of this. Ask the agent again."
+        )
+    if is_begun and not went_on:
+        messages.move(tx, said, turn.run.id)
+        turn.first, turn.finished = places[0], finished_before(turn.window)
+        return
+    said = messages.move(tx, said, turn.run.id, tx.clock.now())
+    turn.window = [message for message in turn.window if message.id not in ids]
+    turn.first, turn.unsaved = len(turn.window), len(said)
+    kept = [message.id for message in turn.window]
+    conversation = turn.state.conversation
+    conversations.save_window(tx, conversation.id, kept, turn.prompt_key, added=-len(said))
+    turn.window += said
 
 
 def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Message]:
@@ -174,20 +205,24 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
     return finished_calls(results)
 
 
-def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> str | None:
-    """Find out why the database refused the turn: raises what the caller has to know, or closes a dead run."""
-    conversation = conversations.get(tx, _conversation_id(request))
+def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Run | None:
+    """Find out why the database refused the turn: the run that took it before, or None where a dead run was in its way.
+
+    Raises what the caller has to know.
+    """
+    conversation = conversations.get(tx, conversation_of(request))
     agents.require(tx, request.scope, request.agent_id)
     is_there = conversation is not None and request.scope.sees(conversation.user_id)
     if conversation is None or not is_there or conversation.agent_id != request.agent_id:
         raise NotFound(f"Conversation with ID {request.conversation_id} not found")
-    if repeated := _same_otids(tx, request) or _same_body(tx, request):
+    repeated = same_otids(tx, request) or same_body(tx, request)
+    if repeated and not was_cut_off(repeated):
         return repeated
     for run in runs.open_runs(tx, conversation_id=conversation.id):
         # A turn of this process is alive whatever the clock says, which may have jumped while the machine slept.
         if run.id in runtime.live or not heal(tx, run):
             raise Busy(run.id)
-    return None
+    return repeated
 
 
 def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[Message], str]:
@@ -204,43 +239,13 @@ def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[
     return window, key
 
 
-def _otids(request: TurnRequest) -> list[str]:
-    otids = [request.approval.otid if request.approval else None, *(message.otid for message in request.messages)]
-    return [otid for otid in otids if otid]
-
-
-def _same_otids(tx: Transaction, request: TurnRequest) -> str | None:
-    otids = _otids(request)
-    known = messages.by_otids(tx, _conversation_id(request), otids) if otids else []
-    if not known:
-        return None
-    run_id, sent = known[0].run_id, len(request.messages) + bool(request.approval)
-    if run_id and len(known) == len(otids) == sent and all(message.run_id == run_id for message in known):
-        return run_id
-    used = ", ".join(str(message.otid) for message in known)
-    raise Conflict(f"The otid {used} was used before, by another request. Give every new message an otid of its own.")
-
-
-def _same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> str | None:
-    if not (request.is_retry and request.body_hash):
-        return None
-    since = tx.clock.now() - REPEAT_WINDOW
-    run = runs.with_same_body(tx, _conversation_id(request), request.body_hash, since, other_than=other_than)
-    scope = request.scope
-    return run.id if run and run.organization_id == scope.organization_id and scope.sees(run.user_id) else None
-
-
-def _conversation_id(request: TurnRequest) -> str:
-    return request.conversation_id or conversations.default_id(request.agent_id)
-
-
 def _new_run(tx: Transaction, request: TurnRequest) -> Run:
     now = tx.clock.now()
     return Run(
         id=new_id("run"),
         organization_id=request.scope.organization_id,
         agent_id=request.agent_id,
-        conversation_id=_conversation_id(request),
+        conversation_id=conversation_of(request),
         status="running",
         user_id=request.scope.subject,
         background=request.is_background,

@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from ricordo.api.call import answer
 from ricordo.api.models.base import FaultResponse, Json
 from ricordo.api.routing import REFUSALS
+from ricordo.domain.run import INTERRUPTED
 from ricordo.errors import (
     Busy,
     Conflict,
@@ -75,6 +76,10 @@ def model_failure(kind: str, message: str, detail: str | None = None) -> Respons
     if kind in MODEL_STATUS:
         failure = {"error": {"type": kind, "message": message, "detail": detail}}
         return _refused(failure, MODEL_STATUS[kind], is_final=True)
+    if kind == "deleted":
+        return _refused({"detail": f"NOT_FOUND: {message}"}, 404)
+    if kind == INTERRUPTED:  # a retry is answered anew
+        return _refused({"detail": message}, 503)
     return _refused({"detail": message}, 500, is_final=True)
 
 

@@ -25,6 +25,8 @@ StopReason = Literal[
     "requires_approval",
     "context_window_overflow_in_system_prompt",
 ]
+# The type of error of a run whose server was stopped or killed in the middle of it.
+INTERRUPTED = "interrupted"
 _COMPLETED: set[StopReason] = {"end_turn", "max_steps", "tool_rule", "requires_approval"}
 
 

@@ -17,6 +17,7 @@ _OF_RUN = _ROWS.select.where(equal(messages, "run_id"), messages.c.seq > bindpar
 _BY_OTIDS = _ROWS.select.where(equal(messages, "conversation_id"), one_of(messages.c.otid, "otids"))
 _INSERT = insert(messages)
 _REWRITE = setter(messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id"))
+_MOVE = setter(messages, "run_id", "created_at", where=messages.c.id == bindparam("message_id"))
 get, by_ids, by_numbers = _ROWS.get, _ROWS.by_ids, _ROWS.by_numbers
 
 
@@ -60,6 +61,13 @@ def page(tx: Transaction, scope: Scope, wanted: Page, **equal: str) -> list[Mess
 def rewrite(tx: Transaction, message: Message) -> None:
     values = {"parts": parts_to_json(message.parts), "text": "", "created_at": message.created_at}
     tx.run(_REWRITE, new_values(values) | {"message_id": message.id})
+
+
+def move(tx: Transaction, moved: Sequence[Message], run_id: str, created_at: int | None = None) -> list[Message]:
+    """Make these messages those of another run, and where a time is given, as if they were said then."""
+    made = [replace(one, run_id=run_id, created_at=created_at or one.created_at) for one in moved]
+    tx.run(_MOVE, [{"message_id": one.id, "new_run_id": run_id, "new_created_at": one.created_at} for one in made])
+    return made
 
 
 def searchable_text(message: Message) -> str:

@@ -1,14 +1,18 @@
 """Beginning a turn: lease, repeats and what is stored before the model is asked; and when the prompt is rebuilt."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from ricordo.agents.repeats import REPEAT_WINDOW
 from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.run_end import close_run
 from ricordo.agents.turn import PastTurn, collect, run_turn
-from ricordo.agents.turn_start import LEASE, REPEAT_WINDOW
+from ricordo.agents.turn_start import LEASE
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import Message, TextPart
+from ricordo.domain.run import INTERRUPTED
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, ModelError, NotFound
 from ricordo.llm.scripted import call
@@ -114,6 +118,77 @@ async def test_otids_that_stand_for_other_messages_of_the_thread_are_refused(sta
         await stage.begin(agent, "A", "B", otids=["e", "e"])
     assert text_of(await stage.say(other, "A", otids=["a"])) == "Three."
     await stage.require_sound(agent)
+
+
+async def test_the_otid_of_another_text_is_refused_and_the_new_text_is_not_lost_in_silence(
+    stage: Stage, agent: str
+) -> None:
+    stage.lines += ["One."]
+    await stage.say(agent, "I moved to Rome.", otids=["a"])
+    with pytest.raises(Conflict, match="otid a was used before, for another message"):
+        await stage.begin(agent, "I moved to Paris.", otids=["a"])
+    assert text_of(await stage.say(agent, "I moved to Rome.", otids=["a"])) == "One."
+
+
+async def cut_off(stage: Stage, agent: str, *texts: str, **request: Any) -> None:
+    """Begin a turn, and stop it as a kill does: its run is open, and closed as after a restart."""
+    gate = Gate()
+    stage.lines.append(gate.line("Too late."))
+    turn = await stage.begin(agent, *texts, **request)
+    await gate.reached()
+    run = turn._context.run  # type: ignore[attr-defined]
+    error = {"type": INTERRUPTED, "message": "The server stopped during this turn."}
+    await stage.store.write(lambda tx: close_run(tx, run, "error", error))
+    gate.open()
+    await collect(turn)
+
+
+@pytest.mark.parametrize("by", ["otid", "retry"])
+async def test_a_turn_that_a_kill_cut_off_is_answered_anew(stage: Stage, agent: str, by: str) -> None:
+    first: dict[str, Any] = {"otids": ["a"]} if by == "otid" else {"body_hash": "abc"}
+    again = first if by == "otid" else {"body_hash": "abc", "is_retry": True}
+    await cut_off(stage, agent, "Hi.", **first)
+    stage.lines += ["Hello."]
+    twice = await asyncio.gather(*(stage.say(agent, "Hi.", **again) for _ in range(3)))
+    assert {text_of(answer) for answer in twice} == {"Hello."}
+    assert text_of(await stage.say(agent, "Hi.", **again)) == "Hello."
+    assert [message.text for message in (await stage.history(agent))[1:]] == ["Hi.", "Hello."]
+    assert [(run.status, run.stop_reason) for run in await stage.runs(agent)] == [
+        ("failed", "error"),
+        ("completed", "end_turn"),
+    ]
+    await stage.require_sound(agent)
+
+
+async def test_what_was_said_after_a_kill_stands_before_what_is_repeated(stage: Stage, agent: str) -> None:
+    await cut_off(stage, agent, "Hi.", otids=["a"])
+    stage.lines += ["I am here.", "Hello."]
+    await stage.say(agent, "Are you there?")
+    assert text_of(await stage.say(agent, "Hi.", otids=["a"])) == "Hello."
+    sent = stage.model.requests[-1].messages
+    assert [message.text for message in sent if message.role != "system"] == ["Are you there?", "I am here.", "Hi."]
+    assert text_of(await stage.say(agent, "Hi.", otids=["a"])) == "Hello."
+
+
+async def test_a_tool_that_ran_before_a_kill_does_not_run_again(stage: Stage, agent: str) -> None:
+    stage.lines.append(call("memory_insert", label="human", new_string="Likes tea."))
+    await cut_off(stage, agent, "I like tea.", otids=["a"])
+    stage.lines += ["Noted."]
+    assert text_of(await stage.say(agent, "I like tea.", otids=["a"])) == "Noted."
+    sent = stage.model.requests[-1].messages
+    assert [message.role for message in sent] == ["system", "user", "assistant", "tool"]
+    await stage.require_sound(agent)
+
+
+async def test_a_model_that_refuses_what_is_answered_anew_keeps_it_out_of_the_window(stage: Stage, agent: str) -> None:
+    await cut_off(stage, agent, "Poison.", otids=["a"])
+    stage.lines += [ModelError("llm_bad_request", "Refused."), "Hello."]
+    refused = await stage.say(agent, "Poison.", otids=["a"])
+    assert refused.failure
+    await stage.say(agent, "Hi.")
+    assert "Poison." not in [message.text for message in stage.model.requests[-1].messages]
+    assert "Poison." in [message.text for message in await stage.history(agent)]
+    assert (await stage.thread(agent)).message_count == len(await stage.history(agent))
 
 
 @pytest.mark.parametrize("by", ["otid", "retry"])

@@ -38,6 +38,7 @@ _BUSY = "Cannot send a new message"
 _GONE = ("The server that ran this turn is gone.", "The server stopped during this turn.")
 _FROZEN = "say-frozen-1"
 _QUICK_TRIES = 3
+_REPEATED = ("busy", "broken", "slow", "interrupted")
 _JOBS_AT_ONCE = 5
 _WORK = "SELECT 1 FROM jobs WHERE status IN ('waiting', 'running') AND key NOT LIKE 'every:%'"
 _DROP_IDLE_WAKE_UPS = """DELETE FROM procrastinate_jobs WHERE status = 'doing'
@@ -203,8 +204,10 @@ class _Campaign:
         finally:
             self.servers[0].thaw()
         outcomes.append(await first)
-        if outcomes != ["interrupted", "answered", "interrupted"]:
-            self.faults.append(f"a turn of a frozen server, one after it, and it again when it was back: {outcomes}")
+        if outcomes != ["answered", "answered", "interrupted"]:
+            self.faults.append(
+                f"a frozen turn elsewhere, one after it, and what its own server said at last: {outcomes}"
+            )
         added = await self.http[0].post("/campaign/jobs", params={"count": _JOBS_AT_ONCE, "seconds": 0.01})
         self.jobs += added.json()
 
@@ -230,7 +233,7 @@ class _Campaign:
                     outcome = await self._attempt(one, plan)
             if outcome == "broken" and self.is_alone and luck.random() < 0.4:
                 continue  # some give up
-            if outcome in ("busy", "broken", "slow"):
+            if outcome in _REPEATED:
                 settling = asyncio.create_task(self._settle(one, plan))
                 self.settling[one.token] = settling
                 if self.is_alone:
@@ -240,7 +243,7 @@ class _Campaign:
     async def _settle(self, one: Said, plan: str) -> None:
         """Send until there is an end, for which a lease may have to run out."""
         deadline = time.monotonic() + _LIMIT
-        while await self._attempt(one, plan) in ("busy", "broken", "slow"):
+        while await self._attempt(one, plan) in _REPEATED:
             self.repeated += 1
             if time.monotonic() > deadline:
                 self.faults.append(f"{one.token} came to no end")
@@ -282,12 +285,12 @@ class _Campaign:
                     return "busy"
                 said, error = self._whole(response, one)
         if any(gone in error for gone in _GONE) and self.size.kills:
-            one.acknowledged = one.interrupted = True
+            one.acknowledged, one.interrupted = True, not one.answered
             return "interrupted"
         if error or said != f"Done {one.token}.":
             self.faults.append(f"{one.token} was answered by {error or said!r}")
             return "wrong"
-        one.answered = True
+        one.answered, one.interrupted = True, False
         return "answered"
 
     def _whole(self, response: httpx2.Response, one: Said) -> tuple[str, str]:
