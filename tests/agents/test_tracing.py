@@ -96,7 +96,7 @@ async def test_calls_that_write_a_summary_are_traced_like_others(stage: Stage, w
 async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:
     keep(stage, "errors")
     agent = await stage.agent()
-    stage.lines.append(ModelError("llm_authentication", "Key sk-live-1234567890abcdef is wrong."))
+    stage.lines.append(ModelError("llm_authentication", "Key sk-proj-8Fa92kLmQ0xZ4bT7cVnR1yWd is wrong."))
     await stage.say(agent, "Hello.")
     ((request, response),) = await kept(stage, agent)
     assert request["messages"][-1]["parts"][0]["text"] == "Hello."
