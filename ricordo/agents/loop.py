@@ -185,7 +185,13 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
 
     def context(call_id: str) -> ToolContext:
         return ToolContext(
-            call_id, turn.state, step.memory, turn.runtime.store, turn.request.scope, turn.runtime.recall
+            call_id,
+            turn.state,
+            step.memory,
+            turn.runtime.store,
+            turn.request.scope,
+            turn.runtime.recall,
+            turn_began=turn.began_at,
         )
 
     attached = {tool.name: tool for tool in turn.state.tools}

@@ -163,12 +163,21 @@ class TurnContext:
 
     def said(self) -> tuple[str, ...]:
         """The messages of the conversation's user in this turn, including those before the calls that waited for approval."""
+        return _trusted_words(self.window[self._begins() :])
+
+    def began_at(self) -> int:
+        """When the turn's first message came, before the calls that waited for approval."""
+        begins = self._begins()
+        is_there = self.approval and begins and self.window[begins].is_said
+        return min(self.run.created_at, self.window[begins].created_at) if is_there else self.run.created_at
+
+    def _begins(self) -> int:
         begins = self.first
         if self.approval:
             begins = min(begins, len(self.window) - 1)  # a compaction may have left nothing of the turn
         while self.approval and begins > 1 and not self.window[begins].is_said:
             begins -= 1
-        return _trusted_words(self.window[begins:])
+        return begins
 
     def edit_guard(self) -> EditGuard:
         """The guard that keeps search results and the agent's own instructions out of memory."""

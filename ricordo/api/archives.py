@@ -1,17 +1,18 @@
 """Archives and their passages: on their own, shared between agents, and as an agent's archival memory."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC
+from dataclasses import dataclass, replace
+from datetime import UTC, tzinfo
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import Query, Response
+from fastapi import Depends, Query, Response
 
 from ricordo.agents.deletion import delete_archive
 from ricordo.api.call import Here, Paged, RequestContext, embedding_of, note, whole_agent
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.archives import (
+    MOST_SKIPPED,
     ArchiveRequest,
     ArchiveResponse,
     ArchiveUpdate,
@@ -182,31 +183,32 @@ def list_passages(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ArchivalQuery:
+    """Which passages of an agent are looked for."""
+
+    tags: Annotated[list[str] | None, Query()] = None
+    tag_match_mode: Literal["any", "all"] = "any"
+    top_k: Annotated[int | None, Query(ge=1, le=100)] = None
+    offset: Annotated[int, Query(ge=0, le=MOST_SKIPPED, description="How many of the best results to pass over.")] = 0
+    start_datetime: str | None = None
+    end_datetime: str | None = None
+
+    def filter(self, archive_ids: tuple[str, ...], where: tzinfo, subject_id: str | None) -> PassageFilter:
+        start = parse_date(self.start_datetime, where, name="start_datetime") if self.start_datetime else None
+        end = parse_date(self.end_datetime, where, name="end_datetime", end=True) if self.end_datetime else None
+        return PassageFilter(archive_ids, tuple(self.tags or ()), self.tag_match_mode == "all", subject_id, start, end)
+
+
 @_memory.get("/search", response_model=PassageSearchResponse)
-async def search_passages(
-    here: Here,
-    agent_id: str,
-    query: str,
-    tags: Annotated[list[str] | None, Query()] = None,
-    tag_match_mode: Literal["any", "all"] = "any",
-    top_k: Annotated[int | None, Query(ge=1, le=100)] = None,
-    start_datetime: str | None = None,
-    end_datetime: str | None = None,
-) -> Json:
+async def search_passages(here: Here, agent_id: str, query: str, wanted: Annotated[ArchivalQuery, Depends()]) -> Json:
     """The best matching passages of the agent's archives, best first; dates without a zone are read in the agent's own."""
 
-    def wanted(tx: Transaction) -> PassageFilter:
-        where = zone(agents.timezone(tx, here.scope, agent_id))
-        return PassageFilter(
-            archive_ids=tuple(archive.id for archive in archives.of_agent(tx, agent_id)),
-            tags=tuple(tags or ()),
-            all_tags=tag_match_mode == "all",
-            subject_id=here.scope.subject_id,
-            start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
-            end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
-        )
+    def filter_of(tx: Transaction) -> PassageFilter:
+        ids = tuple(archive.id for archive in archives.of_agent(tx, agent_id))
+        return wanted.filter(ids, zone(agents.timezone(tx, here.scope, agent_id)), here.scope.subject_id)
 
-    found = await here.runtime.recall.passages(query, wanted, top_k or 10)
+    found = await here.runtime.recall.passages(query, filter_of, wanted.top_k or 10, offset=wanted.offset)
     return {"results": [PassageHitResponse.of(hit) for hit in found], "count": len(found)}
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from ricordo.agents.conversations import open_conversation
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.api.call import Here, RequestContext, for_user
-from ricordo.api.models.archives import FoundPassageResponse, RelevanceResponse, few
+from ricordo.api.models.archives import MOST_SKIPPED, FoundPassageResponse, RelevanceResponse, few
 from ricordo.api.models.base import From, Items, Json, RequestModel, RequestPart, ResponseModel, Timestamp
 from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
 from ricordo.api.models.turns import TextContent
@@ -38,6 +38,7 @@ class _SearchRequest(RequestModel):
     query: str | None = None
     search_mode: Literal["vector", "fts", "hybrid"] = "hybrid"
     limit: int = Field(50, ge=1, le=100)
+    offset: int = Field(0, ge=0, le=MOST_SKIPPED, description="How many of the best results to pass over.")
     start_date: str | None = None
     end_date: str | None = None
     agent_id: str | None = None
@@ -203,7 +204,7 @@ async def search_passages(here: Here, body: PassageSearchRequest) -> Sequence[Fo
         tags, is_all = tuple(body.tags or ()), body.tag_match_mode == "all"
         return PassageFilter(tuple(ids), tags, is_all, here.scope.subject_id, start, end)
 
-    return await here.runtime.recall.passages(body.query or "", wanted, body.limit, body.search_mode)
+    return await here.runtime.recall.passages(body.query or "", wanted, body.limit, body.search_mode, body.offset)
 
 
 @router.post("/agents/{agent_id}/messages/import", response_model=ImportResponse, tags=["messages"])
@@ -242,4 +243,4 @@ async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequenc
         roles = tuple(body.roles or _SPOKEN)
         return MessageFilter(tuple(ids), conversation_id, roles, here.scope.subject_id, start, end, shared)
 
-    return await here.runtime.recall.messages(body.query or "", wanted, body.limit, body.search_mode)
+    return await here.runtime.recall.messages(body.query or "", wanted, body.limit, body.search_mode, body.offset)

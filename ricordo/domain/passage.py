@@ -50,14 +50,28 @@ class Passage:
     seq: int = 0
 
 
+# By measurement (docs/retrieval.md): nearly every question about what was said has a hit that reaches one of them.
+GOOD_WORD_MATCH, GOOD_SIMILARITY = 0.3, 0.3
+
+
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """Why a hit was found: ranks count from 1, None where that index did not find it."""
+    """Why a hit was found: ranks count from 1, None where that index did not find it.
+
+    `score` compares the hits of one search. The other two can be compared between searches: `word_match` is how much of the
+    query, weighted by rarity, the text and the turns around it hold, from 0 to 1; `similarity` is the cosine of the vectors.
+    """
 
     score: float
     fts_rank: int | None = None
     vector_rank: int | None = None
     mode: str = "fts"
+    word_match: float = 0.0
+    similarity: float | None = None
+
+    @property
+    def matches_well(self) -> bool:
+        return self.word_match >= GOOD_WORD_MATCH or (self.similarity or 0.0) >= GOOD_SIMILARITY
 
 
 def require_tags(tags: Sequence[str]) -> None:

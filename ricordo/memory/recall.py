@@ -21,7 +21,7 @@ from ricordo.memory.working_memory import PassageDraft
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
 from ricordo.search.vector_index import VectorFilter, VectorIndex
-from ricordo.search.words import terms
+from ricordo.search.words import QUESTION_LENGTH, terms
 from ricordo.storage import archives, messages
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -29,16 +29,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", MessageFilter, PassageFilter)
 _MOST_CACHED = 256
-# An outside index is asked for more than is wanted, since words have their say in the order too.
+# An outside index is asked for more than a page, since words have their say in the order too, and for as many at every page.
 _FROM_OUTSIDE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage:
-    """A message with the reason it was found."""
+    """A message with the reason it was found, and the turn before it where that was asked for."""
 
     message: Message
     relevance: Relevance
+    before: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,9 @@ class Recall:
         wanted: MessageFilter | Callable[[Transaction], MessageFilter],
         limit: int,
         mode: SearchMode = "hybrid",
+        offset: int = 0,
     ) -> list[FoundMessage]:
-        """The best matching messages, best first; the newest where the query holds no word.
+        """The best matching messages behind the first `offset`, best first; the newest where the query holds no word.
 
         `wanted` may be a function that makes the filter of what it reads, in the transaction of the search.
         """
@@ -85,14 +87,17 @@ class Recall:
             outside = VectorFilter(
                 wanted.roles, conversation, _users(wanted.subject_id), (), False, wanted.start, wanted.end
             )
-            asked = await self._ask_outside(
-                asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside, limit
-            )
+            asked = await self._ask_outside(asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside)
 
         def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundMessage]]:
-            found = index.find_messages(tx, asked, _filter_of(tx, wanted), limit)
-            why = {hit.document: hit.relevance for hit in found.hits}
-            return found, [FoundMessage(m, why[m.seq]) for m in messages.by_numbers(tx, list(why))]
+            found = index.find_messages(tx, asked, _filter_of(tx, wanted), limit, offset)
+            numbers = dict.fromkeys(n for hit in found.hits for n in (hit.document, hit.before) if n is not None)
+            read = {message.seq: message for message in messages.by_numbers(tx, list(numbers))}
+            return found, [
+                FoundMessage(read[hit.document], hit.relevance, read.get(hit.before or 0))
+                for hit in found.hits
+                if hit.document in read
+            ]
 
         return await self._find(asked, find)
 
@@ -102,10 +107,11 @@ class Recall:
         wanted: PassageFilter | Callable[[Transaction], PassageFilter],
         limit: int,
         mode: SearchMode = "hybrid",
+        offset: int = 0,
     ) -> list[FoundPassage]:
         """The best matching passages, best first; the newest where the query holds no word; none where there is no archive.
 
-        `wanted` as for messages.
+        `wanted` and `offset` as for messages.
         """
         if isinstance(wanted, PassageFilter) and not wanted.archive_ids:
             return []
@@ -117,10 +123,10 @@ class Recall:
             outside = VectorFilter(
                 (), None, _users(wanted.subject_id), wanted.tags, wanted.all_tags, wanted.start, wanted.end
             )
-            asked = await self._ask_outside(asked, kept_in, outside, limit)
+            asked = await self._ask_outside(asked, kept_in, outside)
 
         def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundPassage]]:
-            found = index.find_passages(tx, asked, _filter_of(tx, wanted), limit)
+            found = index.find_passages(tx, asked, _filter_of(tx, wanted), limit, offset)
             why = {hit.document: hit.relevance for hit in found.hits}
             return found, [FoundPassage(p, why[p.seq]) for p in archives.passages_by_numbers(tx, list(why))]
 
@@ -139,6 +145,7 @@ class Recall:
         return (await self._store.read(lambda tx: find(tx, again)))[1]
 
     async def _ask(self, text: str, mode: SearchMode) -> Query:
+        text = text[:QUESTION_LENGTH]
         default = self._embedders.default_handle()
         if mode == "fts" or default is None or not text.strip():
             return Query(text, mode)
@@ -153,7 +160,7 @@ class Recall:
 
     async def _embed(self, text: str, handles: Sequence[str] | frozenset[str]) -> dict[str, Sequence[float]]:
         vectors: dict[str, Sequence[float]] = {}
-        # A query may be a megabyte long, so of many of them only digests are kept.
+        # A query may be long, so of many of them only digests are kept.
         digest = blake2b(text.encode("utf-8", "surrogatepass")).digest()
         for handle in handles:
             key = (handle, digest)
@@ -168,9 +175,7 @@ class Recall:
             vectors[handle] = self._query_vectors[key]
         return vectors
 
-    async def _ask_outside(
-        self, asked: Query, kept_in: Mapping[str, str | None], wanted: VectorFilter, limit: int
-    ) -> Query:
+    async def _ask_outside(self, asked: Query, kept_in: Mapping[str, str | None], wanted: VectorFilter) -> Query:
         nearest: dict[str, Sequence[tuple[int, float]]] = {}
         for partition, name in kept_in.items():
             index = self._indexes.get(name or "")
@@ -178,7 +183,7 @@ class Recall:
                 continue
             for model, vector in asked.vectors.items():
                 try:
-                    nearest[partition] = await index.search(partition, model, vector, max(limit, _FROM_OUTSIDE), wanted)
+                    nearest[partition] = await index.search(partition, model, vector, _FROM_OUTSIDE, wanted)
                 except RicordoError as error:
                     log.warning("searching by words alone", extra={"index": name, "reason": str(error)})
         return replace(asked, nearest=nearest)

@@ -1,8 +1,5 @@
 """One search from its query to its hits: read the index, score words and vectors, filter, and take the best.
 
-A partition's flushed documents and its write buffer are seen as one row of arrays. The last view of a partition is cached, with
-the rows of the buffer that were read: the next search reads only new ones.
-
 Statements: one for the partitions, buffers and those postings that are not cached; one where documents were flushed, and
 one where vectors came, since the last search; one more where a word of the query is nowhere and is looked for inside other
 words.
@@ -10,7 +7,7 @@ words.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache, reduce
 from operator import or_
 from typing import Any
@@ -27,159 +24,34 @@ from ricordo.search import fusion, scoring
 from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similarities
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
-from ricordo.search.reader import (
-    NO_POSTING,
-    POSTING,
-    Documents,
-    IndexCache,
-    PartitionRow,
-    cache_of,
-    decoded,
-    document_records,
-    joined_postings,
-    occurrences,
-    posting_of,
-    read_documents,
-    read_index,
-    some_of,
-)
-from ricordo.search.scoring import Bools, Floats, Integers, Posting, Spread
+from ricordo.search.partition_view import PartitionView, join_views, view_of
+from ricordo.search.reader import PartitionRow, cache_of, decoded, joined_postings, read_documents, read_index, some_of
+from ricordo.search.scoring import Bools, Floats, Integers, Posting
 from ricordo.search.vectors import Vectors, read_vectors, similarities
 from ricordo.search.words import infix, other_forms, query_terms, related_terms
-from ricordo.search.write_buffer import ROLES, BufferRow, fingerprint, label_term, unpack
+from ricordo.search.write_buffer import ROLES, fingerprint, label_term
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import jobs, search_postings, search_terms
 
 MOST_INFIXES = 8
 MOST_VARIANTS = 64
+SPOKEN = ("user", "assistant")
 # A word inside another, inflected otherwise or near in meaning is a weaker sign than the word itself.
 VARIANT_WEIGHT = 0.5
 # Of so many best hits by words the similarity is always computed, whatever the first look at the vectors says.
 COMPARED = 1000
 _DAY = 24 * 60 * 60 * SECOND
-# The posting of a term that at least this share of the documents hold, as a speaker's name, is spread once and cached.
-SPREAD_SHARE = 1 / 16
-LEAST_SPREAD = 4096
-MOST_SPREADS = 4
-# The memory of a view for each document beside its record: its documents, their layout, and spreads; and for a term in the buffer.
-_BESIDE = 48 + 5 * MOST_SPREADS
-_BESIDE_TERM = 100
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionView:
-    """All documents of a partition that may be found, by position; `buffered` are the terms of the last of them, not flushed yet.
-
-    Their roles are among `roles`. `spreads` are of terms asked for that many documents hold.
-    """
-
-    records: Documents
-    documents: scoring.DocumentColumns
-    buffered: Sequence[tuple[int, Mapping[str, int]]]
-    roles: frozenset[str]
-    spreads: dict[str, Spread] = field(default_factory=dict)
-
-    @property
-    def alive(self) -> Bools:
-        return self.documents.alive
-
-    def posting(self, flushed: Posting, term: str) -> Posting:
-        """The term's posting in all documents, ascending as far as documents were flushed in order."""
-        together = joined_postings([flushed, self.posting_in_buffer(term)])
-        # Deleted documents leave the postings later; until then they are skipped here.
-        return together if self.documents.is_whole else some_of(together, self.alive[together.positions])
-
-    def posting_in_buffer(self, term: str) -> Posting:
-        found = [(position, terms[term]) for position, terms in self.buffered if term in terms]
-        return posting_of(np.array(found, dtype=POSTING)) if found else NO_POSTING
-
-    def spread(self, posting: Posting, term: str) -> Posting:
-        """The posting of a term of this view, spread over all documents where so many hold it that this is worth caching."""
-        if len(posting.positions) < max(SPREAD_SHARE * len(self.records), LEAST_SPREAD):
-            return posting
-        spread = self.spreads.get(term)
-        if spread is None:
-            spread = self.spreads[term] = scoring.spread_of(self.documents, posting)
-            for oldest in list(self.spreads)[:-MOST_SPREADS]:
-                self.spreads.pop(oldest, None)
-        return replace(posting, spread=spread)
-
-
-# What a view was made of: the partition's number, generation and flushed documents, and rows of the buffer; and the view.
-_Rows = Mapping[int, tuple[BufferRow, Mapping[str, int]]]
-_CachedView = tuple[tuple[int | None, int, int], _Rows, PartitionView]
-
-
-def view_of(
-    cache: IndexCache, partition: PartitionRow | None, flushed: Documents, buffer: Sequence[Any]
-) -> PartitionView:
-    """The view of one partition, from its flushed documents and the rows of its buffer."""
-    key = ("view", partition.owner_id if partition else buffer[0].name)
-    state = (partition.seq, partition.generation, len(flushed)) if partition else (None, 0, 0)
-    cached: _CachedView | None = cache.partitions.get(key)
-    known = cached[1] if cached else {}
-    if cached and cached[0] == state and list(known) == [row.partition for row in buffer]:
-        return cached[2]
-    rows = {row.partition: known.get(row.partition) or _read(row) for row in buffer}
-    view = _view(flushed, list(rows.values()))
-    size = view.records.nbytes + _BESIDE * len(view.records) + _BESIDE_TERM * sum(len(t) for _, t in rows.values())
-    cache.partitions.put(key, (state, rows, view), size)
-    return view
-
-
-def _read(row: Any) -> tuple[BufferRow, Mapping[str, int]]:
-    read = unpack(row.partition, row.number, row.data)
-    return read, occurrences(read)
-
-
-def _view(flushed: Documents, rows: Sequence[tuple[BufferRow, Mapping[str, int]]]) -> PartitionView:
-    added: dict[int, tuple[BufferRow, Mapping[str, int]]] = {}
-    deleted: set[int] = set()
-    for row, terms in rows:
-        if not row.is_deleted:
-            added[row.document] = (row, terms)
-        elif added.pop(row.document, None) is None:
-            deleted.add(row.document)
-    records = joined([flushed, document_records([row for row, _ in added.values()])])
-    alive = records["alive"] == 1
-    if deleted:
-        alive[: len(flushed)] &= ~np.isin(flushed["number"], list(deleted))
-    counted = np.bincount(records["role"], minlength=len(ROLES)).tolist()
-    roles = frozenset(role for role, count in zip(ROLES, counted, strict=True) if count)
-    buffered = list(enumerate((terms for _, terms in added.values()), len(flushed)))
-    return PartitionView(records, scoring.documents_of(records, alive), buffered, roles)
-
-
-def joined(arrays: Sequence[Documents]) -> Documents:
-    """Records one after the other; as bytes, since field by field takes ten times as long."""
-    filled = [array for array in arrays if len(array)]
-    return read_documents(b"".join([array.tobytes() for array in filled])) if len(filled) > 1 else (filled or arrays)[0]
-
-
-def join_views(cache: IndexCache, owners: Sequence[str], views: Sequence[PartitionView]) -> PartitionView:
-    """Several partitions as one, in their order: searched together, they share what makes a word rare."""
-    if len(views) == 1:
-        return views[0]
-    key = ("joined views", tuple(owners))
-    known = cache.partitions.get(key)
-    if known and all(before is view for before, view in zip(known[0], views, strict=True)):
-        same: PartitionView = known[1]
-        return same
-    starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
-    records = joined([read_documents(b""), *(view.records for view in views)])
-    alive = np.concatenate([np.empty(0, dtype=np.bool_), *(view.alive for view in views)])
-    placed = zip(views, starts, strict=False)
-    buffered = [(start + position, terms) for view, start in placed for position, terms in view.buffered]
-    roles = frozenset[str]().union(*(view.roles for view in views))
-    together = PartitionView(records, scoring.documents_of(records, alive), buffered, roles)
-    cache.partitions.put(key, (tuple(views), together), records.nbytes + _BESIDE * len(records))
-    return together
 
 
 def find(
-    tx: Transaction, owners: Sequence[str], query: Query, wanted: MessageFilter | PassageFilter, limit: int
+    tx: Transaction,
+    owners: Sequence[str],
+    query: Query,
+    wanted: MessageFilter | PassageFilter,
+    limit: int,
+    offset: int = 0,
 ) -> SearchResult:
-    """The best documents of these partitions that meet the conditions."""
+    """The best documents of these partitions that meet the conditions, behind the first `offset` of them."""
     owners = tuple(dict.fromkeys(owners))
     if not owners or limit < 1:
         return SearchResult()
@@ -188,8 +60,8 @@ def find(
     search = _Search(tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)])
     may = search.allowed(wanted)
     if not words:
-        return SearchResult(tuple(_newest(search.view, may, limit)))
-    postings = search.postings_of(words, forms)
+        return SearchResult(tuple(_newest(search.view, may, limit, offset)))
+    postings, most = search.postings_of(words, forms, wanted)
     documents = search.view.documents
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
     similar, missing = search.similar(query, may, lexical) if query.mode != "fts" else (None, frozenset[str]())
@@ -198,16 +70,25 @@ def find(
         lexical = scoring.lexical(documents, postings)
     times = _times(query.text[:QUERY_LENGTH], tx.clock.now() // _DAY)
     scored = fusion.fuse(documents, lexical, similar, times, fusion.speaks(documents, postings), may)
-    best = fusion.top(documents, scored, may, limit)
+    best = fusion.top(documents, scored, may, offset + limit)[offset:]
     ranks = fusion.ranks(best, may, lexical, similar)
     mode = query.mode if similar is not None or query.mode == "fts" else "fts"
+    before = search.before(best, wanted)
     hits = [
         SearchHit(
-            int(search.view.records["number"][p]), Relevance(round(float(scored[p]), 6), by_words, by_vector, mode)
+            int(search.view.records["number"][p]),
+            Relevance(
+                round(float(scored[p]), 6), by_words, by_vector, mode, _share(lexical[p], most), search.cosine(query, p)
+            ),
+            before.get(p),
         )
         for p, (by_words, by_vector) in zip(best.tolist(), ranks, strict=True)
     ]
     return SearchResult(tuple(hits), missing)
+
+
+def _share(score: Any, most: float) -> float:
+    return round(min(float(score) / most, 1.0), 3) if most else 0.0
 
 
 class _Search:
@@ -229,6 +110,7 @@ class _Search:
         self._starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
         self.view = join_views(cache, self._owners, views)
         self._postings = snapshot.postings
+        self._vectors: Mapping[int, Vectors] = {}
 
     def posting(self, term: str) -> Posting:
         flushed = [(s, self._postings[s.seq, term]) for s in self._partitions if (s.seq, term) in self._postings]
@@ -247,10 +129,12 @@ class _Search:
         # Most filters by role leave nothing out.
         roles = wanted.roles if any(role not in wanted.roles for role in self.view.roles) else ()
         values = (wanted.conversation_id, wanted.subject_id, wanted.start, wanted.end)
-        if self.view.documents.is_whole and not (roles or wanted.tags) and values == (None,) * 4:
+        running = self._running(wanted)
+        if self.view.documents.is_whole and not (roles or wanted.tags or len(running)) and values == (None,) * 4:
             return None
         records = self.view.records
         may = self.view.alive.copy()
+        may[running] = False
         if wanted.conversation_id is not None:
             held = records["conversation"] == fingerprint(wanted.conversation_id)
             for conversation, newest in wanted.shared:
@@ -279,13 +163,69 @@ class _Search:
         # Without a mask everything is quicker.
         return None if self.view.documents.is_whole and may.all() else may
 
-    def postings_of(self, words: Sequence[str], forms: Sequence[str]) -> list[Posting]:
-        """The postings of these words and of other forms of them; a word in no document is looked for as part of others."""
-        found = {word: self.view.spread(self.posting(word), word) for word in words}
+    def _running(self, wanted: MessageFilter | PassageFilter) -> Integers:
+        """The positions of what was said in the turn that searches."""
+        if wanted.turn_began is None or wanted.own_conversation is None:
+            return np.empty(0, dtype=np.int64)
+        records = self.view.records
+        new: Integers = np.flatnonzero(records["created_at"] >= wanted.turn_began)
+        own: Integers = new[records["conversation"][new] == fingerprint(wanted.own_conversation)]
+        return own
+
+    def before(self, best: Integers, wanted: MessageFilter | PassageFilter) -> dict[int, int]:
+        """The number of the turn before each of these positions, where there is one and the filter's users may see it."""
+        if isinstance(wanted, PassageFilter) or not wanted.reads_before or not len(best):
+            return {}
+        may = self.allowed(replace(wanted, roles=SPOKEN))
+        slot = self.view.documents.layout.slot
+        linked = best[slot[best] < self.view.documents.layout.alone]
+        # So far away, over results of tools, there is never another session: see `scoring`.
+        sought = slot[linked][:, None] - np.arange(1, scoring.REACH + 1)
+        found = np.flatnonzero(np.isin(slot, sought) & (self.view.alive if may is None else may))
+        numbers = dict(zip(slot[found].tolist(), self.view.records["number"][found].tolist(), strict=True))
+        nearest = (
+            (p, next((numbers[s] for s in row if s in numbers), None))
+            for p, row in zip(linked.tolist(), sought.tolist(), strict=True)
+        )
+        return {p: number for p, number in nearest if number is not None}
+
+    def cosine(self, query: Query, position: int) -> float | None:
+        """How near the document at this position is to the query in meaning; None where that is not known."""
+        place = int(np.searchsorted(self._starts, position, side="right")) - 1
+        owner, own = self._owners[place], position - self._starts[place]
+        if owner in query.nearest:
+            found = dict(query.nearest[owner]).get(int(self.view.documents.number[position]))
+            return None if found is None or math.isnan(found) else round(found, 3)
+        partition = self._rows.get(owner)
+        vectors = self._vectors.get(partition.seq) if partition else None
+        if partition is None or vectors is None or own >= len(vectors):
+            return None
+        asked = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
+        row = vectors.floats(slice(own, own + 1))[0]
+        return round(float(row @ asked), 3) if len(row) == len(asked) else None
+
+    def postings_of(
+        self, words: Sequence[str], forms: Sequence[str], wanted: MessageFilter | PassageFilter
+    ) -> tuple[list[Posting], float]:
+        """The postings of these words and of other forms of them, and the score of a text that holds each word once.
+
+        A word in no document is looked for as part of others.
+        """
+        running = self._running(wanted)
+        found = {word: self._spread(word, running) for word in words}
+        most = sum(scoring.rarity(self.view.documents, len(posting.positions)) for posting in found.values())
         known = [posting for posting in found.values() if len(posting.positions)]
         absent = [word for word, posting in found.items() if not len(posting.positions)]
-        variants = [*self._variants(absent), *(self.view.spread(self.posting(form), form) for form in forms)]
-        return known + [replace(posting, weight=VARIANT_WEIGHT) for posting in variants if len(posting.positions)]
+        variants = [*self._variants(absent), *(self._spread(form, running) for form in forms)]
+        known += [replace(posting, weight=VARIANT_WEIGHT) for posting in variants if len(posting.positions)]
+        return known, most
+
+    def _spread(self, term: str, running: Integers) -> Posting:
+        posting = self.view.spread(self.posting(term), term)
+        if posting.spread is None and len(running):
+            # What is asked must not lift the turns around it either.
+            posting = some_of(posting, np.isin(posting.positions, running, invert=True))
+        return posting
 
     def _variants(self, absent: Sequence[str]) -> list[Posting]:
         """The postings of words that hold an absent one, one for each absent word: parts of compounds, beginnings of words."""
@@ -320,7 +260,7 @@ class _Search:
             s.embedding for s in self._partitions if s.embedding and s.vectors and s.embedding not in query.vectors
         }
         usable = [partition for partition in self._partitions if partition.embedding in query.vectors]
-        vectors = read_vectors(self._tx, usable)
+        vectors = self._vectors = read_vectors(self._tx, usable)
         parts = []
         for place, owner in enumerate(self._owners):
             start = self._starts[place]
@@ -371,8 +311,8 @@ def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Si
     return Similarities(places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32))
 
 
-def _newest(view: PartitionView, may: Bools | None, limit: int) -> list[SearchHit]:
-    best = fusion.top(view.documents, np.ones(len(view.records), dtype=np.float32), may, limit)
+def _newest(view: PartitionView, may: Bools | None, limit: int, offset: int) -> list[SearchHit]:
+    best = fusion.top(view.documents, np.ones(len(view.records), dtype=np.float32), may, offset + limit)[offset:]
     return [SearchHit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
 
 

@@ -53,9 +53,11 @@ class Query:
 class MessageFilter:
     """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
 
-    `subject_id` as in a Scope: None for all, NOBODY for those about no user, a user's id for these and those about this user;
-    those of `own_conversation` may be found besides, whoever they are about. `shared` is what a conversation that was forked
-    shares with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
+    `subject_id` as in a Scope: None for all, NOBODY for those about no user, a user's id for these and those about this
+    user; those of `own_conversation` may be found besides, whoever they are about, but not those that are as new as
+    `turn_began`, where it is given: a question would be the best answer to itself. With `reads_before` each hit tells
+    the turn before it. `shared` is what a conversation that was forked shares with others: their ids, each with the seq
+    of the last message (see `conversations.shared_by`).
     """
 
     agent_ids: tuple[str, ...]
@@ -66,6 +68,8 @@ class MessageFilter:
     end: int | None = None
     shared: tuple[tuple[str, int], ...] = ()
     own_conversation: str | None = None
+    turn_began: int | None = None
+    reads_before: bool = False
     tags: ClassVar[tuple[str, ...]] = ()
     all_tags: ClassVar[bool] = False
 
@@ -84,14 +88,19 @@ class PassageFilter:
     roles: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[tuple[tuple[str, int], ...]] = ()
     own_conversation: ClassVar[None] = None
+    turn_began: ClassVar[None] = None
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One result: the number (`seq`) of a message or passage, and why it was found."""
+    """One result: the number (`seq`) of a message or passage, and why it was found.
+
+    `before` is the number of the turn right before it in its session, if that may be seen too.
+    """
 
     document: int
     relevance: Relevance
+    before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +179,18 @@ def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
     return tags
 
 
-def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: int) -> SearchResult:
-    """The best matching messages; a query without a word gives the newest."""
+def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: int, offset: int = 0) -> SearchResult:
+    """The best matching messages behind the first `offset`; a query without a word gives the newest."""
     from ricordo.search import engine
 
-    return engine.find(tx, wanted.agent_ids, query, wanted, limit)
+    return engine.find(tx, wanted.agent_ids, query, wanted, limit, offset)
 
 
-def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: int) -> SearchResult:
-    """The best matching passages; a query without a word gives the newest."""
+def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: int, offset: int = 0) -> SearchResult:
+    """The best matching passages behind the first `offset`; a query without a word gives the newest."""
     from ricordo.search import engine
 
-    return engine.find(tx, wanted.archive_ids, query, wanted, limit)
+    return engine.find(tx, wanted.archive_ids, query, wanted, limit, offset)
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:

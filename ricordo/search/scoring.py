@@ -181,8 +181,7 @@ def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
         found = len(posting.positions)
         if not found:
             continue
-        rarity = np.log1p(RARITY * max(documents.count - found + 0.5, 0.5) / (found + 0.5))
-        weight = np.float32(posting.weight * rarity * (SATURATION + 1))
+        weight = np.float32(posting.weight * rarity(documents, found) * (SATURATION + 1))
         if posting.spread:
             total += np.multiply(posting.spread.gain, weight, out=scratch[0])
         elif found < FEW_HITS * layout.size:
@@ -192,6 +191,11 @@ def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
             gain *= weight
             total += gain
     return total.take(layout.slot)
+
+
+def rarity(documents: DocumentColumns, found: int) -> float:
+    """What a term weighs that so many documents hold: about the score of one that holds it once."""
+    return float(np.log1p(RARITY * max(documents.count - found + 0.5, 0.5) / (found + 0.5)))
 
 
 def spread_of(documents: DocumentColumns, posting: Posting) -> Spread:

@@ -91,7 +91,7 @@ QUERY_TERMS: Final = 64
 _KEPT_WORDS: Final = 50_000
 _KEPT_QUESTION_WORDS: Final = 10_000
 _KEPT_LENGTH: Final = 40  # longer words come once: they would only fill the cache
-_QUESTION_LENGTH: Final = 20_000  # characters of a question that are read
+QUESTION_LENGTH: Final = 20_000  # characters of a question that are read
 
 # Soft hyphens, joiners, direction and variation marks: invisible, and inside words.
 _INVISIBLE = re.compile("[\u00ad\u034f\u061c\u200c-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff]+")
@@ -233,7 +233,7 @@ def _folded(word: str) -> tuple[str, ...]:
 def _question(text: str) -> list[tuple[str, tuple[str, ...]]]:
     """Each word of a question as written, with the folded words it is made of."""
     found: list[tuple[str, tuple[str, ...]]] = []
-    for piece, is_spaceless in _stretches(text[:_QUESTION_LENGTH]):
+    for piece, is_spaceless in _stretches(text[:QUESTION_LENGTH]):
         if is_spaceless:
             found += [(pair, (pair,)) for pair in _pairs(piece)]
         else:

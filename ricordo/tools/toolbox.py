@@ -52,7 +52,8 @@ class Quoted:
 class ToolContext:
     """What a tool may use: the step's working memory to change, the store to read, all that is kept to search.
 
-    Where it gives the agent words that are kept, it says in `quoted` whose they are.
+    Where it gives the agent words that are kept, it says in `quoted` whose they are. `turn_began` gives a
+    timestamp: what the conversation holds since then is being said.
     """
 
     call_id: str
@@ -62,6 +63,7 @@ class ToolContext:
     scope: Scope
     recall: Recall
     quoted: Quoted = field(default_factory=Quoted)
+    turn_began: Callable[[], int | None] = lambda: None
 
     @property
     def subject_id(self) -> str:

@@ -141,6 +141,24 @@ async def test_who_approves_one_call_has_not_approved_the_one_behind_it(open_sta
     assert notes == ["sow begins", "sow ends"]
 
 
+async def test_a_search_in_a_turn_leaves_out_what_the_turn_says_also_after_an_approval(stage: Stage) -> None:
+    rule = ToolRule("conversation_search", "requires_approval")
+    for rules in ((), (rule,)):
+        agent = await stage.agent(tool_rules=rules)
+        stage.lines += ["Noted."]
+        await stage.say(agent, "My aunt Berta has a heron.")
+        question = "What has my aunt Berta, my aunt?"
+        stage.lines += [(TextPart("Aunt Berta: let me look."), call("conversation_search", query=question)), "A heron."]
+        answer = await stage.say(agent, question)
+        if rules:
+            answer = await decide(stage, agent, answer.messages[-1], conversation_search=True)
+        ((status, content),) = returns(answer)
+        assert status == "success"
+        assert "heron" in content
+        assert "What has" not in content
+        assert "let me look" not in content
+
+
 async def measured(stage: Stage, agent: str, *lines: object) -> tuple[Counted, Answer]:
     stage.lines += lines  # type: ignore[arg-type]
     with count_statements(stage.store) as counted:

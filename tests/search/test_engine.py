@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ricordo.domain.agent import Agent
 from ricordo.domain.message import Message
 from ricordo.domain.scope import NOBODY
-from ricordo.search import engine, fusion, index, scoring
+from ricordo.search import fusion, index, partition_view, scoring
 from ricordo.search.engine import _from_outside
 from ricordo.search.index import MessageFilter, Query, SearchResult, insert_messages
 from ricordo.search.reader import SizedCache, document_records, occurrences
@@ -107,7 +107,7 @@ async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypa
         program: list[tuple[Any, ...]], query: str, conditions: dict[str, object], limit: int, least: int
     ) -> None:
         # A word that few documents hold is worked out anew each time, one that many hold is kept: both find the same.
-        monkeypatch.setattr(engine, "LEAST_SPREAD", least)
+        monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
         agent = (await make.stored_agent(store)).agent
         other = make.conversation(agent, id=f"conv-{agent.id}-other")
         await store.write(lambda tx: conversations.insert_one(tx, other))
@@ -155,7 +155,7 @@ async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
 
     loop = asyncio.get_running_loop()
 
-    @given(operations, queries, filters, st.integers(1, 12), st.sampled_from((1, engine.LEAST_SPREAD)))
+    @given(operations, queries, filters, st.integers(1, 12), st.sampled_from((1, partition_view.LEAST_SPREAD)))
     def draw(program: list[tuple[Any, ...]], query: str, conditions: dict[str, object], limit: int, least: int) -> None:
         asyncio.run_coroutine_threadsafe(check(program, query, conditions, limit, least), loop).result(60)
 
@@ -193,8 +193,8 @@ async def find(store: Store, query: str, *agents: Agent) -> list[str]:
 
 async def test_new_messages_and_a_flush_continue_what_is_cached(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    unpack = engine.unpack
-    monkeypatch.setattr(engine, "unpack", lambda *row: [read.append(row[1]), unpack(*row)][1])  # type: ignore[func-returns-value]
+    unpack = partition_view.unpack
+    monkeypatch.setattr(partition_view, "unpack", lambda *row: [read.append(row[1]), unpack(*row)][1])  # type: ignore[func-returns-value]
     agent = (await make.stored_agent(store)).agent
     await say(store, agent, "tea", "rain")
     assert await find(store, "tea", agent) == ["tea", "rain"]
@@ -212,11 +212,11 @@ async def test_new_messages_and_a_flush_continue_what_is_cached(store: Store, mo
     assert len(read) == len(set(read)) == 5  # each row of the buffer is read once
 
 
-@pytest.mark.parametrize("least", [1, engine.LEAST_SPREAD], ids=["that many hold", "that few hold"])
+@pytest.mark.parametrize("least", [1, partition_view.LEAST_SPREAD], ids=["that many hold", "that few hold"])
 async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after_a_deletion_by_another_server(
     store: Store, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
-    monkeypatch.setattr(engine, "LEAST_SPREAD", least)
+    monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
     agent = (await make.stored_agent(store)).agent
     await say(store, agent, "tea", "rain tea")
     await store.write(lambda tx: flush(tx, agent.id))

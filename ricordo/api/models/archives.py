@@ -22,6 +22,8 @@ from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
 from ricordo.errors import Invalid
 
+# How many results a search may pass over: a page behind them costs as much as the first one with so many results.
+MOST_SKIPPED = 10_000
 # One request of this many is seconds of work; more of them at once would only be slower to repeat after a failure.
 Tag = Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)]
 
@@ -109,12 +111,21 @@ class PassageResponse(AuthorFields):
 
 
 class RelevanceResponse(ResponseModel):
-    """Why something was found: ranks count from 1, null where that kind of search did not find it."""
+    """Why something was found: ranks count from 1, null where that kind of search did not find it.
+
+    `rrf_score` orders the results of one search. How well a result matches at all, say `word_match` and `similarity`;
+    `matches_well` is true where one of them is at least 0.3.
+    """
 
     search_mode: Annotated[str, From("mode")]
     rrf_score: Annotated[float, From("score")]
     vector_rank: int | None
     fts_rank: int | None
+    word_match: float = Field(
+        description="The share of the query's words, by rarity, in the text and around it: 0 to 1."
+    )
+    similarity: float | None = Field(description="The cosine of the vectors; null where none was compared.")
+    matches_well: bool
 
 
 class PassageHitResponse(ResponseModel):

@@ -283,7 +283,14 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
 def _rows(outcome: LibrarianCall) -> list[dict[str, object]]:
     found = outcome.message.get("results") if isinstance(outcome.message, dict) else outcome.message
     rows = [row for row in found if isinstance(row, dict) and row.get("content")] if isinstance(found, list) else []
+    # Turns that follow each other are one result.
+    rows += [{**row, **turn} for row in rows for turn in _turns(row.get("before"))]
     return [row for row in rows if row.get("role", "user") == "user"]
+
+
+def _turns(before: object) -> list[dict[str, object]]:
+    found = before if isinstance(before, list) else []
+    return [turn for turn in found if isinstance(turn, dict) and turn.get("content")]
 
 
 def _is_about(text: str, words: str) -> bool:

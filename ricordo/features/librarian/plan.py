@@ -24,7 +24,7 @@ from ricordo.features.librarian.view import LibrarianCall, LibrarianView, Note, 
 
 INSERT, REPLACE, ARCHIVE = "memory_insert", "memory_replace", "archival_memory_insert"
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
-    "conversation_search": {"roles": ["user"], "limit": 10},
+    "conversation_search": {"roles": ["user"], "limit": 20},
     "archival_memory_search": {"top_k": 5},
 }
 FORGET_WHICH = (

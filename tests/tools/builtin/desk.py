@@ -42,13 +42,16 @@ class Desk:
     state: AgentState
     memory: WorkingMemory
     scope: Scope = field(default_factory=Scope)
+    turn_began: int | None = None
 
     @property
     def recall(self) -> Recall:
         return Recall(self.store, NO_EMBEDDERS)
 
     async def call(self, name: str, **arguments: Any) -> ToolReturnPart:
-        context = ToolContext("call-1", self.state, self.memory, self.store, self.scope, self.recall)
+        context = ToolContext(
+            "call-1", self.state, self.memory, self.store, self.scope, self.recall, turn_began=lambda: self.turn_began
+        )
         calls = [ToolCallPart("call-1", name, json.dumps(arguments))]
         (result,) = await BOX.run(calls, ATTACHED, lambda _call_id: context)
         return result
