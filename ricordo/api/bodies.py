@@ -18,7 +18,7 @@ T = TypeVar("T")
 # many it takes 60 ms.
 MOST_MARKS = 200_000
 # Bytes of a large body, and of all that are read and answered at once; one alone may be longer.
-_LARGE, MOST_AT_ONCE = 1024 * 1024, 48 * 1024 * 1024
+_LARGE, MOST_AT_ONCE = 1024 * 1024, 36 * 1024 * 1024
 Check = Callable[[Any], tuple[Any, list[dict[str, Any]]]]
 
 

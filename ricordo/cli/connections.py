@@ -34,6 +34,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._seconds = settings.client_timeout
         self._most = settings.max_header_kb * 1024
         self._refusal: _Refusal | None = None
+        self._has_begun = False
         self._phase, self._since, self._received = _Phase.HEAD, time.monotonic(), 0
         # Bytes that came since the parser last made anything of them, and those of the head that is being read.
         self._unparsed = self._head = self._headers = 0
@@ -64,6 +65,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._enter(_Phase.HEAD)
+        self._has_begun = True
         self._head = self._headers = 0
         super().on_message_begin()
 
@@ -79,8 +81,8 @@ class BoundedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MOST_PIPELINED:
             self._fail((400, f"More than {MOST_PIPELINED} requests wait on this connection. Wait for their answers."))
-        self._enter(_Phase.BODY)
         super().on_headers_complete()
+        self._enter(_Phase.BODY)
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
@@ -96,12 +98,14 @@ class BoundedConnection(HttpToolsProtocol):
 
     def sweep(self, now: float) -> None:
         """End the connection where its client is too slow."""
-        allowed = self._seconds
-        if self._phase is _Phase.BODY and not self.cycle.response_complete:
-            allowed += self._received / SLOWEST
-            if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-                self._since = max(self._since, now - allowed)  # it waits for the server
+        is_busy = self.cycle is not None and not self.cycle.response_complete
+        is_head = self._phase is _Phase.HEAD
+        if self.flow.read_paused or (is_busy and (is_head or self.cycle.waiting_for_100_continue)):
+            self._since = now  # it is the client that waits
+        allowed = self._seconds + (self._received / SLOWEST if is_busy else 0)
         if self._phase is not _Phase.WHOLE and now - self._since > allowed:
+            if is_head and not self._has_begun and not self._unparsed:
+                self.transport.close()  # nothing was asked
             self._refuse(408, f"The {self._phase.value} of the request did not arrive in time. Send it again.")
         # Only there is nothing more written, so that what is left tells how much was taken.
         is_full = self.flow.write_paused or self.transport.is_closing()

@@ -95,7 +95,7 @@ async def json_that_unfolds_to_much(server: AttackedServer) -> None:
 
 
 async def large_bodies_at_once(server: AttackedServer) -> None:
-    content = json.dumps({"name": "x" * 30 * MEGABYTE}).encode()
+    content = json.dumps({"name": "x" * 28 * MEGABYTE}).encode()
     sent = [
         server.http.post("/v1/agents/", content=content, headers={"content-type": "application/json"})
         for _ in range(12)

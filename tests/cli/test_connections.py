@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import socket
 import sys
@@ -106,9 +107,17 @@ def test_a_head_within_the_limits_is_read(connect: Connect) -> None:
     assert connect().send(head).status() == 200
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET / HT", HEALTH[:-2]], ids=["nothing", "a word", "headers"])
+@pytest.mark.parametrize("begun", [b"GET / HT", HEALTH[:-2]], ids=["a word", "headers"])
 def test_a_head_that_does_not_end_is_given_up(connect: Connect, begun: bytes) -> None:
     assert connect().send(begun).status() == 408
+
+
+def test_a_connection_on_which_nothing_is_asked_is_closed_without_a_word(connect: Connect) -> None:
+    assert connect().status() == 0
+
+
+def test_a_path_that_is_none_is_refused(connect: Connect) -> None:
+    assert connect().send(b"GET http://[ HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").status() == 400
 
 
 def test_a_head_that_comes_letter_by_letter_is_given_up(connect: Connect) -> None:
@@ -195,9 +204,17 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_
         async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=LIMIT) as http:
             made = await http.post("/v1/agents/", json={"name": "Nina", "model": "scripted/model"})
             body = {"messages": [{"role": "user", "content": "Hello."}]}
-            async with http.stream("POST", f"/v1/agents/{made.json()['id']}/messages/stream", json=body) as response:
-                said = "".join([text async for text in response.aiter_text()])
-            assert "At last." in said
+            path = f"/v1/agents/{made.json()['id']}/messages/stream"
+            async with http.stream("POST", path, json=body) as response:
+                said = b"".join([piece async for piece in response.aiter_bytes()])
+            assert b"At last." in said
+            sent = json.dumps(body).encode()  # and the head of another request, which waits for this one
+            whole = POST.replace(b"/v1/agents/", path.encode()) + b"content-length: %d\r\n\r\n" % len(sent) + sent
+            line, said = Line(address).send(whole + HEALTH[:-2]), b""
+            while b"[DONE]" not in said and (piece := await asyncio.to_thread(line.read)):
+                said += piece
+            assert b"At last." in said
+            line.close()
             # An answer of some megabytes, of which nothing is read.
             text = "word " * 600_000
             block = await http.post("/v1/blocks/", json={"label": "notes", "value": text, "limit": 4_000_000})
