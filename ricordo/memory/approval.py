@@ -15,7 +15,7 @@ from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
-from ricordo.memory.line_changes import merge_changes, same_text
+from ricordo.memory.line_changes import effort, merge_changes, same_text
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.user_memory import make, require_free, revive
 from ricordo.storage import agents, blocks, conversations, history, proposals, runs, versions
@@ -25,6 +25,8 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 EXPIRED_EVERY = 600.0
 _MOST_WITHDRAWN = 1000
 _MOST_VERSIONS = 100
+# Lines, and pairs of equal lines, that are compared to take a proposal through versions: all takes half a second.
+_MOST_COMPARED = 200_000
 _CONFLICT = (
     "The block changed in the same lines since this was proposed. Settle it with a text of your own, or reject it."
 )
@@ -157,9 +159,11 @@ def _merged_by_versions(tx: Transaction, proposal: Proposal, block: Block) -> st
         return None
     texts = versions.read_texts(tx, block.chain_id, since)
     before, text = proposal.base_value or "", proposal.value
+    room = _MOST_COMPARED
     for blob in reversed(since):
         if text is not None:
-            before, text = texts[blob], merge_changes(before, texts[blob], text)
+            room -= effort(before, texts[blob]) + effort(before, text)
+            before, text = texts[blob], merge_changes(before, texts[blob], text) if room >= 0 else None
     return text
 
 

@@ -5,6 +5,7 @@ lines, and additions at one place.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -186,6 +187,13 @@ def where_they_meet(base: str, first: str, base_since: str, second: str) -> tupl
     return base, first, base_since, second
 
 
+def effort(old: str, new: str) -> int:
+    """What a comparison of two texts takes: the lines between their ends that are alike, and the pairs of equal ones of these."""
+    head, tail = _ends_alike(old, new)
+    counts, counts_new = (Counter(text[head : len(text) - tail].split("\n")) for text in (old, new))
+    return counts.total() + counts_new.total() + sum(count * counts_new[line] for line, count in counts.items())
+
+
 def _ends_alike(one: str, other: str) -> tuple[int, int]:
     """How many characters of whole lines both texts begin with, and how many of the rest both end with."""
     head = _alike(min(len(one), len(other)), lambda size: one.startswith(other[:size]))
@@ -194,7 +202,8 @@ def _ends_alike(one: str, other: str) -> tuple[int, int]:
     tail = _alike(shorter, lambda size: one.endswith(other[len(other) - size :]))
     starts = (len(one) - tail, len(other) - tail)
     if any(start > head and text[start - 1] != "\n" for text, start in zip((one, other), starts, strict=True)):
-        tail = max(0, tail - (one.find("\n", starts[0]) + 1 - starts[0]))
+        line_end = one.find("\n", starts[0])
+        tail = len(one) - line_end - 1 if line_end >= 0 else 0
     return head, tail
 
 

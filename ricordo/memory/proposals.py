@@ -17,6 +17,7 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.memory.line_changes import (
     LineChange,
     edit_summary,
+    effort,
     line_changes,
     merge_changes,
     removes_lines,
@@ -267,9 +268,8 @@ class _DraftComparison:
         """Whether there is room for a comparison of these; takes it."""
         if sum(text.count("\n") for text in texts) > self.room:
             return False
-        older_before, older_text, before, text = (Counter(text.split("\n")) for text in texts)
-        for old, new in ((older_before, older_text), (older_before, before), (before, text)):
-            self.room -= old.total() + new.total() + sum(count * new[line] for line, count in old.items())
+        older_before, older_text, before, text = texts
+        self.room -= effort(older_before, older_text) + effort(older_before, before) + effort(before, text)
         return self.room >= 0
 
 

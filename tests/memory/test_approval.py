@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, Stale
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
+from ricordo.memory.merge import kept_lines
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.step_commit import commit
 from ricordo.memory.user_memory import ProposalOptions, PutOptions
@@ -486,3 +487,25 @@ async def test_a_run_that_goes_on_is_unknown_or_anothers_is_not_undone(store: Sq
     ended = await run_of(store, state, write("human", "y"))
     other = await store.write(lambda tx: approval.undo_run(tx, Scope(subject_id="user-bob"), ended, ADA))
     assert (other.blocks, await text_of(store)) == ((), "y")
+
+
+async def test_an_approval_that_collides_compares_a_bounded_part_of_a_long_text_with_its_many_versions(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def text(top: str, number: int) -> str:
+        return "\n".join([top, f"begin {number}", *["x"] * 440, f"end {number}"])
+
+    await put(store, "human", text("top", 0), limit=1_000_000)
+    proposal = await proposed(store, "top", "mine")
+    for number in range(1, 10):
+        await put(store, "human", text("top", number))
+    await put(store, "human", text("another", 9))
+    compared: list[int] = []
+
+    def counted(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
+        compared.append(len(old) + len(new))
+        return kept_lines(old, new)
+
+    monkeypatch.setattr("ricordo.memory.line_changes.kept_lines", counted)
+    assert isinstance(await approve(store, proposal), Conflicted)
+    assert sum(compared) < 6000, compared
