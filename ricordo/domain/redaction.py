@@ -45,6 +45,7 @@ class _Rule:
 _ENDINGS = ".!?)"
 _PIECES = re.compile(r"[A-Za-z0-9]+")
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+_DIGIT = re.compile(r"\d")
 _TURN = re.compile(r"(?<=[a-z])(?=[A-Z\d])|(?<=[A-Z])(?=\d)|(?<=\d)(?=[A-Za-z])")
 _PREFIXES = (
     "sk- sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ gsk_ xai- hf_ npm_ pypi- glpat- ghp_ gho_ ghs_ ghu_ ghr_ "
@@ -77,9 +78,14 @@ def _is_key(found: re.Match[str]) -> bool:
 
 
 def _is_prefixed_key(found: re.Match[str]) -> bool:
-    """A long run in which letters and digits take turns, or a very long one; words and a year make none."""
+    """A long run of letters and several digits, or a very long one; words with a year or a number make none."""
     return any(
-        len(piece) >= 20 or (len(piece) >= 10 and len(_TURN.findall(piece)) >= 3)
+        len(piece) >= 20
+        or (
+            len(piece) >= 10
+            and not piece.isdigit()
+            and (len(_TURN.findall(piece)) >= 3 or len(_DIGIT.findall(piece)) >= 4)
+        )
         for piece in _PIECES.findall(_YEAR.sub("-", found["secret"]))
     )
 

@@ -47,7 +47,12 @@ LIKE_CODE = [
         "client_secret = abcd1234efgh",
         "postgres://ada:pa55word@db/x",
     ),
-    *("sk-learn2024aB3dE5gH7jK9", "sk-2024tutorial-Ab12Cd34Ef56", "rk_live_4eC39HqLyjWDarjtT1zdp7dc"),
+    *(
+        "sk-learn2024aB3dE5gH7jK9",
+        "sk-2024tutorial-Ab12Cd34Ef56",
+        "Key sk-live-1234567890abcdef is wrong",
+        "rk_live_4eC39HqLyjWDarjtT1zdp7dc",
+    ),
 ]
 CODE = [
     *(
