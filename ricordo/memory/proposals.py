@@ -266,10 +266,11 @@ class _DraftComparison:
 
     def _has_room(self, texts: Sequence[str]) -> bool:
         """Whether there is room for a comparison of these; takes it."""
-        if sum(text.count("\n") for text in texts) > self.room:
+        lines = sum(text.count("\n") for text in texts)
+        if lines > self.room:
             return False
         older_before, older_text, before, text = texts
-        self.room -= effort(older_before, older_text) + effort(older_before, before) + effort(before, text)
+        self.room -= lines + effort(older_before, older_text) + effort(older_before, before) + effort(before, text)
         return self.room >= 0
 
 
