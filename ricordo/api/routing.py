@@ -22,8 +22,9 @@ from typing import Any, TypeVar, cast
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette._utils import get_route_path
+from starlette.middleware.body_limit import MAX_BODY_SIZE_SCOPE_KEY
 from starlette.routing import compile_path, get_name
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.api.bodies import LARGE_BODIES, read_large
 from ricordo.api.call import answer
@@ -297,9 +298,29 @@ class Application(FastAPI):
         super().__init__(**options)
         self.lazy_routes = LazyRoutes(self.router.routes, features)
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, _explaining(scope, receive, send))
+
     def openapi(self) -> dict[str, Any]:
         self.lazy_routes.load_all()
         return super().openapi()
+
+
+def _explaining(scope: Scope, receive: Receive, send: Send) -> Send:
+    """Return what sends an answer; of a body that is too long it says how long one may be, which the framework does not."""
+    is_answered = False
+
+    async def explain(message: Message) -> None:
+        nonlocal is_answered
+        if message.get("status") == 413:
+            is_answered = True
+            most = scope.get(MAX_BODY_SIZE_SCOPE_KEY, 0) // 1024**2
+            words = f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
+            await refuse(413, words, {"connection": "close"})(scope, receive, send)
+        elif not is_answered:
+            await send(message)
+
+    return explain
 
 
 class LazyRoutesMiddleware:

@@ -176,7 +176,8 @@ def test_half_a_character_a_nul_and_numbers_beyond_64_bits_are_refused() -> None
 
 def test_a_body_beyond_the_limit_is_refused(http: httpx2.Client) -> None:
     answer = http.post("/v1/blocks/", content=b'{"value": "' + b"x" * (33 * 1024 * 1024) + b'"}')
-    assert answer.status_code == 413
+    told = "The request is longer than 32 MB. Send less, or raise RICORDO_MAX_BODY_MB."
+    assert (answer.status_code, answer.json()) == (413, {"detail": told})
 
 
 def test_a_picture_no_model_can_read_is_refused(http: httpx2.Client, agent: AgentState) -> None:
