@@ -57,6 +57,8 @@ _MOST_WAITING = 100
 _MOST_IN_ALL = 1000
 # Lines, and pairs of equal lines, that are compared with what waits when one proposal is made: a thousand take two milliseconds.
 _MOST_COMPARED = 40_000
+# Pairs of an added line and one that may have it within; where there are more, the line itself counts alone.
+_MOST_SENTENCES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +283,8 @@ def _tells_all(base: str, fuller: str, text: str) -> bool:
     def is_told(change: LineChange) -> bool:
         lines = [line for one in fuller_changes if one.start <= change.start <= one.end for line in one.lines]
         sentences = [sentence for line in change.lines if (sentence := line.strip())]
-        return all(any(_tells(line.strip(), sentence) for line in lines) for sentence in sentences)
+        is_small = len(lines) * len(sentences) <= _MOST_SENTENCES
+        return is_small and all(any(_tells(line.strip(), sentence) for line in lines) for sentence in sentences)
 
     return bool(changes) and all(one.start == one.end and is_told(one) for one in changes)
 

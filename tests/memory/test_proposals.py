@@ -303,6 +303,19 @@ async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
     assert again.waits
 
 
+async def test_what_many_added_lines_have_within_is_looked_for_in_few_pairs(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(store, "human", TEXT, limit=1_000_000)
+    searched: list[str] = []
+    tells = proposing._tells
+    monkeypatch.setattr(proposing, "_tells", lambda line, sentence: searched.append(line) or tells(line, sentence))
+    first = await drafted(store, TEXT + "\n".join([*(f"Fact {number}." for number in range(2000)), "Reads. Sings."]))
+    second = await drafted(store, TEXT + "Sings.\n" * 2000)
+    assert await waiting(store) == [first.id, second.id]
+    assert len(searched) <= 2 * proposing._MOST_SENTENCES
+
+
 LINES = ("", "", "# Likes", "- tea", "- maths", "# Goals", "Name: Ada", "Lives in Turin.", "- tea")
 
 
