@@ -51,9 +51,13 @@ async def test_others_are_served_in_the_middle_of(server: AttackedServer, attack
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 async def test_others_wait_no_longer_than_50_ms_in_the_middle_of(server: AttackedServer, attack: Attack) -> None:
     async with probed(server):
+        await asyncio.sleep(1)
+    idle = server.probe.p99  # what a machine that has other work adds by itself
+    async with probed(server):
         for _ in range(3):
             await attack(server)
             await asyncio.sleep(0.5)
-    print(f"p99 {server.probe.p99:.1f} ms of {len(server.probe.milliseconds)}, {server.peak_mb} MB at most")
+    told = f"p99 {server.probe.p99:.1f} ms of {len(server.probe.milliseconds)}, without an attack {idle:.1f}"
+    print(f"{told}; {server.peak_mb} MB at most")
     assert server.peak_mb <= MOST_MB
-    assert server.probe.p99 <= SLOWER.get(attack, MOST_MS), server.probe.p99
+    assert server.probe.p99 <= SLOWER.get(attack, MOST_MS) + idle, told
