@@ -33,7 +33,10 @@ class LineChange:
 def same_text(one: str, other: str) -> bool:
     """Whether two texts say the same: a final newline makes no difference, nor do line ends and forms of accents."""
     one, other = one.removesuffix("\n"), other.removesuffix("\n")
-    return one == other or same_lines(one.split("\n"), other.split("\n"))
+    if one == other:
+        return True
+    head, tail = _ends_alike(one, other)  # most of two long texts is alike, and need not be split
+    return same_lines(*(text[head : len(text) - tail].split("\n") for text in (one, other)))
 
 
 def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
