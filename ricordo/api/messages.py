@@ -223,23 +223,19 @@ def _approval(body: ApprovalDecisionRequest) -> Approval:
 
 def _decision(item: CallDecisionRequest) -> Part:
     if item.is_result:
+        given = _parts(item.tool_return or "")
         return ToolReturnPart(
             item.tool_call_id,
             "",
             item.status,
-            _returned(item.tool_return),
+            "\n".join(part.text for part in given if isinstance(part, TextPart)),
             stdout=tuple(item.stdout or ()),
             stderr=tuple(item.stderr or ()),
+            pictures=tuple(part for part in given if isinstance(part, ImagePart)),
         )
     if item.approve is None:
         raise Invalid(f"The answer to {item.tool_call_id} does not say approve: true or false.")
     return ApprovalPart(item.tool_call_id, item.approve, item.reason)
-
-
-def _returned(value: str | list[TextContent | ImageContent] | None) -> str:
-    if isinstance(value, list):
-        return "\n".join(part.text for part in value if isinstance(part, TextContent))
-    return value or ""
 
 
 def _client_tool(tool: Mapping[str, Any]) -> ToolSchema:

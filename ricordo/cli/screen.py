@@ -179,7 +179,7 @@ class AnswerPrinter:
         name, arguments = self._calls.pop(result["tool_call_id"], ("a tool", ""))
         line = f"↳ {name}({_fields(arguments)})"
         if result["status"] == "error":
-            line += f" failed: {shortened(str(result['tool_return']), 120)}"
+            line += f" failed: {shortened(_text(result['tool_return']), 120)}"
         self._screen.quietly(line)
 
     def _show_end(self, reason: str) -> None:

@@ -1,7 +1,7 @@
 """Messages and their parts. A message is kept as it was said; other layers render it for models and for the wire."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import orjson
@@ -68,7 +68,7 @@ class ToolReturnPart:
 
     `sources` are the ids of the passages and messages it quotes, and `said` those among them that the conversation's user
     wrote; `is_untrusted` tells that its content is untrusted, `is_refused` that the call was not run, by a rule or since it
-    could not be read.
+    could not be read. `pictures` are those in the result of a client's tool.
     """
 
     call_id: str
@@ -82,6 +82,7 @@ class ToolReturnPart:
     is_untrusted: bool = False
     is_refused: bool = False
     said: tuple[str, ...] = ()
+    pictures: tuple[ImagePart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ def parts_to_json(parts: Iterable[Part]) -> list[dict[str, Any]]:
         for name, default in _DEFAULTS[type(part)].items():
             value = getattr(part, name)
             if value != default:
-                row[name] = value
+                row[name] = [asdict(picture) for picture in value] if name == "pictures" else value
         rows.append(row)
     return rows
 
@@ -212,5 +213,7 @@ def parts_from_json(rows: Iterable[dict[str, Any]]) -> tuple[Part, ...]:
         for listed in ("stdout", "stderr", "evicted", "sources", "said"):
             if listed in values:
                 values[listed] = tuple(values[listed])
+        if "pictures" in values:
+            values["pictures"] = tuple(ImagePart(**picture) for picture in values["pictures"])
         parts.append(kind(**values))
     return tuple(parts)

@@ -252,6 +252,7 @@ def _entry(message: Message, timezone: str) -> str:
             case ToolReturnPart():
                 outcome = "result" if part.status == "success" else "failure"
                 lines.append(f"{outcome} of {part.name}: {shorten(part.content, _RESULT_CHARACTERS)}")
+                lines += [f"{outcome} of {part.name}: (a picture)" for _ in part.pictures]
             case ApprovalPart():
                 decision = "allows" if part.approves else "refuses"
                 lines.append(f"user {decision} the call{f': {part.reason}' if part.reason else ''}")

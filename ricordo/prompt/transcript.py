@@ -44,10 +44,16 @@ def transcript(
     """
     cap = max(_LEAST_CAP, int(_SHARE_OF_WINDOW * context_window * _CHARS_PER_TOKEN))
     shown: list[Message] = []
+    pictures: list[Message] = []
     for message in paired(messages):
+        if message.role != "tool":
+            shown += pictures
+            pictures = []
         match message.role:
             case "tool":
                 shown.append(_packaged(message, timezone, cap))
+                if any(part.pictures for part in message.tool_returns):
+                    pictures.append(_pictures(message, timezone))
             case "approval":
                 shown.append(replace(message, role="assistant"))
             case "summary":
@@ -56,7 +62,17 @@ def transcript(
                 shown.append(packed(message, timezone))
             case _:
                 shown.append(message)
-    return tuple(shown)
+    return (*shown, *pictures)
+
+
+def _pictures(message: Message, timezone: str) -> Message:
+    """The pictures of these results as a message behind them, since few providers take pictures in results."""
+    time, parts = local_time(message.created_at, timezone), list[Part]()
+    for result in message.tool_returns:
+        if result.pictures:
+            words = f'{_NOT_FROM_USER}The result of the tool "{result.name}" holds these pictures.'
+            parts += [EventPart(_dump({"type": "tool_pictures", "message": words, "time": time})), *result.pictures]
+    return replace(message, role="user", parts=tuple(parts))
 
 
 def _summary(message: Message, timezone: str) -> Message:
@@ -153,7 +169,8 @@ def _packaged_result(part: ToolReturnPart, time: str, cap: int) -> ToolReturnPar
         content = f"{content[:cap]}... [truncated {len(content) - cap} chars]"
     elif part.is_json:
         content = orjson.loads(content)
-    return replace(part, content=package_result(content, is_success=part.status == "success", time=time))
+    content = package_result(content, is_success=part.status == "success", time=time)
+    return replace(part, content=content, pictures=())
 
 
 def local_time(now: int, timezone: str) -> str:

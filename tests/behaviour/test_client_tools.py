@@ -91,3 +91,54 @@ def test_a_tool_without_a_name_or_a_schema_is_refused(scene: Scene) -> None:
     agent = scene.agent()
     for tool in ({}, {"name": ""}, {"name": "click", "parameters": "none"}):
         assert scene.post(agent, "Hello.", client_tools=[tool]).status_code == 400
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SHOTS = [
+    {"type": "text", "text": "The screen."},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL, "detail": None}},
+    {"type": "image", "source": {"type": "url", "url": "https://example.org/cat.png"}},
+]
+
+
+def test_pictures_in_a_clients_result_reach_the_model_and_the_history(scene: Scene) -> None:
+    agent = scene.agent("roll")
+    scene.says(calls(("click", {"what": "A"}), ("roll", {}), ("click", {"what": "B"})))
+    first, second = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
+    scene.says("A cat.", "Still a cat.")
+    answer = scene.send(agent, answers(did(first, SHOTS), did(second, SHOTS[1:])), client_tools=[CLICK])
+    scene.send(agent, "What was it?")
+
+    for asked in scene.asked[-2:]:
+        at = [message["role"] for message in asked["messages"]].index("tool")
+        results, shown = asked["messages"][at : at + 3], asked["messages"][at + 3]
+        assert [(one["role"], "The screen." in one["content"]) for one in results] == [
+            ("tool", True),
+            ("tool", False),
+            ("tool", False),
+        ]
+        assert shown["role"] == "user"
+        places = [part["image_url"]["url"] if "image_url" in part else "words" for part in shown["content"]]
+        given = [f"data:image/png;base64,{PIXEL}", "https://example.org/cat.png"]
+        assert places == ["words", *given, "words", *given]
+        assert 'The result of the tool \\"click\\" holds these pictures.' in shown["content"][0]["text"]
+    history = scene.http.get(f"/v1/agents/{agent}/messages", params={"order": "asc"}).json()
+    for shown in (answer["messages"], history):
+        (result,) = [one for one in shown if one["message_type"] == "tool_return_message"]
+        assert result["tool_return"] == "The screen."
+        assert [one["tool_return"] for one in result["tool_returns"]] == [SHOTS, "6", SHOTS[1:]]
+    (decided,) = [one for one in history if one["message_type"] == "approval_response_message"]
+    assert [one["tool_return"] for one in decided["approvals"]] == [SHOTS, SHOTS[1:]]
+    scene.require_free(agent)
+
+
+def test_a_picture_of_a_client_that_is_none_is_refused_and_the_call_waits_on(scene: Scene) -> None:
+    agent = scene.agent()
+    scene.says(calls(("click", {"what": "OK"})))
+    (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "no base64!"}}
+    sent = {"messages": [answers(did(call_id, [picture]))], "client_tools": [CLICK]}
+    refused = scene.http.post(f"/v1/agents/{agent}/messages", json=sent)
+    assert (refused.status_code, "not base64" in refused.text) == (400, True)
+    scene.says("Done.")
+    assert said(scene.send(agent, answers(did(call_id, "ok")), client_tools=[CLICK])) == ["Done."]

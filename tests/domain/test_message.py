@@ -36,6 +36,7 @@ parts = st.one_of(
         is_json=st.booleans(),
         stdout=lines,
         stderr=lines,
+        pictures=st.lists(st.builds(ImagePart, media_type=words, data=maybe, url=maybe), max_size=2).map(tuple),
     ),
 )
 

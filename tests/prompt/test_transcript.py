@@ -1,5 +1,6 @@
 """The transcript as a model gets it: whatever the history, every call has exactly one result, right after it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +23,7 @@ from ricordo.domain.message import (
 )
 from ricordo.prompt.transcript import (
     INTERRUPTED,
+    has_pictures,
     heartbeat_event,
     login_event,
     package_result,
@@ -30,6 +32,7 @@ from ricordo.prompt.transcript import (
     paired,
     summary_event,
     transcript,
+    without_pictures,
 )
 from tests.seams import make
 from tests.seams.stores import START
@@ -124,6 +127,18 @@ def test_a_long_result_is_cut_to_a_fifth_of_the_window_and_never_below_five_thou
     assert packaged(long, 1_000)["message"] == "ü" * 5_000 + "... [truncated 4000 chars]"
     assert packaged(long, 10_000)["message"] == "ü" * 8_000 + "... [truncated 1000 chars]"
     assert packaged(long, 11_250)["message"] == "ü" * 9_000
+
+
+def test_pictures_of_results_follow_behind_the_last_result_and_can_be_left_out() -> None:
+    picture, calls = ImagePart("image/png", "AAAA"), asks("one", "two")
+    result = ToolReturnPart("one", "look", "success", "", pictures=(picture,))
+    first, second = replace(answers("one"), parts=(result,)), answers("two")
+    shown = transcript([calls, first, second, make.message(AGENT, "And?")], "UTC", 32_000)
+    assert [message.role for message in shown] == ["assistant", "tool", "tool", "user", "user"]
+    assert not shown[1].tool_returns[0].pictures
+    assert shown[3].parts[1:] == (picture,)
+    assert shown[3].is_event
+    assert not has_pictures(without_pictures(shown))
 
 
 def test_a_request_for_approval_is_the_assistants_and_its_answer_is_not_sent() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import ConfigDict, Field
@@ -107,7 +107,17 @@ class ToolReturnFields(ResponseModel):
 class ToolReturnResponse(ToolReturnFields):
     """The result of one of several calls."""
 
+    tool_return: Annotated[str | list[Json], From("content")]  # type: ignore[assignment]  # the older field is a text
     type: Literal["tool"] = "tool"
+
+    @classmethod
+    def of(cls, result: Any, /, **fields: Any) -> Json:
+        """Return the result; with pictures, its text and its pictures as a list."""
+        if result.pictures:
+            fields["tool_return"] = _content(
+                [*([TextPart(result.content)] if result.content else []), *result.pictures]
+            )
+        return super().of(result, **fields)
 
 
 class ToolReturnMessage(MessageFields, ToolReturnFields):

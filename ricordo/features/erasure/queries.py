@@ -260,7 +260,14 @@ def cover_quotes(tx: Transaction, erasure: Erasure, items: Sequence[str], erased
     for message in message_rows.by_ids(tx, items):
         if message_rows.searchable_text(message):
             erasure.partitions[message.agent_id] = "messages"
-        nothing: dict[str, Any] = {"is_json": False, "stdout": (), "stderr": (), "sources": (), "said": ()}
+        nothing: dict[str, Any] = {
+            "is_json": False,
+            "stdout": (),
+            "stderr": (),
+            "sources": (),
+            "said": (),
+            "pictures": (),
+        }
         parts = (
             replace(part, content=COVERED, **nothing)
             if isinstance(part, ToolReturnPart) and not {*part.sources}.isdisjoint(erased)
