@@ -137,9 +137,10 @@ def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_one: Any = None)
 
 
 _PREFIXED = rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{11,399}}[\w-])"
+_LOGIN = r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)"
 # What is repeated is bounded everywhere, so that no text makes a pattern slow.
 _RULES = (
-    _rule("password", "://", r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)", _is_login),
+    _rule("password", "://", _LOGIN, _is_login),
     *_by_sign("api key", _PREFIXES, _PREFIXED, _is_prefixed_key),
     _rule("api key", "key-", r"(?<![\w-])(?P<secret>key-[0-9a-f]{32})(?![\w-])"),
     _rule("token", "eyj", r"(?<![\w-])(?P<secret>eyJ[\w-]{8,2000}\.[\w-]{8,2000}\.[\w-]{0,2000})"),
@@ -178,6 +179,7 @@ _RULES = (
 _STARTS = "sk|pk|rk|gsk|xai|ghp|gho|ghs|glpat|xoxb|xoxp|hf|key"
 _STARTED = rf"\b(?P<secret>(?:{_STARTS})[-_][\w-]{{12,}}|AKIA[0-9A-Z]{{16}}|AIza[\w-]{{30,}})"
 _STRICT_RULES = (
+    _rule("password", "://", _LOGIN),
     *_RULES,
     _rule("credential", "bearer |basic ", r"(?i)(?:(?<=bearer )|(?<=basic ))(?P<secret>[\w.~+/=-]{8,})"),
     *_by_sign(

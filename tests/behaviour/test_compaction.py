@@ -46,10 +46,10 @@ class Script:
 
 @pytest.fixture
 def script(scene: Scene) -> Iterator[Script]:
-    made, before = Script(), scene.models._otherwise
-    scene.models._otherwise = made
+    made, before = Script(), scene.models.otherwise
+    scene.models.otherwise = made
     yield made
-    scene.models._otherwise = before
+    scene.models.otherwise = before
 
 
 def talk(scene: Scene, agent: str, turns: int, **body: Any) -> Wire:

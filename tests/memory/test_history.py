@@ -61,12 +61,13 @@ class Waiting:
 
 @dataclass
 class Model:
-    """Memory in its plainest form: the tree after each version, and what waits."""
+    """Memory in its plainest form: the tree after each version, what waits, and what would again if its block came back."""
 
     tree: dict[str, str] = field(default_factory=dict)
     trees: list[dict[str, str]] = field(default_factory=list)
     authors: list[Actor] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
+    expired: list[Waiting] = field(default_factory=list)
 
     def change(self, tree: dict[str, str], author: Actor = ADA) -> None:
         if tree != self.tree:
@@ -97,6 +98,12 @@ class Both:
             return
         user_memory.delete(self.tx, self.owned, label, ADA)
         self.model.change({other: text for other, text in self.model.tree.items() if other != label})
+        self.model.expired += [one for one in self.model.waiting if one.label == label]
+        self.model.waiting = [one for one in self.model.waiting if one.label != label]
+
+    def come_back(self, label: str) -> None:
+        self.model.waiting += [one for one in self.model.expired if one.label == label]
+        self.model.expired = [one for one in self.model.expired if one.label != label]
 
     def rename(self, label: str, new_label: str) -> None:
         tree = self.model.tree
@@ -119,6 +126,8 @@ class Both:
             with pytest.raises(NotFound):
                 user_memory.restore(self.tx, self.owned, label, version.id.hex(), ADA)
             return
+        if label not in self.model.tree:
+            self.come_back(label)
         user_memory.restore(self.tx, self.owned, label, version.id.hex(), ADA)
         self.model.change({**self.model.tree, label: text})
 
@@ -126,9 +135,9 @@ class Both:
         base = self.model.tree.get(label)
         if base == text or (base is None) != (not base) or not text:
             return
-        if same_text(base or "", text):
+        if base is not None and same_text(base, text):
             with pytest.raises(Unchanged):
-                user_memory.propose_edit(self.tx, self.owned, label, base or "", text, AGENTS[author])
+                user_memory.propose_edit(self.tx, self.owned, label, base, text, AGENTS[author])
             return
         one = user_memory.propose_edit(self.tx, self.owned, label, base or "", text, AGENTS[author])
         # Which of the older ones it takes the place of is for test_proposals.py.
@@ -157,6 +166,8 @@ class Both:
         assert isinstance(done, Approved)
         assert done.block.value == expected
         self.model.waiting.remove(one)
+        if now is None:
+            self.come_back(one.label)
         self.model.change({**self.model.tree, one.label: expected}, AGENTS[one.author])
 
     def settle(self, number: int, text: str) -> None:
@@ -167,6 +178,8 @@ class Both:
         done = approval.approve(self.tx, Scope(), one.id, ADA, body=text)
         assert isinstance(done, Approved)
         self.model.waiting.remove(one)
+        if one.label not in self.model.tree:
+            self.come_back(one.label)
         self.model.change({**self.model.tree, one.label: text})
         if len(self.model.trees) > before:
             # Her text may be what the agent's would have come to, and is the agent's then.
