@@ -22,6 +22,7 @@ from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
 from ricordo.search.vector_index import VectorFilter, VectorIndex
 from ricordo.search.words import QUESTION_LENGTH, terms
+from ricordo.search.write_buffer import MOST_CHARACTERS
 from ricordo.storage import archives, messages
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", MessageFilter, PassageFilter)
 _MOST_CACHED = 256
+_RELATED_LENGTH = 2_000  # characters of a query in which words are looked for that have others near in meaning
 # An outside index is asked for more than a page, since words have their say in the order too, and for as many at every page.
 _FROM_OUTSIDE = 100
 
@@ -154,7 +156,7 @@ class Recall:
     async def _related(self, text: str, handle: str) -> Mapping[str, Sequence[str]]:
         try:
             embedder = self._embedders.get(handle)
-            return await embedder.related(text) if isinstance(embedder, KnowsWords) else {}
+            return await embedder.related(text[:_RELATED_LENGTH]) if isinstance(embedder, KnowsWords) else {}
         except RicordoError:
             return {}  # `_embed` has said why
 
@@ -228,14 +230,14 @@ async def passages_like(
 
 def most_alike(text: str, tags: Sequence[str], existing: Iterable[Passage | PassageDraft]) -> Likeness | None:
     """The text that says the same, or nearly the same in most of its words; None where there is none."""
-    words, plain = set(terms(text)), text.split()
+    words, plain = set(terms(text[:MOST_CHARACTERS])), text.split()
     best: tuple[float, Likeness] | None = None
     for other in existing:
         if other.text.split() == plain:
             is_kept = set(tags) <= set(other.tags)
             overlap, likeness = 2.0 + is_kept, Likeness(other, is_same=True, is_kept=is_kept)
         else:
-            theirs = set(terms(other.text))
+            theirs = set(terms(other.text[:MOST_CHARACTERS]))
             overlap, likeness = len(words & theirs) / max(len(words | theirs), 1), Likeness(other)
         if overlap >= NEARLY_THE_SAME and (best is None or overlap > best[0]):
             best = overlap, likeness

@@ -10,6 +10,7 @@ from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.recall import FoundMessage, most_alike
 from ricordo.memory.working_memory import PassageDraft
 from ricordo.search.index import MessageFilter, PassageFilter
+from ricordo.search.words import QUESTION_LENGTH
 from ricordo.storage import conversations
 from ricordo.storage.engine.store import Store
 from tests.seams import make
@@ -180,3 +181,31 @@ def test_the_same_text_comes_before_one_that_is_nearly_so_and_one_with_all_tags_
     for tags, id, is_kept in ((("b", "c"), "kept", True), (("a",), "same", True), (("d",), "same", False)):
         likeness = most_alike("Ada likes tea.", tags, there)
         assert (likeness.existing.id, likeness.is_kept) == (id, is_kept)
+
+
+async def test_a_query_is_no_syntax_on_either_database(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "walk")
+    await library.index(archive.id)
+    for query in ("tea\0", "\ud800 tea", 'tea:* & "x" <-> !y', "'; drop", "tea%_%\\", "e" + "\u0301" * 30_000 + " tea"):
+        for mode in ("hybrid", "fts", "vector"):
+            await library.recall.passages(query, PassageFilter((archive.id,)), 5, mode)  # type: ignore[arg-type]
+    await library.recall.passages("tea " * 250_000, PassageFilter((archive.id,)), 5)
+    assert len(library.embedder.asked[-1][0]) == QUESTION_LENGTH
+
+
+async def test_a_hit_tells_its_similarity_and_its_share_of_the_words_also_on_later_pages(library: Library) -> None:
+    state = await make.stored_agent(library.store)
+    archive = await make.stored_archive(library.store, state.agent, *(f"jasmine tea {n}" for n in range(20)))
+    await library.index(archive.id)
+    wanted = PassageFilter((archive.id,))
+    whole = await library.recall.passages("jasmine tea", wanted, 20)
+    assert all(hit.relevance.matches_well and hit.relevance.similarity is not None for hit in whole)
+    paged = [
+        hit
+        for skipped in range(0, 25, 7)
+        for hit in await library.recall.passages("jasmine tea", wanted, 7, offset=skipped)
+    ]
+    assert paged == whole
+    (first, *_) = await library.recall.passages("jasmine submarine factory quarterly revenue", wanted, 1, "fts")
+    assert first.relevance.word_match < 0.3

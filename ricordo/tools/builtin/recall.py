@@ -10,6 +10,7 @@ from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.errors import Invalid
 from ricordo.memory.recall import Likeness, most_alike, passages_like
 from ricordo.memory.working_memory import PassageDraft
+from ricordo.offload import offload
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.tools.builtin.search_results import results_of, timestamp
 from ricordo.tools.toolbox import ToolContext
@@ -87,7 +88,9 @@ async def archival_memory_insert(context: ToolContext, content: str, tags: list[
         raise Invalid("There is nothing to archive: content is empty. Call the tool again with the text to keep.")
     draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
     archived = await passages_like(context.recall, context.state.archives, content, context.subject_id)
-    alike = most_alike(content, draft.tags, [*context.memory.passages, *archived])
+    kept: list[Passage | PassageDraft] = [*context.memory.passages, *archived]
+    size = len(content) + sum(len(passage.text) for passage in kept)
+    alike = await offload(lambda: most_alike(content, draft.tags, kept), size)
     where = zone(context.state.agent.timezone)
     if alike and alike.is_kept:
         return f"Not archived again: the same text is there already, as {_described(alike, where)}."

@@ -138,6 +138,29 @@ async def test_a_question_about_what_was_never_said_is_told_from_others(nina: De
     assert value["message"] == "Showing 1 results:"
 
 
+async def test_the_turn_before_a_hit_is_never_another_users(nina: Desk) -> None:
+    shared = make.conversation(nina.state.agent, id=new_id("conv"))
+    await nina.store.write(lambda tx: conversations.insert_one(tx, shared))
+    said = [("user-ada", "Ada's secret garden."), ("user-bea", "Bea likes sencha."), ("user-bea", "Matcha too.")]
+    for minute, (user, text) in enumerate(said):
+        await keep(nina, text, user_id=user, conversation_id=shared.id, created_at=at(2026, 1, 20, 9, minute))
+    for user, seen in (("user-bea", ["Bea likes sencha.", "Matcha too."]), ("user-ada", ["Ada's secret garden."])):
+        nina.scope = Scope(subject_id=user)
+        for query in ("sencha", "matcha", "secret garden"):
+            assert set(await found(nina, query)) <= set(seen)
+    nina.scope = Scope(subject_id="user-bea")
+    assert "Ada" not in await nina.said("conversation_search", query="sencha matcha garden")
+
+
+async def test_a_long_text_is_compared_in_its_beginning(nina: Desk) -> None:
+    long = " ".join(f"{number:x}" for number in range(100_000))
+    for _ in range(2):
+        told = await nina.said("archival_memory_insert", content=long)
+        await nina.save()
+    assert told.startswith("Not archived again")
+    assert "Nearly the same" in await nina.said("archival_memory_insert", content=long + " and more")
+
+
 async def test_what_is_said_in_the_running_turn_is_not_found(nina: Desk) -> None:
     own, began = nina.state.conversation.id, at(2026, 1, 20, 11)
     await keep(nina, "My aunt's name is Berta.", created_at=at(2026, 1, 20, 10), conversation_id=own)
