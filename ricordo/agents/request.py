@@ -163,21 +163,13 @@ class TurnContext:
 
     def said(self) -> tuple[str, ...]:
         """The messages of the conversation's user in this turn, including those before the calls that waited for approval."""
-        return _trusted_words(self.window[self._begins() :])
+        return _trusted_words(self.window[_beginning_of(self) :])
 
     def began_at(self) -> int:
         """When the turn's first message came, before the calls that waited for approval."""
-        begins = self._begins()
+        begins = _beginning_of(self)
         is_there = self.approval and begins and self.window[begins].is_said
         return min(self.run.created_at, self.window[begins].created_at) if is_there else self.run.created_at
-
-    def _begins(self) -> int:
-        begins = self.first
-        if self.approval:
-            begins = min(begins, len(self.window) - 1)  # a compaction may have left nothing of the turn
-        while self.approval and begins > 1 and not self.window[begins].is_said:
-            begins -= 1
-        return begins
 
     def edit_guard(self) -> EditGuard:
         """The guard that keeps search results and the agent's own instructions out of memory."""
@@ -223,6 +215,16 @@ class StepDraft:
             "step_ns": time.monotonic_ns() - self.began_ns,
         }
         return Step(self.id, run.organization_id, run.agent_id, run.id, run.conversation_id, **values | more)
+
+
+def _beginning_of(turn: TurnContext) -> int:
+    """Where in the window the turn begins, with what came before the calls that waited for approval."""
+    begins = turn.first
+    if turn.approval:
+        begins = min(begins, len(turn.window) - 1)  # a compaction may have left nothing of the turn
+    while turn.approval and begins > 1 and not turn.window[begins].is_said:
+        begins -= 1
+    return begins
 
 
 def _trusted_words(window: Sequence[Message]) -> tuple[str, ...]:

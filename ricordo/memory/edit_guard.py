@@ -107,7 +107,16 @@ def _hits(result: ToolReturnPart) -> list[Any] | None:
     """What a result tells of each of its sources, in their order; None where that cannot be told apart, as in one that was cut."""
     content = orjson.loads(result.content) if result.is_json else None
     hits = content.get("results") if isinstance(content, dict) else content
-    return hits if isinstance(hits, list) and len(hits) == len(result.sources) else None
+    if not isinstance(hits, list):
+        return None
+    told = [turn for hit in hits for turn in _turns(hit)]
+    return told if len(told) == len(result.sources) else None
+
+
+def _turns(hit: Any) -> list[Any]:
+    """A hit with the turns before it, which are sources too."""
+    before = hit.get("before") if isinstance(hit, dict) else None
+    return [*before, {**hit, "before": None}] if isinstance(before, list) else [hit]
 
 
 def changed_piece(before: str, after: str) -> str:
