@@ -13,6 +13,7 @@ from ricordo.llm.registry.models import Models
 from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders
 from ricordo.memory.recall import Recall
 from ricordo.memory.remote_kind import RemoteKind
+from ricordo.memory.summary import RestingWriters
 from ricordo.plugins import Plugins
 from ricordo.search.indexer import Indexer
 from ricordo.search.vector_index import VectorIndex
@@ -73,6 +74,7 @@ class Runtime:
     remotes: Mapping[str, RemoteKind] = field(default_factory=dict)
     live: dict[str, LiveTurn] = field(default_factory=dict)
     recordings: dict[str, LiveRecording] = field(default_factory=dict)
+    resting_writers: RestingWriters = field(default_factory=RestingWriters)
     is_stopping: bool = False
     organization_providers: OrganizationProviders = field(init=False)
     recall: Recall = field(init=False)

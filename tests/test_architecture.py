@@ -336,6 +336,7 @@ INSIDE = {
     "test_docs.py": "what the pages name",
     "test_logs.py": "a pure module",
     "test_offload.py": "a pure module",
+    "test_patterns.py": "every pattern of the source",
     "test_plugins.py": "hooks",
     "test_secret.py": "a pure module",
 }

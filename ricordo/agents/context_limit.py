@@ -130,13 +130,14 @@ async def compact(turn: TurnContext, request: ModelRequest, *, stop: StopReason 
         room = min(room, max(_LEAST_SUMMARY, transcript_tokens(found.evicted)))
     gains_little = turn.limit.gained is not None and turn.limit.gained < _LITTLE * window
     calls = recorded_calls(turn)
-    summary = await summarize(
-        found.evicted,
-        settings,
-        writer=None if gains_little else _writer(turn, request, settings, calls),
-        room=room,
-        timezone=turn.state.agent.timezone,
-    )
+    writer = None if gains_little else _writer(turn, request, settings, calls)
+    resting, agent, clock = turn.runtime.resting_writers, turn.state.agent, turn.runtime.store.clock
+    # Who asks for a compaction asks the writer too.
+    if writer and turn.request.compaction is None and resting.holds(agent.id, writer, clock.now()):
+        writer = None
+    summary = await summarize(found.evicted, settings, writer=writer, room=room, timezone=agent.timezone)
+    if writer:
+        resting.note(agent.id, writer, summary, clock.now())
     message = _summary_message(turn, request, found, summary)
     traces = traces_of_summary(turn, calls)
     return await save_compaction(turn, found, message, summary, traces, stop)

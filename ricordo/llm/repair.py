@@ -27,7 +27,14 @@ from ricordo.domain.model import (
 )
 from ricordo.llm.answer_bounds import MOST_CALLS
 from ricordo.llm.chat import chunks_of
-from ricordo.llm.written_calls import MARKS, looks_like_a_call, offered_name, read_json, written_calls
+from ricordo.llm.written_calls import (
+    MARKS,
+    PYTHON_CHARACTERS,
+    looks_like_a_call,
+    offered_name,
+    read_json,
+    written_calls,
+)
 
 _THINK = re.compile(r"^\s*<(think|thinking)>(?P<thought>.*?)(?:</\1>|$)", re.DOTALL)
 # Some chat templates open the thought themselves, so that the answer holds only its end.
@@ -128,7 +135,7 @@ def _loosely_read(text: str) -> str:
 
 
 def _as_python(text: str) -> Any:
-    if not (text.startswith("{") and text.endswith("}")):
+    if len(text) > PYTHON_CHARACTERS or not (text.startswith("{") and text.endswith("}")):
         return None
     try:
         return ast.literal_eval(text)

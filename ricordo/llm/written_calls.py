@@ -34,6 +34,8 @@ MARKS = (
     "<|channel|>commentary to=",
     "<｜tool▁call",
 )
+# Longer texts are not read as Python: its parser holds up all threads meanwhile, and is quadratic in f-strings.
+PYTHON_CHARACTERS = 16_000
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
 _TAGGED = re.compile(r"<(?:tool_call|function_call)()>"), re.compile(r"</(?:tool_call|function_call)>")
 _FUNCTION = re.compile(r"<function=([\w.-]+)>"), re.compile("</function>")
@@ -181,6 +183,8 @@ def _values(text: str, notation: _Notation, tool: ToolSchema) -> dict[str, Any]:
 
 
 def _pythonic(text: str, offered: Offered) -> Calls:
+    if len(text) > PYTHON_CHARACTERS:
+        return []
     try:
         tree = ast.parse(text, mode="eval").body
         items: list[Any] = []

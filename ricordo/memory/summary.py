@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ricordo.domain.agent import CompactionMode, CompactionSettings
+from ricordo.domain.clock import SECOND
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Role, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema, settings_changes
 from ricordo.domain.usage import Usage
@@ -25,6 +26,8 @@ from ricordo.prompt.transcript import local_time
 from ricordo.prompt.truncation import exchanges, fit, shorten
 
 TIMEOUT = 120.0
+# How long a writer that failed is left alone.
+_REST = 300 * SECOND
 log = logging.getLogger(__name__)
 
 # Of a writer's window, what may be asked at once: were our estimate half of the truth, there would still be room to answer.
@@ -78,6 +81,23 @@ class Summary:
     mode: CompactionMode | Literal["deterministic"]
     model: str
     usage: Usage
+
+
+class RestingWriters:
+    """The writers that failed for an agent a moment ago. All of a call's retries at each compaction would hold up its turns."""
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[str, str], int] = {}
+
+    def holds(self, agent_id: str, writer: Writer, now: int) -> bool:
+        return self._until.get((agent_id, writer.model.info.handle), 0) > now
+
+    def note(self, agent_id: str, writer: Writer, summary: Summary, now: int) -> None:
+        """Let the writer rest if the summary is not its own."""
+        key = agent_id, writer.model.info.handle
+        self._until.pop(key, None)
+        if summary.mode == "deterministic":
+            self._until = {one: until for one, until in self._until.items() if until > now} | {key: now + _REST}
 
 
 @dataclass(slots=True)

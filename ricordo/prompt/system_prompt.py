@@ -18,7 +18,7 @@ from ricordo.prompt.memory import MemorySection, disarm, render_memory
 PLACEHOLDER = "{CORE_MEMORY}"
 _TAGS_ROOM = 2_000  # characters of tags that are listed
 # The tags stand at the ends of lines. A closing tag inside a value was disarmed, so the first one ends its section.
-_SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directories)>\n.*?\n</\1>", re.DOTALL)
+_SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directories)>\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,21 @@ def sections(system: str) -> dict[str, str]:
 
     Where one seems to be there twice, the later one is ours.
     """
-    found = {match[1]: match for match in _SECTION.finditer(system)}
+    found: dict[str, tuple[int, int]] = {}
+    without_end: set[str] = set()
+    place = 0
+    for opening in _SECTION.finditer(system):
+        name = opening[1]
+        if opening.start() < place or name in without_end:
+            continue
+        if (end := system.find(f"\n</{name}>", opening.end())) < 0:
+            without_end.add(name)
+            continue
+        place = end + len(f"\n</{name}>")
+        found[name] = opening.start(), place
     base, place = [], 0
-    for match in sorted(found.values(), key=lambda one: one.start()):
-        base.append(system[place : match.start()].strip())
-        place = match.end()
+    for begin, end in sorted(found.values()):
+        base.append(system[place:begin].strip())
+        place = end
     base.append(system[place:].strip())
-    return {"base": "\n\n".join(filter(None, base))} | {name: match[0] for name, match in found.items()}
+    return {"base": "\n\n".join(filter(None, base))} | {name: system[slice(*span)] for name, span in found.items()}

@@ -236,7 +236,7 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 
 def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSchema:
     """The tool as models see it."""
-    summary = re.split(r"\n\s*(?:Args|Returns|Raises):", inspect.getdoc(function) or "")[0].strip()
+    summary = re.split(r"\n[ \t]*(?:Args|Returns|Raises):", inspect.getdoc(function) or "")[0].strip()
     schema = _plain(arguments.model_json_schema())
     parameters = {"type": "object", "properties": schema.get("properties", {}), "required": schema.get("required", [])}
     if "$defs" in schema:

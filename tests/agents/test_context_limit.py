@@ -180,3 +180,32 @@ async def test_what_a_refusal_taught_holds_for_the_rest_of_the_turn(open_stage: 
     ended = await stage.say(agent, "Begin.", max_steps=30)
     assert ended.run.stop_reason == "max_steps"
     assert len(refused) == 1
+
+
+async def test_a_writer_that_failed_is_not_asked_for_summaries_again_for_some_minutes(stage: Stage) -> None:
+    asked: list[str] = []
+
+    def write(request: ModelRequest) -> Line:
+        asked.append(request.messages[-1].text)
+        return ModelError("llm_error", "Down.") if fails else "The summary."
+
+    stage.runtime.models.add(ScriptedModel(write, name="writer"))
+    agent = await stage.agent(context_window=4000, settings={"compaction": {"mode": "all", "model": "scripted/writer"}})
+    other = await stage.agent(context_window=4000, settings={"compaction": {"mode": "all", "model": "scripted/writer"}})
+
+    async def summaries(of: str) -> list[str]:
+        await _talk(stage, of, 30)
+        return [message.text for message in await stage.history(of) if message.role == "summary"]
+
+    fails = True
+    outlines = await summaries(agent)
+    assert len(outlines) > 1
+    assert len(asked) == 1
+    assert not any("The summary." in outline for outline in outlines)
+    # It may be one agent's settings or words that it fails on.
+    await summaries(other)
+    assert len(asked) == 2
+    fails = False
+    stage.store.clock.advance(301)
+    assert "The summary." in await summaries(agent)
+    assert len(asked) > 2

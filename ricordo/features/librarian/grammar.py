@@ -36,9 +36,9 @@ def found_in(pattern: str, text: str) -> re.Match[str] | None:
 
 
 _SENTENCE_END = r"(?<![.!?…])[.!?…]+[\"'”’)]*\s+|[。！？]+[”」』]?\s*|\n+"
-_STATEMENT_END = _SENTENCE_END + r"|\s*;\s*|,?\s+and (?=i\b)"
+_STATEMENT_END = _SENTENCE_END + r"|(?<!\s)\s*;\s*|(?:,|(?<!\s))\s+and (?=i\b)"
 _NO_END = r"(?:^|[\s(])(?:\d+|[^\W\d_]|dr|mr|mrs|ms|prof|st|no|nr|vs|etc|e\.g|i\.e|ca|sig|dott)$"
-_LIST_LINE = r"(?:^|\n)\s*(?:[-*•]|\d+[.)])\s+\S"
+_LIST_LINE = r"(?:^|\n)[^\S\n]*(?:[-*•]|\d+[.)])\s+\S"
 _FILLER = r"^(?:(?:please|hey|okay|ok|so|well|and|also|btw|by the way|oh|listen)\b[\s,:;!]*)+(?=\S)"
 _POLITE = r"^(?:(?:can|could|would|will) you|you (?:should|must|can)|i(?:['’]d like| would like| want| need) you to) (?:please )?"
 _KEEP = (

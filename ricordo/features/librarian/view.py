@@ -17,9 +17,11 @@ SEND = "send_message"
 _BLOCK = re.compile(
     # Nothing is searched beyond the next opening, so that a prompt full of them is read in time that grows with its length.
     r"^<(?P<label>[^<>\n/][^<>\n]*)>\n<description>\n(?>(?:(?!<(?:metadata|description)>\n)[\s\S])*)<metadata>\n"
-    r"(?P<metadata>(?:- .*\n)*)</metadata>\n<value>\n(?P<value>[\s\S]*?)\n?</value>\n</(?P=label)>",
+    r"(?P<metadata>(?:- .*\n)*)</metadata>\n<value>\n",
     re.MULTILINE,
 )
+# No value holds it: closing tags within values are disarmed.
+_VALUE_END = "</value>\n</"
 _LIMIT = re.compile(r"^- chars_limit=(\d+)", re.MULTILINE)
 _TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
 _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
@@ -145,15 +147,21 @@ def _spoken_words(message: Message) -> str | None:
 def shown_blocks(system: str) -> tuple[ShownBlock, ...]:
     """Read the blocks in the system prompt's memory section."""
     _, _, section = system[: max(system.rfind("</memory_blocks>"), 0)].partition("<memory_blocks>")
-    return tuple(
-        ShownBlock(
-            found["label"],
-            found["value"],
-            int(limit[1]) if (limit := _LIMIT.search(found["metadata"])) else 100_000,
-            "- read_only=true\n" in found["metadata"],
-        )
-        for found in _BLOCK.finditer(section)
-    )
+    return tuple(_shown_blocks(section))
+
+
+def _shown_blocks(section: str) -> Iterator[ShownBlock]:
+    value_end = end = 0
+    for found in _BLOCK.finditer(section):
+        label, metadata = found["label"], found["metadata"]
+        if value_end < found.end() and (value_end := section.find(_VALUE_END, found.end())) < 0:
+            return
+        if found.start() < end or not section.startswith(f"{label}>", value_end + len(_VALUE_END)):
+            continue
+        end = value_end
+        limit = _LIMIT.search(metadata)
+        value = section[found.end() : value_end].removesuffix("\n")
+        yield ShownBlock(label, value, int(limit[1]) if limit else 100_000, "- read_only=true\n" in metadata)
 
 
 def newer_name(tool: str) -> str:

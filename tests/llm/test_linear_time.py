@@ -1,0 +1,122 @@
+"""What a model says is read in time that grows with its length alone: whole or in pieces of any size, in every notation."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ricordo.domain.message import TextPart, ToolCallPart
+from ricordo.domain.model import ModelReply, TextChunk, ToolCallChunk
+from ricordo.llm.argument_stream import ArgumentStream
+from ricordo.llm.openai_reply import ReplyBuilder, SseReader
+from ricordo.llm.repair import StreamRepair, repair
+from ricordo.llm.written_calls import MARKS
+from tests.llm.talk import CLOCK, WEATHER, ask
+
+TOOLS = (WEATHER, CLOCK)
+SHORT, LONG = 8_000, 32_000
+# Four times as long takes four times as long; what takes hardly any time is not compared.
+GROWTH, HARDLY = 6, 0.03
+
+_HEADS = (
+    *MARKS,
+    *("", "<think>", "</think>", "```", "```json\n", "```tool_code\n", "[get_weather(", "{", "[", "[{"),
+    *('<invoke name="get_weather">', "<tool_call>get_weather<arg_key>", "<function=get_weather><parameter="),
+    *("<|channel|>commentary to=get_weather", "[TOOL_CALLS]get_weather", "<|tool_call_begin|>get_weather"),
+    "<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>",
+)
+_FILLS = (
+    *"a <{[(\"'\\,`-1:;\n",
+    *("{}", "{} ;", "\n```", "```\n", "\n   ```x", "get_weather(city=1),", "f(", "lambda:", "1+", "{1:", "{a}"),
+    *("</tool_call>", "</think>", "<think>", "x<|", "[TOOL_CALLS]", "<invoke ", "</invoke>"),
+)
+_ENDS = ("", "]", "```", "}", "')]")
+
+
+def seconds(work: Callable[[], object], times: int = 1) -> float:
+    """The CPU time of the best of so many runs."""
+    taken = []
+    for _ in range(times):
+        before = time.thread_time()
+        work()
+        taken.append(time.thread_time() - before)
+    return min(taken)
+
+
+def is_slow(work: Callable[[int], object]) -> bool:
+    for times in (1, 4):
+        longer = seconds(lambda: work(LONG), times)
+        if longer <= HARDLY or longer <= GROWTH * seconds(lambda: work(SHORT), times):
+            return False
+    return True
+
+
+def _texts(head: str) -> list[Callable[[int], str]]:
+    texts: list[Callable[[int], str]] = [lambda size: (head or "x") * (size // len(head or "x"))]
+    for fill in _FILLS:
+        texts.append(lambda size, fill=fill: (head + fill) * (size // len(head + fill)))
+        for end in _ENDS:
+            texts.append(lambda size, fill=fill, end=end: (head + fill * (size // len(fill)))[:size] + end)
+    return texts
+
+
+@pytest.mark.parametrize("head", _HEADS)
+def test_a_whole_answer_is_repaired_in_linear_time(head: str) -> None:
+    for text in _texts(head):
+        assert not is_slow(lambda size, text=text: repair(ModelReply((TextPart(text(size)),)), TOOLS)), text(60)
+        assert not is_slow(
+            lambda size, text=text: repair(ModelReply((ToolCallPart("1", "get_weather", text(size)),)), TOOLS)
+        ), text(60)
+
+
+@pytest.mark.parametrize("piece", [1, 1000])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        *("", "words ", "words `", "words ```", "words ```json\n", "words ```json\n[", "words ```tool_call\n{}\n```\n"),
+        *("<think>", "<think>hm ", "<think>hm</think>", "{", "<tool_call>", "words <tool_call>"),
+    ],
+)
+@pytest.mark.parametrize("fill", ["a", " ", "\n", "`", "```", "\n```", "<", "</think", "[", "{}"])
+def test_a_streamed_answer_is_repaired_in_linear_time(begin: str, fill: str, piece: int) -> None:
+    def feed(size: int) -> None:
+        stream, text = StreamRepair(TOOLS), begin + fill * (size // len(fill))
+        for at in range(0, len(text), piece):
+            for _ in stream.feed(TextChunk(text[at : at + piece])):
+                pass
+        for _ in stream.close(ModelReply((TextPart(text),))):
+            pass
+
+    assert not is_slow(feed)
+
+
+def test_the_pieces_of_a_stream_are_put_together_in_linear_time() -> None:
+    def lines(size: int) -> None:
+        reader = SseReader()
+        for _ in range(size):
+            list(reader.feed(b" "))
+
+    def calls(size: int) -> None:
+        builder, stream = ReplyBuilder(), StreamRepair(TOOLS)
+        for number in range(size // 40):
+            piece = {"index": number % 500, "id": f"c{number % 500}", "function": {"name": "f", "arguments": "1"}}
+            for chunk in builder.feed({"choices": [{"delta": {"tool_calls": [piece]}}]}):
+                list(stream.feed(chunk))
+        builder.reply(ask("Hello"))
+
+    def one_call(size: int) -> None:
+        stream = StreamRepair(TOOLS)
+        for number in range(size):
+            list(stream.feed(ToolCallChunk(0, "a", None if number else "c", None if number else "f")))
+
+    def arguments(begin: str, fill: str) -> Callable[[int], None]:
+        def feed(size: int) -> None:
+            stream, text = ArgumentStream("thinking"), begin + fill * (size // len(fill))
+            for at in range(0, len(text), 4):
+                stream.feed(text[at : at + 4])
+
+        return feed
+
+    broken = [("", " "), ("{", " "), ('{"thinking":"', "a"), ('{"thinking":"', "\\\\"), ("", '{"a":'), ('{"a":[', "1,")]
+    for work in (lines, calls, one_call, *(arguments(*row) for row in broken)):
+        assert not is_slow(work)

@@ -1,0 +1,109 @@
+"""Inputs on which a regular expression runs longest, made from its own parts.
+
+What is slow is a repetition that goes on for long and then fails, and that is begun again at the next place: so each repetition is
+fed with what it takes, behind what has to stand before it, once and again and again, with an end that fits nothing.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from re import _constants as sre  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+_SIGNS = " a1\n\tA-_.,:;<>[]{}()|\"'`\\/*+#=@!é｜"
+_LONG = 8  # a repetition that may take more than so many is worth feeding
+_REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT)
+_CATEGORIES = {
+    sre.CATEGORY_DIGIT: r"\d",
+    sre.CATEGORY_NOT_DIGIT: r"\D",
+    sre.CATEGORY_SPACE: r"\s",
+    sre.CATEGORY_NOT_SPACE: r"\S",
+    sre.CATEGORY_WORD: r"\w",
+    sre.CATEGORY_NOT_WORD: r"\W",
+}
+_ENDS = ("\0", "")
+
+
+def worst_inputs(pattern: re.Pattern[Any], length: int) -> Iterator[str | bytes]:
+    """Yield inputs of this length for the pattern, each once."""
+    flags = pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
+    tree = _parser.parse(pattern.pattern, flags & ~re.DEBUG)
+    seeds = {("", sign) for sign in _SIGNS[:4]} | set(_fed(list(tree), ""))
+    for before, fill in sorted(seeds):
+        unit = before + fill
+        for text in (before + fill * (length // len(fill)), unit * (length // len(unit))):
+            for end in _ENDS:
+                yield (text + end).encode("utf-8", "replace") if isinstance(pattern.pattern, bytes) else text + end
+
+
+def _fed(nodes: Sequence[tuple[Any, Any]], before: str) -> Iterator[tuple[str, str]]:
+    """Yield each repetition's fills, with what stands before it."""
+    for kind, given in nodes:
+        if kind in _REPEATS:
+            _, most, inner = given
+            if most > _LONG:
+                yield from ((before, fill) for fill in _fills(list(inner)) if fill)
+            yield from _fed(list(inner), before)
+        for inner in _within(kind, given):
+            yield from _fed(list(inner), before)
+        before += _example([(kind, given)])
+
+
+def _fills(inner: list[tuple[Any, Any]]) -> Iterator[str]:
+    if len(inner) == 1 and (signs := [sign for sign in _SIGNS if _takes(*inner[0], sign)]):
+        yield from signs[:6]
+    yield _example(inner)
+    for kind, given in inner:
+        for branch in _within(kind, given):
+            yield _example(list(branch))
+
+
+def _within(kind: Any, given: Any) -> list[Any]:
+    if kind is sre.BRANCH:
+        return list(given[1])
+    if kind is sre.SUBPATTERN:
+        return [given[3]]
+    if kind is sre.ATOMIC_GROUP:
+        return [given]
+    return [given[1]] if kind in (sre.ASSERT, sre.ASSERT_NOT) else []
+
+
+def _example(nodes: list[tuple[Any, Any]]) -> str:
+    """The shortest text that these take, or nearly; what looks ahead takes nothing."""
+    text = ""
+    for kind, given in nodes:
+        if kind in _REPEATS:
+            text += _example(list(given[2])) * min(given[0], 50)
+        elif kind in (sre.BRANCH, sre.SUBPATTERN, sre.ATOMIC_GROUP):
+            text += _example(list(_within(kind, given)[0]))
+        elif kind is sre.LITERAL:
+            text += chr(given)
+        elif kind in (sre.IN, sre.ANY, sre.NOT_LITERAL):
+            text += next((sign for sign in _SIGNS if _takes(kind, given, sign)), "") or _first(given)
+    return text
+
+
+def _takes(kind: Any, given: Any, sign: str) -> bool:
+    if kind is sre.ANY:
+        return sign != "\n"
+    if kind is sre.LITERAL:
+        return ord(sign) == given
+    if kind is sre.NOT_LITERAL:
+        return ord(sign) != given
+    if kind is not sre.IN:
+        return False
+    is_negated = given[0][0] is sre.NEGATE
+    return is_negated != any(_is_one(one, value, sign) for one, value in given)
+
+
+def _is_one(kind: Any, value: Any, sign: str) -> bool:
+    if kind is sre.LITERAL:
+        return ord(sign) == value
+    if kind is sre.RANGE:
+        return bool(value[0] <= ord(sign) <= value[1])
+    return kind is sre.CATEGORY and re.match(_CATEGORIES[value], sign) is not None
+
+
+def _first(given: Any) -> str:
+    kind, value = given[0]
+    return chr(value) if kind is sre.LITERAL else chr(value[0]) if kind is sre.RANGE else ""

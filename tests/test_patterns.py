@@ -1,0 +1,203 @@
+"""No regular expression of the product takes more than linear time, whatever it is given.
+
+A server stood still for fifteen seconds over 100 kB that a model had said, because of two of them. So every pattern is found in
+the source, and run on inputs that are made from its own parts. One that is put together when it is used needs a row in `MADE`.
+"""
+
+import ast
+import importlib
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import ricordo
+from ricordo.features.librarian import grammar
+from ricordo.search import dates
+from tests.support.worst_inputs import worst_inputs
+
+PACKAGE = Path(ricordo.__file__).parent
+LENGTH = 50_000
+# Seconds of CPU: what takes less is fast whatever its growth. Quadratic time grows 16-fold from a quarter to the whole.
+FAST, SLOW, GROWTH = 0.01, 0.5, 8
+EXPONENTIAL = 20  # characters: each one more doubles a time of this kind
+USES = {"match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
+Run = Callable[[Any], object]
+
+
+def _grammar(module: ModuleType) -> Iterator[tuple[re.Pattern[str], Run]]:
+    rows = [row[1] for row in (*module._TOLD, *module._ASKED)]
+    texts = [text for name, text in vars(module).items() if isinstance(text, str) and name.isupper() and "\\" in text]
+    return _compiled(dict.fromkeys((*rows, *texts)), "finditer", re.IGNORECASE | re.DOTALL)
+
+
+def _compiled(patterns: Iterable[str], use: str, flags: int = 0) -> Iterator[tuple[re.Pattern[str], Run]]:
+    for pattern in patterns:
+        yield (made := re.compile(pattern, flags)), _run(made, use)
+
+
+# By file and by what is given to `re`: patterns that are put together when they are used, as they may come out.
+MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str], Run]]]] = {
+    ("api/routing.py", "f'(?:{ways})(?:/|$)' if self.paths != ('/',) else '/$'"): lambda module: _compiled(
+        (route.pattern().pattern for route in module.CORE_ROUTES), "match"
+    ),
+    ("domain/ids.py", "pattern(prefix)"): lambda module: _compiled([module.pattern("agent")], "fullmatch"),
+    ("features/librarian/grammar.py", "pattern"): _grammar,
+    ("llm/embedding/remote.py", "family"): lambda module: _compiled((row[0] for row in module._FAMILIES), "match"),
+    ("memory/proposals.py", "begins + re.escape(sentence) + ends"): lambda _: _compiled(
+        [rf"(?:^|[.!?;]\s+){re.escape(said)}(?=[.,;!?]|$)" for said in ("a", "a a", "has a cat")], "search"
+    ),
+    ("memory/working_memory.py", "re.escape(piece)"): lambda _: _compiled(
+        map(re.escape, ("a", "a a", "\n")), "finditer"
+    ),
+    ("prompt/memory.py", "pattern"): lambda module: [
+        (made, _run(made, "sub")) for made in (module._closing(()), module._closing(("value", "notes")))
+    ],
+    ("search/dates.py", "words"): lambda module: _compiled(
+        [row[-1] for row in (*module.RELATIVE, *module.COUNTED)], "fullmatch"
+    ),
+}
+
+
+# Files that never show their patterns more than so many characters.
+BOUNDED = {"features/librarian/grammar.py": grammar.READ_LENGTH, "search/dates.py": dates.QUERY_LENGTH}
+# Patterns that see only what another one took.
+BEHIND_ANOTHER = {("memory/schemas.py", "_PART"): "finds the parts of a key that _HEAD took"}
+
+
+def _sources() -> dict[str, ast.Module]:
+    trees = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    return {path: tree for path, tree in trees.items() if any(_calls(tree))}
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=name)) if name in USES | {"compile"}:
+                yield node
+
+
+SOURCES = _sources()
+
+
+def _patterns(path: str) -> Iterator[tuple[re.Pattern[Any], Run]]:
+    """The patterns of a file, each with each way in which it is used there."""
+    module = importlib.import_module("ricordo." + path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    uses: dict[str, set[str]] = {}
+    for node in ast.walk(SOURCES[path]):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in USES | {"pattern"}:
+            uses.setdefault(node.value.id, set()).add(node.attr)
+    uses |= {name: set() for file, name in BEHIND_ANOTHER if file == path}
+    kept = {pattern: uses.get(name, {"finditer"}) for name, value in vars(module).items() for pattern in _within(value)}
+    for pattern, ways in kept.items():
+        yield from ((pattern, _run(pattern, way)) for way in ways - {"pattern"})
+    for call in _calls(SOURCES[path]):
+        source = ast.unparse(call.args[0])
+        if (path, source) in MADE:
+            yield from MADE[path, source](module)
+            continue
+        flags = "0" if not call.keywords else ast.unparse(call.keywords[0].value)
+        if call.func.attr == "compile" and len(call.args) > 1:  # type: ignore[attr-defined]
+            flags = ast.unparse(call.args[1])
+        try:
+            pattern = re.compile(*(eval(given, dict(vars(module))) for given in (source, flags)))  # noqa: S307 - our own
+        except NameError:
+            assert kept, f"{path}: a row in MADE is needed for re.{call.func.attr}({source})"  # type: ignore[attr-defined]
+            continue
+        if pattern not in kept:
+            way = call.func.attr  # type: ignore[attr-defined]
+            yield pattern, _run(pattern, "search" if way == "compile" else way)
+
+
+def _within(value: Any) -> Iterator[re.Pattern[Any]]:
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _within(one)
+    elif isinstance(value, dict):
+        yield from _within(list(value.values()))
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from _within([getattr(value, each.name) for each in fields(value)])
+
+
+def _run(pattern: re.Pattern[Any], use: str) -> Run:
+    method = getattr(pattern, use)
+    if use in ("sub", "subn"):
+        return lambda text: method(text[:0], text)
+    return (lambda text: [None for _ in method(text)]) if use == "finditer" else method
+
+
+def _seconds(run: Run, text: str | bytes, times: int = 1) -> float:
+    """The CPU time of the best of so many runs."""
+    taken = []
+    for _ in range(times):
+        before = time.thread_time()
+        run(text)
+        taken.append(time.thread_time() - before)
+    return min(taken)
+
+
+@cache
+def _texts(pattern: re.Pattern[Any], length: int) -> list[str | bytes]:
+    return list(worst_inputs(pattern, length))
+
+
+def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH) -> str:
+    """What the pattern is slow on first, because its time grows with the square of the length or faster; "" for a fast one."""
+    for text in _texts(pattern, EXPONENTIAL):
+        if _seconds(run, text) > FAST and (least := _seconds(run, text, 3)) > FAST:
+            return f"{text!r}: {least:.3f} s"
+    for place, text in enumerate(_texts(pattern, length // 4)):
+        quarter = _seconds(run, text)
+        if quarter * 16 < FAST:
+            continue
+        if quarter > SLOW:
+            return f"{text[:60]!r}: {quarter:.3f} s"
+        longer = _texts(pattern, length)[place]
+        if _seconds(run, longer) > max(FAST, quarter * GROWTH):
+            quarter, whole = _seconds(run, text, 3), _seconds(run, longer, 3)
+            if whole > SLOW or whole > max(FAST, quarter * GROWTH):
+                return f"{text[:60]!r}: {quarter:.3f} s, four times as long {whole:.3f} s"
+    return ""
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_every_pattern_takes_linear_time_on_its_worst_inputs(path: str) -> None:
+    length, slow = BOUNDED.get(path, LENGTH), {}
+    for pattern, run in _patterns(path):
+        # At a length that is never exceeded, time may grow as it will as long as it is short.
+        found = slow_on(pattern, run, length)
+        if found and (
+            path not in BOUNDED or any(_seconds(run, text, 3) > FAST * 3 for text in _texts(pattern, length))
+        ):
+            slow[pattern.pattern] = found
+    assert slow == {}
+
+
+def test_the_patterns_that_are_put_together_are_there_still() -> None:
+    here = {(path, ast.unparse(call.args[0])) for path, tree in SOURCES.items() for call in _calls(tree)}
+    assert set(MADE) <= here
+
+
+@pytest.mark.parametrize(
+    ("pattern", "use"),
+    [
+        (r"\s+x", "search"),
+        (r"(\w+)[^<]*x", "match"),
+        (r"(?:a+)+x", "match"),
+        (r"<(a|b)>\n.*?</\1>", "finditer"),
+        (r"^(?:\s*\w+)*$", "match"),
+        (r"\[ARGS\]([\w.-]+)[^<]*<end>", "search"),
+        (rb"(\w+)[^<]*x", "match"),
+    ],
+)
+def test_the_inputs_find_what_is_slow(pattern: str, use: str) -> None:
+    made = re.compile(pattern, re.DOTALL)
+    assert slow_on(made, _run(made, use), length=10_000)
