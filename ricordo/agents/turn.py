@@ -190,8 +190,7 @@ class Turn:
             try:
                 ended = await self._runtime.store.read(lambda tx: runs.get(tx, self._context.request.scope, run.id))
             except NotFound:
-                gone = replace(run, status="failed", stop_reason="error", ended_at=self._runtime.store.clock.now())
-                return Failed(gone, "deleted", "The agent was deleted while it answered.")
+                return _deleted(run, self._runtime)
         self._context.run = ended
         # A save that went through while we were stopped was told to nobody.
         self._feed.catch_up()
@@ -232,8 +231,12 @@ class PastTurn:
         """What was saved, once the run has ended."""
         run = await self._read()
         yield RunStarted(run)
-        await self.wait()
-        run = await self._read()
+        try:
+            await self.wait()
+            run = await self._read()
+        except NotFound:
+            yield _deleted(run, self.runtime)
+            return
         if anew := await self._begun_anew(run):
             async with aclosing(anew.events()) as events:
                 async for event in events:
@@ -269,6 +272,12 @@ class PastTurn:
 
     async def _read(self) -> Run:
         return await self.runtime.store.read(lambda tx: runs.get(tx, self.scope, self.run_id))
+
+
+def _deleted(run: Run, runtime: Runtime) -> Failed:
+    """The end of a run whose agent or conversation was deleted, and the run with it."""
+    gone = replace(run, status="failed", stop_reason="error", ended_at=runtime.store.clock.now())
+    return Failed(gone, "deleted", "The agent was deleted while it answered.")
 
 
 async def _answer_of(runtime: Runtime, run_id: str) -> list[Message]:

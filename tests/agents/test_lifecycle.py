@@ -7,8 +7,8 @@ import pytest
 from ricordo.agents.deletion import HANDLER, delete_archive
 from ricordo.agents.deletion import delete_agent as remove_agent
 from ricordo.agents.lifecycle import attach_block, cancel_runs, delete_agent, reset_messages
-from ricordo.agents.turn import collect
-from ricordo.domain.event import RunEnded
+from ricordo.agents.turn import PastTurn, collect
+from ricordo.domain.event import Failed, RunEnded, RunStarted
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, NotFound
@@ -104,6 +104,19 @@ async def test_an_agent_that_is_deleted_while_it_begins_fails_quietly(
 
     assert (answer.run.status, answer.failure.message) == ("failed", "The agent was deleted while it answered.")
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_reader_of_another_servers_turn_is_told_that_the_agent_was_deleted(stage: Stage, agent: str) -> None:
+    turn, gate = await stage.asked(agent, line="Too late.")
+    (run,) = await stage.store.read(runs.open_runs)
+    reader = PastTurn(stage.runtime, Scope(), run.id).events()
+    assert isinstance(await anext(reader), RunStarted)
+    await remove_agent(stage.runtime, Scope(), agent)
+    (last,) = [event async for event in reader]
+    assert isinstance(last, Failed)
+    assert (last.kind, last.message) == ("deleted", "The agent was deleted while it answered.")
+    gate.open()
+    await soon(collect(turn))
 
 
 async def with_messages(stage: Stage, number: int) -> str:
