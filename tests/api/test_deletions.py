@@ -81,8 +81,9 @@ def test_a_turn_whose_agent_or_conversation_is_deleted_ends(api: Api, what: str,
     if how != "whole":
         assert answer.status_code == 200
         assert answer.text.endswith("data: [DONE]\n\n")
-        reason = "cancelled" if by == "its own server" else "error"
-        assert f'"stop_reason":"{reason}"' in answer.text
+        # Who reads a stored stream may find that it was purged before its end was read.
+        reasons = {"cancelled" if by == "its own server" else "error"} | ({"error"} if how == "background" else set())
+        assert any(f'"stop_reason":"{reason}"' in answer.text for reason in reasons)
     elif by == "its own server":
         assert (answer.status_code, answer.json()["stop_reason"]["stop_reason"]) == (200, "cancelled")
     else:
@@ -123,7 +124,8 @@ def test_a_turn_that_loses_what_it_uses_ends(api: Api, what: str, how: str) -> N
 
     assert answer.status_code == 200
     reason = "cancelled" if what == "user" else "end_turn"
-    assert f'"stop_reason":"{reason}"' in answer.text
+    is_purged = (what, how) == ("user", "background") and '"stop_reason":"error"' in answer.text
+    assert is_purged or f'"stop_reason":"{reason}"' in answer.text
     assert how == "whole" or answer.text.endswith("data: [DONE]\n\n")
     if what == "block":
         assert "was deleted while you edited it" in answer.text
