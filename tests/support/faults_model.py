@@ -4,6 +4,7 @@ A message reads `say-12 insert+search/archive`: in the first step call two tools
 speaks OpenAI's chat completions and Anthropic's messages, and counts the tokens of what it gets.
 """
 
+import gzip
 import json
 import re
 from collections import Counter
@@ -16,8 +17,12 @@ from tests.support.faults_wire import faults_of, size_of
 from tests.support.model_server import Answer, Seen, claude, claude_stream, completion, event, stream, tool_call
 
 Trouble = str
-FAILING = tuple("time_out 429 500 503 529 400 401 402 cut half empty garbage too_long".split())
-MALFORMED = tuple("broken_arguments list_arguments unknown_tool no_id same_ids old_id as_text length filter".split())
+FAILING = tuple(
+    "time_out 429 500 503 529 400 401 402 cut half empty garbage too_long huge huge_error unzips drips whitespace".split()
+)
+MALFORMED = tuple(
+    "broken_arguments list_arguments unknown_tool no_id same_ids old_id long_ids many_calls as_text length filter".split()
+)
 _SPOKEN = re.compile(r"(say-[a-z0-9]+-\d+)(?: ([a-z_+/]+))?")
 _STILL = re.compile(r"must still call: ([a-z_]+)")
 _ONE_BEGINNING = 60
@@ -142,6 +147,8 @@ class FaultyModel:
             "same_ids": [call, call],
             "old_id": [((_ids_in(body) or [call_id])[-1], name, given)],
             "no_id": [("", name, given)],
+            "long_ids": [(f"{kind}{'-' * 3_000}{self._number}", name, given) for kind in "ab"],
+            "many_calls": [(f"{call_id}_{number}", name, given) for number in range(300)],
             "broken_arguments": [(call_id, name, '{"query": "odd')],
             "list_arguments": [(call_id, name, '["odd"]')],
         }
@@ -245,10 +252,13 @@ def _refusal(trouble: Trouble, asked: Asked, size: int = 1) -> Answer:
     match trouble:
         case "time_out":
             return Answer({}, delay=TIME_OUT * 2)
-        case "empty":
-            return _said(asked, None, [], size)
         case "garbage":
             return Answer(b"<html><body>Bad gateway</body></html>", headers={"content-type": "text/html"})
+        case "empty" | "huge" | "whitespace":
+            words = {"huge": "x" * 1_500_000, "whitespace": "\n \t" * 30_000}.get(trouble)
+            return _said(asked, words, [], size)
+        case "huge_error" | "unzips" | "drips":
+            return _without_end(trouble)
         case "too_long":
             code = "invalid_request_error" if asked.is_claude else "context_length_exceeded"
             words = "prompt is too long: 210000 tokens > 200000 maximum"
@@ -262,6 +272,15 @@ def _refusal(trouble: Trouble, asked: Asked, size: int = 1) -> Answer:
             pieces = (event({"error": {"message": "Overloaded", "code": 503}}),)
             return Answer(pieces=pieces, headers={"content-type": "text/event-stream"})
     return _error(int(trouble), _SAYS[trouble], "error")
+
+
+def _without_end(trouble: Trouble) -> Answer:
+    headers = {"content-type": "application/json"}
+    if trouble == "huge_error":
+        return Answer(b"x" * 5_000_000, status=500, headers={"content-type": "text/plain"})
+    if trouble == "drips":
+        return Answer(pieces=(b" ",) * 60, pause=TIME_OUT / 3, headers=headers)
+    return Answer(gzip.compress(b'{"id": "' + bytes(20_000_000)), headers=headers | {"content-encoding": "gzip"})
 
 
 def _cut_off(whole: Answer, *, is_early: bool) -> Answer:

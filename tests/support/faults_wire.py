@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_LONGEST_ID = 40
 
 
 def faults_of(body: dict[str, Any]) -> list[str]:
@@ -42,6 +43,8 @@ def _chat(body: dict[str, Any]) -> Iterator[str]:
                 if message.get("content") == "":
                     yield "an empty text of the assistant"
                 for call in calls:
+                    if len(call["id"]) > _LONGEST_ID:
+                        yield f"the id of a call has {len(call['id'])} characters"
                     yield from _call(known, call["id"], call["function"]["name"])
                     yield from _arguments(call["function"]["arguments"])
                 open_calls = [call["id"] for call in calls]
