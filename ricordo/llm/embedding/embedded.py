@@ -98,6 +98,8 @@ def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
     tokenizer = Tokenizer.from_buffer(_checked(folder, *TOKENIZER)[:])
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    # It would cache 10,000 texts whole, at 2 KB each, and hardly one of them comes again.
+    tokenizer.model._resize_cache(CACHED_TEXTS)
     mapped = _checked(folder, *TABLE)
     after = 8 + int.from_bytes(mapped[:8], "little")
     tensor = orjson.loads(mapped[8:after])["embedding.weight"]
@@ -147,6 +149,7 @@ LEAST_LIKE = 0.5
 # Words that are near by differ in the signs of at most so many of 256 dimensions: 105 is the most of all pairs in the vocabulary.
 MOST_APART = 108
 _REMEMBERED = 20_000
+CACHED_TEXTS = 16  # by the tokenizer
 
 
 class RelatedWords:

@@ -119,6 +119,30 @@ async def test_many_texts_are_worked_off_in_another_thread(
     assert threading.main_thread() not in threads
 
 
+async def test_the_tokenizer_caches_few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class Tokenizers:
+        def from_buffer(self, _: bytes) -> "Tokenizers":
+            return self
+
+        def no_padding(self) -> None: ...
+
+        no_truncation = no_padding
+
+        @property
+        def model(self) -> "Tokenizers":
+            return self
+
+        def _resize_cache(self, size: int) -> None:
+            sizes.append(size)
+
+    monkeypatch.setattr("tokenizers.Tokenizer", Tokenizers())
+    await EmbeddedModel()._load()
+    assert sizes == [embedded.CACHED_TEXTS]
+    assert embedded.CACHED_TEXTS <= 100
+
+
 async def test_only_the_beginning_of_an_endless_text_counts(model: EmbeddedModel) -> None:
     start = "tea " * (embedded.MOST_CHARACTERS // 4)
     whole, cut = await model.embed([start + "coffee " * 1_000_000, start])
