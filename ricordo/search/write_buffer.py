@@ -25,6 +25,7 @@ FLUSH = "search.flush"
 # So many rows cost a search about a millisecond more, so then a flush is due at once; else a while after the first row.
 LONG_BUFFER = 256
 FLUSH_DELAY = 30 * SECOND
+MOST_OWNERS = 10_000  # whose written rows a process counts
 ROLES = ("", "system", "user", "assistant", "tool", "approval", "summary")
 # A label is a term that no text can hold: it finds documents by what they are marked with.
 LABEL = "\x01"
@@ -118,7 +119,14 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         is_new = add_flush_job(tx, owner_id, organization_id, not_before=now if is_long else now + FLUSH_DELAY)
         # Rows that come after a flush which comes sooner than in that while must ask again.
         after = (0 if is_long else count, now if is_new and not is_long else 0)
-    tx.after_commit.append(lambda: written.__setitem__(owner_id, after))
+
+    def note() -> None:
+        written.pop(owner_id, None)
+        written[owner_id] = after
+        while len(written) > MOST_OWNERS:
+            del written[next(iter(written))]  # the one that wrote longest ago; it asks for a job once more
+
+    tx.after_commit.append(note)
 
 
 def add_flush_job(tx: Transaction, owner_id: str, organization_id: str, *, not_before: int = 0) -> bool:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ricordo.domain.agent import Agent
 from ricordo.domain.message import Message
 from ricordo.domain.scope import NOBODY
-from ricordo.search import fusion, index, partition_view, scoring
+from ricordo.search import fusion, index, partition_view, scoring, write_buffer
 from ricordo.search.engine import _from_outside
 from ricordo.search.index import MessageFilter, Query, SearchResult, insert_messages
-from ricordo.search.reader import SizedCache, document_records, occurrences
+from ricordo.search.reader import IndexCache, SizedCache, document_records, occurrences
 from ricordo.search.words import query_terms
 from ricordo.search.write_buffer import IndexEntry, pack, unpack
 from ricordo.storage import conversations, messages
@@ -237,6 +237,31 @@ async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after
     store.cache.clear()  # type: ignore[attr-defined]
     store.cache.update(here)  # type: ignore[attr-defined]
     assert sorted(await find(store, "tea", agent)) == ["rain tea", "tea"]
+
+
+async def test_cached_rows_of_the_buffer_share_their_words_and_hold_them_once(store: Store) -> None:
+    words = []
+    for _ in range(2):
+        agent = (await make.stored_agent(store)).agent
+        await say(store, agent, "harbour snow harbour")
+        await find(store, "harbour", agent)
+        cache = store.cache[IndexCache].partitions  # type: ignore[attr-defined]
+        _, rows, _ = cache.get(("view", agent.id))
+        (row, counts), *others = rows.values()
+        assert not others
+        assert (row.speaker, row.text, row.labels) == ([], [], [])
+        words.append({term: term for term in counts})
+    assert "snow" in words[0]
+    assert all(words[1][term] is term for term in words[0] if term in words[1])
+
+
+async def test_the_owners_whose_rows_are_counted_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_buffer, "MOST_OWNERS", 2)
+    agents = [(await make.stored_agent(store)).agent for _ in range(3)]
+    for agent in (agents[0], agents[1], agents[0], agents[2]):
+        await say(store, agent, "tea")
+    counted = store.cache[write_buffer.flush_when_due]  # type: ignore[attr-defined]
+    assert list(counted) == [agents[0].id, agents[2].id]
 
 
 def test_a_cache_keeps_to_its_limit_and_drops_nothing_for_what_is_used_with_it() -> None:
