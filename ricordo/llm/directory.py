@@ -23,6 +23,7 @@ KEPT_SECONDS = 300.0
 FAILURE_KEPT_SECONDS = 30.0
 # At most so many are named to somebody who asked for another.
 NAMED_HANDLES = 60
+MOST_BUILT = 1_000  # models; clients name them
 
 Model = TypeVar("Model", ChatModel, Embedder)
 
@@ -142,6 +143,8 @@ class Registry(Generic[Model]):
         model = self._added.get(handle) or self._built.get(handle)
         if model is None:
             model = self._built[handle] = self._build(*self._split(handle, may_be_down=True))
+            if len(self._built) > MOST_BUILT:
+                del self._built[next(iter(self._built))]
         return model
 
     async def _find(self, handle: str) -> tuple[Provider, str, ModelList | None]:

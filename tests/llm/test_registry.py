@@ -61,6 +61,14 @@ async def test_a_model_is_made_once_and_without_asking_anybody(server: ModelServ
     assert server.connections == 0
 
 
+def test_the_models_that_clients_name_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ricordo.llm.directory.MOST_BUILT", 3)
+    known = models(openai_base_url="http://127.0.0.1:9/v1")
+    built = [known.get(f"openai/{name}") for name in "abcde"]
+    assert list(known._built) == ["openai/c", "openai/d", "openai/e"]
+    assert known.get("openai/e") is built[-1]
+
+
 @pytest.mark.parametrize("handle", ["anthropic/claude-x", "nobody/model", "openai", "openai/", ""])
 async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(server: ModelServer, handle: str) -> None:
     known = models(openai_base_url=server.url)
