@@ -93,6 +93,7 @@ class _Campaign:
     most_connections: int = 0
     kills: int = 0
     settling: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    late: list[tuple[Said, str]] = field(default_factory=list)
     http: list[httpx2.AsyncClient] = field(default_factory=list)
     # Cleared while a server that is alone is down, so that those who talk wait for it.
     up: asyncio.Event = field(default_factory=asyncio.Event)
@@ -116,12 +117,14 @@ class _Campaign:
             talking = [asyncio.create_task(self._talk(number)) for number in range(self.size.clients)]
             await asyncio.gather(self._kill_and_start(), self._add_jobs(), *talking)
             await asyncio.gather(*self.settling.values())
+            await asyncio.gather(*(self._settle(one, plan) for one, plan in self.late))
             await self._come_to_rest()
             if not self.is_alone:
                 await self._freeze()
             last = [self._new(agent, f"last{number}") for number, agent in enumerate(self.agents)]
             await asyncio.gather(*(self._settle(one, "") for one in last))
             self.faults += [f"{one.agent} does not answer any more" for one in last if not one.answered]
+            self.faults += [f"{one.token} was never answered" for one in self.said if not one.answered]
             await self._come_to_rest()
         finally:
             for task in self.settling.values():
@@ -232,7 +235,8 @@ class _Campaign:
                     await asyncio.sleep(luck.uniform(0.02, 0.1))
                     outcome = await self._attempt(one, plan)
             if outcome == "broken" and self.is_alone and luck.random() < 0.4:
-                continue  # some give up
+                self.late.append((one, plan))  # some come back when all is over
+                continue
             if outcome in _REPEATED:
                 settling = asyncio.create_task(self._settle(one, plan))
                 self.settling[one.token] = settling
@@ -368,6 +372,7 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Sim
         interrupted=sum(one.interrupted for one in campaign.said),
         outcomes=dict(campaign.outcomes),  # of the attempts to send a message
         repeated=campaign.repeated,
+        late=len(campaign.late),
         jobs=len(campaign.jobs),
         transcripts=model.count,
         most_connections=campaign.most_connections,
