@@ -1,10 +1,12 @@
 """What every route needs to know of a call: the runtime it runs in and who is asking."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import Depends, Query, Request, Response
+from fastapi.dependencies.models import Dependant
 
 from ricordo.api.guard import USER_HEADER
 from ricordo.api.models.agents import AgentResponse
@@ -43,24 +45,21 @@ class RequestContext:
         return self.scope.acting_for(user).actor
 
 
-# Filters that clients know and this version lacks. To leave one out in silence would answer another question than was asked.
-_MISSING_FILTERS = frozenset(
-    """base_template_id connected_to_agents_count_eq connected_to_agents_count_gt connected_to_agents_count_lt created_by_id
-    end_date feedback group_id has_feedback identifier_keys identity_id include_err last_stop_reason project_id
-    return_only_letta_tools sort_by start_date template_id templates_only trace_ids""".split()
-)
+# What some version of `letta-client` sends in queries and what changes nothing here, each with the reason.
+IGNORED_QUERIES: Mapping[str, str] = {
+    "include": "Answers have all that belongs to an agent.",
+    "include_relationships": "The older name of `include`.",
+    "add_default_initial_messages": "Conversations begin without messages.",
+    "update_timestamp": "The prompt says when memory was changed, not when the prompt was made.",
+    "max_message_length": "The older client needs it. How much stays is a setting of the agent.",
+}
 # Where user_id selects by the user alone, without what is shared.
 _SELECT_BY_USER = {"/v1/ledger"}
-_MISSING_THERE = {("/v1/blocks/", "name")}
-_SERVED_THERE = {("/v1/steps/", name) for name in ("end_date", "feedback", "has_feedback", "start_date")}
-_SERVED_THERE |= {("/v1/agents/", "identity_id"), ("/v1/agents/", "identifier_keys")}
 
 
 async def _call(request: Request) -> RequestContext:
-    for name in request.query_params:
-        there = (request.url.path, name)
-        if (name in _MISSING_FILTERS and there not in _SERVED_THERE) or there in _MISSING_THERE:
-            raise Unsupported(f"Filtering by {name} is not supported by this version of Ricordo. Leave it out.")
+    if request.query_params:
+        _require_known(request)
     runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
     if scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
@@ -68,6 +67,26 @@ async def _call(request: Request) -> RequestContext:
     if request.url.path in _SELECT_BY_USER and scope.subject_id is None:
         return here
     return await for_user(here, request.query_params.get("user_id"), reads=request.method == "GET")
+
+
+def _require_known(request: Request) -> None:
+    """Raise Unsupported for a query parameter of no effect: without it another question would be answered than was asked."""
+    dependant: Dependant | None = getattr(request.scope.get("route"), "dependant", None)
+    if dependant is None:
+        return
+    known = {"user_id", *_query_names(dependant)}
+    for name in request.query_params:
+        if name not in known and name not in IGNORED_QUERIES:
+            raise Unsupported(
+                f"The query parameter {name[:80]} is not supported by this version of Ricordo. Leave it out. "
+                f"Here are: {', '.join(sorted(known))}."
+            )
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _query_names(inner)
 
 
 async def for_user(here: RequestContext, user: str | None, *, reads: bool = True) -> RequestContext:

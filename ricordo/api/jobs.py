@@ -10,7 +10,6 @@ from ricordo.api.call import Here, Paged
 from ricordo.api.models.jobs import STATUSES, JobResponse, QueueResponse, WireStatus
 from ricordo.api.routing import Routes
 from ricordo.domain.job import Job
-from ricordo.errors import Unsupported
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import Queue, read_queue
@@ -26,12 +25,9 @@ class JobQuery:
     active: bool = False
     statuses: Annotated[list[WireStatus] | None, Query(description="Only jobs with one of these statuses.")] = None
     kind: Annotated[str | None, Query(description="Only jobs that do this kind of work.")] = None
-    source_id: Annotated[str | None, Query(description="Not supported: jobs are not filtered by folder.")] = None
 
     def wanted(self) -> list[str] | None:
         """The statuses that are asked for, as they are kept; None for all."""
-        if self.source_id is not None:
-            raise Unsupported("Filtering by source_id is not supported by this version of Ricordo. Leave it out.")
         named = [*(self.statuses or ()), *(_OPEN if self.active else ())]
         return sorted({kept for status in named for kept in STATUSES[status]}) if named else None
 

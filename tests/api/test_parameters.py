@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.api.call import IGNORED_QUERIES
 from tests.seams.http import refused
 from tests.seams.people import OPERATOR, World, open_world
 from tests.seams.routes import QUERIES, fill
@@ -40,3 +41,11 @@ def test_a_user_who_is_not_there_is_not_found_wherever_one_is_asked_for(world: W
                 assert refused(answer, 404) == 'NOT_FOUND: There is no user "nobody". Check the name.', path
                 asked += 1
     assert asked > 30
+
+
+def test_a_query_parameter_that_a_route_does_not_know_is_refused_by_name(world: World) -> None:
+    for path in ("/v1/agents/", "/v1/tools/count", "/v1/jobs/", "/v1/blocks/", "/users/ada/blocks"):
+        told = refused(world.send(OPERATOR, "GET", path, params={"limt": "1"}), 422)
+        assert "The query parameter limt is not supported" in told, path
+    for name in IGNORED_QUERIES:
+        assert world.send(OPERATOR, "GET", "/v1/agents/", params={name: "x"}).status_code == 200

@@ -95,7 +95,8 @@ class Cell:
         sent: dict[str, Any] = {} if body is None else {"json": fill(body, values)}
         if isinstance(body, bytes):
             sent = {"content": fill(body.decode("latin-1"), values).encode("latin-1")}
-        query = fill(dict(QUERIES.get(self.path, {})), values)
+        is_known = self.method == "GET" or self.path == "/v1/conversations/"
+        query = fill(dict(QUERIES.get(self.path, {})), values) if is_known else {}
         return {"method": self.method, "url": fill(self.path, values), "params": query, **sent}
 
     def ask(self, http: httpx2.Client, values: Mapping[str, str], headers: Mapping[str, Any]) -> httpx2.Response:
