@@ -11,6 +11,7 @@ import pytest
 from ricordo.domain.message import TextPart, ToolCallPart
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ToolCallChunk
 from ricordo.errors import ModelError
+from ricordo.llm import answer_bounds
 from ricordo.llm.addresses import Connections
 from ricordo.llm.answer_bounds import (
     ANSWER_BYTES,
@@ -166,11 +167,12 @@ DRIPS: dict[str, Callable[[], Answer]] = {
 
 @pytest.mark.parametrize("name", DRIPS)
 async def test_a_server_that_drips_is_not_listened_to_for_ever(
-    server: ModelServer, hasty: Connections, waits: Waits, name: str
+    server: ModelServer, hasty: Connections, waits: Waits, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(answer_bounds, "SILENCES", 2)
     info = ModelInfo("openai/scripted-1", "openai", "scripted-1", "openai", endpoint=server.url)
-    policy = waits.policy(timeout=0.1)
-    for asked in (OpenAICompatibleModel(info, hasty, policy), claude_at(server, hasty, waits, timeout=0.1)):
+    policy = waits.policy(timeout=0.4)
+    for asked in (OpenAICompatibleModel(info, hasty, policy), claude_at(server, hasty, waits, timeout=0.4)):
         server.push(DRIPS[name]())
         with pytest.raises(BoundReached) as caught:
             await collect(asked, ask("Hello", stream=name == "a stream"))
