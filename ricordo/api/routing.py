@@ -283,12 +283,14 @@ class LazyRoutes:
 
     def _load(self, module: str) -> None:
         routes = import_module(module).router.routes
-        end = self._begin + sum(map(len, self._loaded.values()))
-        self._loaded[module] = list(routes)
-        del self._waiting[module]
-        self._routes[self._begin : end] = [
-            route for router in self.table for route in self._loaded.get(router.module, ())
-        ]
+        with _BUILDING:  # the document may be asked for in another thread
+            if self._waiting.pop(module, None) is None:
+                return
+            end = self._begin + sum(map(len, self._loaded.values()))
+            self._loaded[module] = list(routes)
+            self._routes[self._begin : end] = [
+                route for router in self.table for route in self._loaded.get(router.module, ())
+            ]
 
 
 class Application(FastAPI):

@@ -25,6 +25,8 @@ _AT_ONCE, _TURNS_AN_AGENT = 4, 20
 
 def _reply(seen: Seen) -> Answer:
     """Plain text, or one call of the tool that the user's last words name."""
+    if seen.method == "GET":
+        return Answer({"object": "list", "data": [{"id": "scripted-1", "object": "model"}]})
     said = [message for message in seen.body.get("messages", []) if message["role"] in ("user", "tool")]
     words = str(said[-1]["content"]) if said else ""
     if said and said[-1]["role"] == "user" and "edit" in words:
