@@ -9,6 +9,7 @@ from ricordo.api.call import IGNORED_QUERIES
 from tests.seams.http import refused
 from tests.seams.people import OPERATOR, World, open_world
 from tests.seams.routes import QUERIES, fill
+from tests.seams.server import MODEL
 
 Wire = dict[str, Any]
 
@@ -49,3 +50,83 @@ def test_a_query_parameter_that_a_route_does_not_know_is_refused_by_name(world: 
         assert "The query parameter limt is not supported" in told, path
     for name in IGNORED_QUERIES:
         assert world.send(OPERATOR, "GET", "/v1/agents/", params={name: "x"}).status_code == 200
+
+
+# Values that may make a difference, beside ids of what is there; with `WITH`, what has to stand beside them.
+TRIED: dict[str, tuple[str, ...]] = {
+    "limit": ("1", "2"),
+    "order": ("asc", "desc"),
+    "user_id": ("nobody",),
+    "statuses": ("completed", "failed", "running"),
+    "exclude_tool_types": ("ricordo_core", "letta_core", "ricordo_sleeptime_core", "letta_sleeptime_core"),
+}
+DATES = ("2000-01-01", "2040-01-01")
+WITH: dict[str, Wire] = {"match_all_tags": {"tags": ["one", "two"]}, "tag_match_mode": {"tags": ["one", "two"]}}
+# What cannot make a difference here, and why.
+NO_DIFFERENCE: dict[str, str] = {
+    "order_by": "takes one value, which is the default",
+    "use_assistant_message": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",
+    "assistant_message_tool_name": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",
+    "assistant_message_tool_kwarg": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",
+}
+# Parameters of every list: they show nothing where it has one item.
+OF_LISTS = ("limit", "order", "ascending", "before", "after")
+
+
+def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
+    """Values of a parameter that may show whether it is read."""
+    text = str(schema)
+    found = list(TRIED.get(name, ()))
+    found += ["true", "false"] if "boolean" in text else ["1", "2"] if "integer" in text else []
+    found += schema.get("enum") or next((one["enum"] for one in schema.get("anyOf", ()) if "enum" in one), [])
+    if name in ("before", "after") and isinstance(base, list) and base and "id" in base[0]:
+        found += [base[0]["id"], base[-1]["id"]]
+    if "date" in name or name in ("from", "to"):
+        found += DATES
+    return [*found, *{**world.own, **world.shared}.values(), "zebra"]
+
+
+def shows_difference(world: World, path: str, name: str, schema: Wire) -> bool | None:
+    """Whether some value of the parameter changes the answer; None where the route answers a list of one item or none."""
+    values = {**world.own, **world.shared}
+    query = fill(dict(QUERIES.get(path, {})), values) | WITH.get(name, {})
+    base = world.send(OPERATOR, "GET", fill(path, values), params={one: query[one] for one in query if one != name})
+    assert base.status_code in (200, 400, 422), (path, base.text)
+    shown = base.json() if base.status_code == 200 and base.headers["content-type"] == "application/json" else None
+    for value in tried(world, name, schema, shown):
+        answer = world.send(OPERATOR, "GET", fill(path, values), params=query | {name: value})
+        if answer.status_code in (200, 304, 404) and (answer.status_code, answer.content) != (
+            base.status_code,
+            base.content,
+        ):
+            return True
+    return None if name in OF_LISTS and isinstance(shown, list) and len(shown) < 2 else False
+
+
+def test_each_parameter_of_a_query_changes_something(world: World) -> None:
+    for path, body in (
+        ("/v1/agents/", {"model": MODEL, "tags": ["one"]}),
+        ("/v1/blocks/", {"label": "tagged", "value": "", "tags": ["one"]}),
+        (
+            fill("/v1/agents/{agent_id}/archival-memory", world.shared | world.own),
+            {"text": "A vuqkzoqada.", "tags": ["one"]},
+        ),
+    ):
+        assert world.send(OPERATOR, "POST", path, json=body).status_code == 200
+    document = world.server.app.openapi()["paths"]
+    shown: dict[str, int] = {}
+    idle, few = [], set()
+    for method, path, name in operations(world, "query"):
+        if method != "GET" or name in NO_DIFFERENCE:
+            continue
+        schema = next(one["schema"] for one in document[path]["get"]["parameters"] if one["name"] == name)
+        match shows_difference(world, path, name, schema):
+            case True:
+                shown[name] = shown.get(name, 0) + 1
+            case None:
+                few.add((path, name))
+            case False:
+                idle.append((path, name))
+    assert idle == []
+    assert all(shown[name] > 10 for name in OF_LISTS), shown
+    assert len(few) < 50
