@@ -23,7 +23,8 @@ async def fences_in_an_answer(server: AttackedServer) -> None:
 
 
 async def endless_whitespace_in_an_answer(server: AttackedServer) -> None:
-    for text in (" " * 500_000, "\n" * 500_000, "<think>" + " \n" * 250_000):
+    size = server.size(150_000, 500_000)
+    for text in (" " * size, "\n" * size, "<think>" + " \n" * (size // 2)):
         assert (await server.answers(text, "ok", "ok")).status_code < 500
 
 
@@ -33,35 +34,38 @@ async def a_long_id_of_a_call(server: AttackedServer) -> None:
 
 
 async def a_huge_answer(server: AttackedServer) -> None:
-    heard = await server.answers("word " * 20_000_000)
+    heard = await server.answers("word " * server.size(2_000_000, 20_000_000))
     assert heard.status_code >= 400
     assert len(heard.content) < 10_000
 
 
 async def an_answer_that_unpacks_to_much(server: AttackedServer) -> None:
-    packed = Answer(await asyncio.to_thread(gzip.compress, b" " * 500_000_000, 1))
+    packed = Answer(await asyncio.to_thread(gzip.compress, b" " * server.size(20_000_000, 500_000_000), 1))
     packed.headers["content-encoding"] = "gzip"
     assert (await server.answers(packed)).status_code >= 400
 
 
 async def endless_headers(server: AttackedServer) -> None:
-    for data in (HEALTH + b"x: " + b"a" * 10_000_000, HEALTH + b"x: y\r\n" * 1_000_000, b"GET /" + b"a" * 10_000_000):
+    size = server.size(1_000_000, 10_000_000)
+    for data in (HEALTH + b"x: " + b"a" * size, HEALTH + b"x: y\r\n" * (size // 10), b"GET /" + b"a" * size):
         heard = await server.wire(*(data[at : at + 65536] for at in range(0, len(data), 65536)))
         assert not heard or b" 431 " in heard, heard  # or the connection is closed while more is sent
     assert b" 431 " in await server.wire(HEALTH + b"x: y\r\n" * 101 + b"\r\n")
 
 
 async def bodies_that_come_a_byte_a_time(server: AttackedServer) -> None:
-    slow = [server.wire(HEAD + b"content-length: 1000\r\n\r\n", *[b" "] * 30, pause=0.2) for _ in range(50)]
-    slow += [server.wire(HEALTH, *[b"x"] * 30, pause=0.2) for _ in range(50)]
+    pause, count = server.client_timeout / 10, server.size(10, 50)
+    slow = [server.wire(HEAD + b"content-length: 1000\r\n\r\n", *[b" "] * 30, pause=pause) for _ in range(count)]
+    slow += [server.wire(HEALTH, *[b"x"] * 30, pause=pause) for _ in range(count)]
     heard = await asyncio.gather(*slow)
     assert {answer.split(b" ")[1] for answer in heard if answer} <= {b"408"}, heard
 
 
 async def a_thousand_idle_connections(server: AttackedServer) -> None:
     lines = [await server.connect() for _ in range(1000)]
+    await asyncio.sleep(1)  # until it is heard which ones are closed
     kept = sum(not reader.at_eof() for reader, _ in lines)
-    assert kept < 1000
+    assert kept < len(lines)
     for _, writer in lines:
         writer.close()
 
@@ -69,18 +73,18 @@ async def a_thousand_idle_connections(server: AttackedServer) -> None:
 async def readers_that_take_nothing(server: AttackedServer) -> None:
     block = {"label": "notes", "value": "word " * 600_000, "limit": 4_000_000}
     made = (await server.http.post("/v1/blocks/", json=block)).json()["id"]
-    lines = [await server.connect() for _ in range(20)]
+    lines = [await server.connect() for _ in range(server.size(5, 20))]
     for _, writer in lines:
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(HEALTH.replace(b"/v1/health/", f"/v1/blocks/{made}".encode()) + b"\r\n")
-    await asyncio.sleep(6)
+    await asyncio.sleep(server.client_timeout * 2 + 1)  # the server looks every second
     for _, writer in lines:
         writer.close()
 
 
-async def fifty_thousand_messages(server: AttackedServer) -> None:
+async def too_many_messages(server: AttackedServer) -> None:
     agent = await server.agent()
-    messages = [{"role": "user", "content": "Hello there, how are you?"}] * 50_000
+    messages = [{"role": "user", "content": "Hello there, how are you?"}] * server.size(1_100, 50_000)
     for path in ("messages", "messages/stream", "messages/import"):
         heard = await server.http.post(f"/v1/agents/{agent}/{path}", json={"messages": messages})
         assert heard.status_code in (400, 422), heard.text
@@ -89,25 +93,27 @@ async def fifty_thousand_messages(server: AttackedServer) -> None:
 
 
 async def json_that_unfolds_to_much(server: AttackedServer) -> None:
-    for content in (b'{"a": [' + b"[]," * 8_000_000 + b"0]}", b"[" * 10_000_000, b'{"a":' * 2_000_000):
+    size = server.size(400_000, 10_000_000)
+    for content in (b'{"a": [' + b"[]," * (size * 4 // 5) + b"0]}", b"[" * size, b'{"a":' * (size // 5)):
         heard = await server.http.post("/v1/agents/", content=content, headers={"content-type": "application/json"})
         assert heard.status_code in (400, 422)
 
 
 async def large_bodies_at_once(server: AttackedServer) -> None:
-    content = json.dumps({"name": "x" * 28 * MEGABYTE}).encode()
+    content = json.dumps({"name": "x" * server.size(13, 28) * MEGABYTE}).encode()
     sent = [
         server.http.post("/v1/agents/", content=content, headers={"content-type": "application/json"})
-        for _ in range(12)
+        for _ in range(server.size(6, 12))
     ]
-    assert {heard.status_code for heard in await asyncio.gather(*sent)} <= {422, 503}
+    assert {heard.status_code for heard in await asyncio.gather(*sent)} == {422, 503}
 
 
 async def long_markdown(server: AttackedServer) -> None:
     """Front matter, headings and lists that take long to parse."""
+    size = server.size(1, 10)
     texts = [
-        "#" * 10 * MEGABYTE,
-        "---\n" * 2 * MEGABYTE,
+        "#" * size * MEGABYTE,
+        "---\n" * (size * MEGABYTE // 4),
         "---\na: " + "[" * 100_000 + "\n---\n",
         "- " * 50_000,
         ">" * 90_000,
@@ -121,8 +127,8 @@ async def long_markdown(server: AttackedServer) -> None:
 
 async def long_toml(server: AttackedServer) -> None:
     for text in (
-        "#" * 10 * MEGABYTE,
-        "a=1\n" * 2 * MEGABYTE,
+        "#" * server.size(1, 10) * MEGABYTE,
+        "a=1\n" * (server.size(1, 10) * MEGABYTE // 4),
         "[a." * 30_000,
         "a = " + "[" * 90_000,
         'a = """' + "\\ " * 40_000,
@@ -149,7 +155,9 @@ async def a_tree_bomb(server: AttackedServer) -> None:
 
 async def a_pack_that_unpacks_to_much(server: AttackedServer) -> None:
     commit = git_object("commit", b"tree " + b"4" * 40 + b"\nauthor " + WHO + b"\ncommitter " + WHO + b"\n\nBomb\n")
-    packed = pack(*(entry(3, bytes([number]) * 30 * MEGABYTE) for number in range(8)), entry(1, commit.body))
+    packed = pack(
+        *(entry(3, bytes([number]) * 30 * MEGABYTE) for number in range(server.size(3, 8))), entry(1, commit.body)
+    )
     heard = await _push(server, commit, packed)
     assert "unpack failed" in heard or "more than" in heard, heard
 
@@ -158,10 +166,13 @@ async def searches_of_one_client(server: AttackedServer) -> None:
     agent = await server.agent()
     past = [
         {"role": "user", "content": f"The weather in Turin was fine on day {number}, by the river"}
-        for number in range(1000)
+        for number in range(server.size(100, 1000))
     ]
     assert (await server.http.post(f"/v1/agents/{agent}/messages/import", json={"messages": past})).status_code == 200
-    sent = [server.http.post("/v1/messages/search", json={"query": f"weather {number}"}) for number in range(200)]
+    sent = [
+        server.http.post("/v1/messages/search", json={"query": f"weather {number}"})
+        for number in range(server.size(40, 200))
+    ]
     assert {heard.status_code for heard in await asyncio.gather(*sent)} == {200}
 
 
@@ -187,7 +198,7 @@ async def _push(server: AttackedServer, commit: GitObject, packed: bytes) -> str
     content = b"%04x" % (len(line) + 4) + line + b"0000" + packed
     kind = "application/x-git-receive-pack-request"
     heard = await server.http.post(
-        "/users/ada/memory.git/git-receive-pack", content=content, headers={"content-type": kind}, timeout=LIMIT
+        "/users/grace/memory.git/git-receive-pack", content=content, headers={"content-type": kind}, timeout=LIMIT
     )
     assert heard.status_code < 500
     return heard.text
@@ -204,7 +215,7 @@ ATTACKS: tuple[Attack, ...] = (
     a_thousand_idle_connections,
     readers_that_take_nothing,
     clients_that_leave_in_the_middle,
-    fifty_thousand_messages,
+    too_many_messages,
     json_that_unfolds_to_much,
     large_bodies_at_once,
     long_markdown,

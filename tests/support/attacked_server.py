@@ -26,6 +26,8 @@ class AttackedServer:
     model: ModelServer
     http: httpx2.AsyncClient
     folder: Path
+    client_timeout: float  # seconds
+    is_long: bool = False
     probe: HealthProbe = field(init=False)
 
     @property
@@ -46,6 +48,10 @@ class AttackedServer:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(name))
 
+    def size(self, short: int, long: int) -> int:
+        """How much an attack sends: a bit more than its bound, or in the long form many times more."""
+        return long if self.is_long else short
+
     async def agent(self, **more: Any) -> str:
         answer = await self.http.post("/v1/agents/", json={"model": "openai/scripted-1", "name": "Nina", **more})
         assert answer.status_code == 200, answer.text
@@ -57,6 +63,7 @@ class AttackedServer:
     async def answers(self, *answers: str | Answer) -> httpx2.Response:
         """What a new agent's user hears when the model answers this."""
         agent = await self.agent()
+        self.model.clear()
         self.model.push(*(completion(answer) if isinstance(answer, str) else answer for answer in answers))
         return await self.say(agent)
 
@@ -80,14 +87,14 @@ class AttackedServer:
 
 
 @asynccontextmanager
-async def attacked_server(helper: Helper, folder: Path, **settings: str) -> AsyncIterator[AttackedServer]:
+async def attacked_server(helper: Helper, folder: Path, client_timeout: float = 2) -> AsyncIterator[AttackedServer]:
     async with ModelServer(keeps=False) as model:
         given = {"OPENAI_API_KEY": "attacked", "OPENAI_BASE_URL": model.url, "RICORDO_EMBEDDING": "none"}
-        process = ServerProcess(helper, folder, given | settings, None)
+        process = ServerProcess(helper, folder, given | {"RICORDO_CLIENT_TIMEOUT": str(client_timeout)}, None)
         process.start()
         try:
             async with httpx2.AsyncClient(base_url=process.url, timeout=LIMIT, trust_env=False) as http:
-                yield AttackedServer(process, model, http, folder)
+                yield AttackedServer(process, model, http, folder, client_timeout)
         finally:
             process.stop()
 

@@ -172,6 +172,10 @@ class ModelServer:
     def url(self) -> str:
         return f"{self.root}/v1"
 
+    def clear(self) -> None:
+        """Drop the answers that nobody has asked for."""
+        self._answers.clear()
+
     def push(self, *answers: Answer) -> None:
         self._answers.extend(answers)
 
