@@ -185,7 +185,8 @@ def create_app(
     app.state.authentication = authentication = Authentication(settings)
     # Outermost: who may not come in has nothing loaded either.
     open_paths = [path for router in lazy for path in router.open]
-    app.add_middleware(Guard, settings=settings, authentication=authentication, open_paths=open_paths)
+    login = next((router.login for router in lazy if router.login), "")
+    app.add_middleware(Guard, settings=settings, authentication=authentication, open_paths=open_paths, login=login)
     install_error_handlers(app)
     return app
 

@@ -30,15 +30,15 @@ LAYERS = (
         "tools",
         "runtime plugins",
     ),
-    *("agents", "background", "api web", "features", "app", "cli"),
+    *("agents", "background", "api", "features", "app", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts.split()}
 SIBLINGS = {("settings", "errors"), ("secret", "errors"), ("runtime", "plugins")}
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
 # Optional, or so slow that a command which does not need them should not wait for them (`llm.providers` brings pydantic-ai).
 LATE = set(
-    "anthropic cryptography dulwich fastapi google httpx2 jinja2 numpy openai procrastinate psycopg pydantic_ai pymysql rich"
-    " ricordo.llm.providers ricordo.storage.engine.postgres sqlalchemy tokenizers typer urllib3 uvicorn uvloop".split()
+    "anthropic cryptography dulwich fastapi google httpx2 jinja2 markdown_it numpy openai procrastinate psycopg pydantic_ai pymysql"
+    " rich ricordo.llm.providers ricordo.storage.engine.postgres sqlalchemy tokenizers typer urllib3 uvicorn uvloop".split()
 )
 # Modules of our own that bring numpy: the doors to the search index import them at the first search.
 INDEX = "ricordo.search"
@@ -372,7 +372,7 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
         ({"domain/a.py": "from ricordo import settings, storage", "storage/__init__.py": ""}, "storage"),
         ({"domain/a.py": "from ..storage import store"}, "imports ricordo.storage"),
         ({"domain/a.py": "def f():\n    import ricordo.cli"}, "domain/a.py:2"),
-        ({"domain/a.py": "if TYPE_CHECKING:\n    from ricordo.web import page"}, "domain/a.py:2"),
+        ({"domain/a.py": "if TYPE_CHECKING:\n    from ricordo.api import page"}, "domain/a.py:2"),
         ({"storage/a.py": "import ricordo.llm.chat"}, "storage/a.py:1"),
         ({"features/git/service.py": "from ricordo.app import x"}, "features/git/service.py:1"),
         ({"helpers.py": ""}, "helpers.py belongs to no layer"),

@@ -81,4 +81,5 @@ async def test_a_plugins_tables_are_created_once_and_its_pages_are_linked_from_h
             if not cities:
                 await store.write(lambda tx: tx.run(insert(FORECASTS), {"city": "Turin"}))
     assert [city for (city,) in cities] == ["Turin"]
-    assert '<a href="/weather">Weather &amp; more</a>' in home
+    assert 'href="/weather"' in home
+    assert "Weather &amp; more" in home

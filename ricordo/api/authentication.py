@@ -25,6 +25,8 @@ _FRESH = 0.9
 _MOST_CACHED = 10_000
 # How often the time of a key's last use is written.
 _USE_NOTED = 60 * SECOND
+# How the token begins by which a browser stands for a key, and for how many seconds it does.
+_SESSION, SESSION_SECONDS = "ricordo_session_", 12 * 3600
 # Unknown keys of one address within so many seconds; after them it waits so many seconds for each answer.
 MOST_FAILURES, _FAILURES_COUNT, DELAY = 20, 60.0, 1.0
 _LOCAL = Scope()
@@ -74,9 +76,12 @@ class Authentication:
             return _ADMINISTRATOR
         if key.startswith(OPERATOR):
             return _ADMINISTRATOR if is_near and is_operator_token(self._secret, key) else None
-        if not key.startswith(keys.PREFIX):
+        digest = self._digest_of(key)
+        if digest is None:
             return None
-        now, digest = time.monotonic(), keys.hash_of(self.secret, key)
+        if self._key is not None and hmac.compare_digest(digest, keys.hash_of(self.secret, self._key.decode())):
+            return _ADMINISTRATOR  # a session of the key in the settings
+        now = time.monotonic()
         known = self._known.get(digest)
         if self._unknown.get(digest, 0) > now:
             return None
@@ -94,6 +99,24 @@ class Authentication:
             self._note_use(runtime, known.key)
         expires_at = known.key.expires_at
         return known.scope if expires_at is None or runtime.store.clock.now() < expires_at else None
+
+    def open_session(self, key: str) -> str:
+        """Return a token that stands for this key for twelve hours, or until the key is revoked; the key cannot be read from it."""
+        text = f"{keys.hash_of(self.secret, key)}_{int(time.time()) + SESSION_SECONDS}"
+        return f"{_SESSION}{text}_{self._sign(text)}"
+
+    def _digest_of(self, key: str) -> str | None:
+        """The hash of the key, or of the one that a session stands for; None for what is neither."""
+        if not key.startswith(_SESSION):
+            return keys.hash_of(self.secret, key) if key.startswith(keys.PREFIX) else None
+        text, _, signature = key.removeprefix(_SESSION).rpartition("_")
+        if not hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), self._sign(text).encode()):
+            return None
+        digest, _, until = text.partition("_")
+        return digest if int(until) > time.time() else None
+
+    def _sign(self, text: str) -> str:
+        return hmac.digest(self._secret.derive("sessions"), text.encode("utf-8", "surrogatepass"), "sha256").hex()
 
     async def slow_down(self, address: str, key: str) -> None:
         """Wait before an unknown key of this address is looked up, where many were unknown within a minute."""

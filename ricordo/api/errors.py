@@ -65,8 +65,17 @@ async def _ours(_request: Request, error: RicordoError) -> Response:
         return model_failure(error.kind, str(error))
     if isinstance(error, Busy):
         return _refused({"detail": str(error), "run_id": error.run_id}, 409)
-    status, code = next(answer for kind, answer in _STATUS.items() if isinstance(error, kind))
+    status, code = _answer_of(error)
     return _refused({"detail": f"{code}: {error}" if code else str(error)}, status)
+
+
+def status_of(error: RicordoError) -> int:
+    """Return the HTTP status that the API answers this error with."""
+    return MODEL_STATUS.get(error.kind, 500) if isinstance(error, ModelError) else _answer_of(error)[0]
+
+
+def _answer_of(error: RicordoError) -> tuple[int, str]:
+    return next(answer for kind, answer in _STATUS.items() if isinstance(error, kind))
 
 
 def model_failure(kind: str, message: str, detail: str | None = None) -> Response:

@@ -5,10 +5,10 @@ from base64 import b64decode
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import orjson
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ricordo.api.authentication import Authentication
@@ -36,17 +36,27 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, authentication: Authentication, open_paths: Iterable[str] = ()
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        authentication: Authentication,
+        open_paths: Iterable[str] = (),
+        login: str = "",
     ) -> None:
         self._app = app
+        self._login = login
         self._open_paths = frozenset((*OPEN_PATHS, *open_paths))
         self._authentication = authentication
         self._hosts = {*LOOPBACK, settings.host}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        if scope["type"] == "http" and (refusal := await self._refusal(scope)):
+        # What this server asks of itself has its caller's scope already.
+        if scope["type"] == "http" and REQUEST_SCOPE not in scope and (refusal := await self._refusal(scope)):
             status, detail = refusal
+            if status == 401 and self._login and _is_navigation(scope):
+                await self._to_login(scope)(scope, receive, send)
+                return
             asks = status == 401 and _GIT_PATH.match(scope["path"])
             headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
             await refuse(status, detail, headers)(scope, receive, send)
@@ -61,7 +71,7 @@ class Guard:
         if local:
             scope[REQUEST_SCOPE] = local
             return self._foreign(headers)
-        if is_open:
+        if is_open and not _cookie(_header(headers, b"cookie")):
             return None
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(scope["path"])))
         cookie = "" if key else _cookie(_header(headers, b"cookie"))
@@ -73,10 +83,17 @@ class Guard:
             scope[REQUEST_SCOPE] = await self._authentication.scope_of(runtime, key or cookie, is_near=is_near)
             if scope[REQUEST_SCOPE] is None:
                 self._authentication.note_failure(address)
-        if scope.get(REQUEST_SCOPE) is None:
+        if scope.get(REQUEST_SCOPE) is None and not is_open:
             why = "This key is unknown, expired or revoked. " if (key or cookie).startswith(PREFIX) else ""
             return 401, f"{why}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
         return None
+
+    def _to_login(self, scope: Scope) -> Response:
+        base = scope.get("root_path", "").rstrip("/")
+        asked = scope["path"].removeprefix(base) + (
+            f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
+        )
+        return RedirectResponse(f"{base}{self._login}?next={quote(asked, safe='')}", 303, {"Cache-Control": "no-store"})
 
     def _foreign(self, headers: Iterable[tuple[bytes, bytes]]) -> _Refusal | None:
         host = _header(headers, b"host").decode("latin-1")
@@ -87,6 +104,14 @@ class Guard:
         if origin and _split(origin).netloc != host:
             return 403, f"Pages of {origin} may not use this server; only its own may, and programs."
         return None
+
+
+def _is_navigation(scope: Scope) -> bool:
+    """Whether a browser opens a page."""
+    headers = scope["headers"]
+    mode = _header(headers, b"sec-fetch-mode")
+    asks_page = mode == b"navigate" or (not mode and _header(headers, b"accept").startswith(b"text/html"))
+    return scope["method"] == "GET" and asks_page
 
 
 def refuse(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:

@@ -47,13 +47,15 @@ class LazyRouter:
 
     `paths` are what its paths begin with, where * is one component: `/users/*/remotes`. They may match more than the routes do.
     A module that `is_heavy` imports a large library: it is left out of the imports after the start. The paths that are `open`, each
-    of them whole, the guard lets pass without a key, also on a server that needs one.
+    of them whole, the guard lets pass without a key, also on a server that needs one. `login` is the page to which it sends a
+    browser that has none.
     """
 
     module: str
     paths: tuple[str, ...]
     is_heavy: bool = False
     open: tuple[str, ...] = ()
+    login: str = ""
 
     def pattern(self) -> re.Pattern[str]:
         ways = "|".join(re.escape(path).replace(r"\*", "[^/]+") for path in self.paths)
@@ -79,7 +81,6 @@ CORE_ROUTES: tuple[LazyRouter, ...] = (
     LazyRouter("ricordo.api.runs", ("/v1/runs", "/v1/steps", "/v1/messages/*/memory")),
     LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
     LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives", "/v1/agents/*/archival-memory")),
-    LazyRouter("ricordo.web.home", ("/",)),
 )
 # A block's label may hold slashes: what can follow one is matched before the label itself, and features before both.
 LABEL_ROUTES: tuple[LazyRouter, ...] = (
@@ -134,7 +135,7 @@ class LazyRoute(APIRoute):
         return read_and_respond
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if refusal := _refusal(scope, self.scopes):
+        if refusal := refusal_of(scope, self.scopes):
             await refuse(*refusal)(scope, receive, send)
             return
         self.build()
@@ -185,7 +186,7 @@ def needs(*scopes: str) -> Callable[[E], E]:
     return mark
 
 
-def _refusal(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] | None:
+def refusal_of(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] | None:
     """Why this caller may not call the route; before its body is read, and anything is looked up."""
     if not needed and needed is not None:
         return None

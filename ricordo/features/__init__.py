@@ -16,4 +16,5 @@ FEATURES: tuple[str, ...] = (
     "traces",
     "typed_memory",
     "vector_services",
+    "web",
 )

@@ -193,6 +193,11 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> 
     return [_proposal(tx, row) for row in read_page(tx, statement, proposals, wanted)]
 
 
+def count_waiting(tx: Transaction, scope: Scope) -> int:
+    """Return how many wait of those that the caller may see."""
+    return int(tx.all(select(func.count()).select_from(proposals).where(*in_scope(proposals, scope), _WAITS))[0][0])
+
+
 def take_untold(tx: Transaction, conversation: Conversation, user_id: str, most: int) -> list[Rejection]:
     """Return rejections that the agent is to be told of in this conversation with the user, and note that it is told.
 

@@ -26,9 +26,10 @@ REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
 # Anybody may ask whether a server is here, and log in; nothing else is open.
-OPEN = {("GET", path) for path in ("/", "/v1/health", "/v1/health/", "/login", "/login/callback")}
+OPEN = {("GET", path) for path in ("/", "/v1/health", "/v1/health/", "/login", "/login/callback", "/ui/login")}
+OPEN |= {("GET", "/ui/static/{name}"), ("POST", "/ui/login")}
 # With a key of any kind: how to talk to the server, and the end of a session.
-OTHER_ROUTES = {("GET", "/openapi.json"), ("POST", "/logout")}
+OTHER_ROUTES = {("GET", "/openapi.json"), ("POST", "/logout"), ("POST", "/ui/logout")}
 
 
 @pytest.fixture(scope="module")

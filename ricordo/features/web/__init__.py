@@ -1,0 +1,28 @@
+"""The pages for people: server-rendered, below `/ui`, and `/` itself. They load nothing from anywhere else."""
+
+from typing import Any
+
+STATIC = "/ui/static"
+# The styles and scripts, which anybody may load.
+TYPES = {
+    "ui.css": "text/css; charset=utf-8",
+    "ui.js": "text/javascript; charset=utf-8",
+    "chat.js": "text/javascript; charset=utf-8",
+    "htmx.min.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+class WebPlugin:
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        pages = "ricordo.features.web"
+        return [
+            LazyRouter(f"{pages}.home", ("/",)),
+            LazyRouter(f"{pages}.statics", (STATIC,), open=tuple(f"{STATIC}/{name}" for name in TYPES)),
+            LazyRouter(f"{pages}.login", ("/ui/login", "/ui/logout"), open=("/ui/login",), login="/ui/login"),
+        ]
+
+
+plugin = WebPlugin()

@@ -1,0 +1,82 @@
+"""How pages show times, numbers and texts."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+# Characters of a text that is rendered as Markdown; what is longer is shown as it is.
+MOST_MARKDOWN = 50_000
+# Characters that change the direction of what follows, which could make a line read as another one.
+_DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
+
+
+def at(value: str | None) -> Markup:
+    """A time of the API, which the browser shows in its own time zone; an empty text for None."""
+    if not value:
+        return Markup("")
+    time = datetime.fromisoformat(value.replace("Z", "+00:00")).astimezone(UTC)
+    exact = time.strftime("%Y-%m-%d %H:%M:%S UTC")
+    words = time.strftime("%Y-%m-%d %H:%M")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(time.isoformat(), exact, words)
+
+
+def number(value: float | None) -> str:
+    """A number with thin spaces between thousands; a dash for None."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def short(text: str | None, most: int = 160) -> str:
+    """The first characters of a text on one line."""
+    line = " ".join((text or "")[: most * 4].split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def markdown(text: str | None) -> Markup:
+    """Markdown as HTML in which nothing is loaded and nothing runs: HTML in it is shown as text, and images are links."""
+    text = text or ""
+    if len(text) > MOST_MARKDOWN:
+        return Markup('<pre class="plain">{}</pre>').format(text)
+    return Markup(_markdown().render(text))  # noqa: S704 - the renderer escapes
+
+
+def plain(text: str | None) -> Markup:
+    """A text as it is, with marks for characters that would change its direction."""
+    shown = _DIRECTIONS.sub(lambda found: f"\ue000{ord(found[0]):04X}\ue001", text or "")
+    marked = str(escape(shown)).replace("\ue000", '<span class="mark">U+').replace("\ue001", "</span>")
+    return Markup(marked)  # noqa: S704 - escaped above
+
+
+@cache
+def _markdown() -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    made = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": 20}).enable(
+        ["table", "strikethrough"]
+    )
+    made.disable("image")
+
+    def open_link(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        tokens[index].attrSet("rel", "noopener noreferrer nofollow")
+        made: str = renderer.renderToken(tokens, index, options, env)
+        return made
+
+    made.add_render_rule("link_open", open_link)
+    return made
+
+
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "at": at,
+    "number": number,
+    "short": short,
+    "markdown": markdown,
+    "plain": plain,
+}

@@ -1,0 +1,83 @@
+"""The API of this server as a page asks it: with the rights of the caller, so that no page shows more than the API."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import orjson
+from fastapi import Request
+from starlette.types import Message
+
+from ricordo.api.guard import USER_HEADER
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.errors import RicordoError
+
+
+class RefusedByApi(RicordoError):
+    """The API refused; `status` and `detail` are what it answered, and `content` is its whole answer."""
+
+    def __init__(self, status: int, content: Any) -> None:
+        given = content if isinstance(content, dict) else {}
+        error = given.get("error")
+        words = given.get("detail") or (error.get("message") if isinstance(error, dict) else None)
+        prefix, colon, rest = str(words or f"The server answered {status}.").partition(": ")
+        super().__init__(rest if colon and prefix.isupper() else f"{prefix}{colon}{rest}")
+        self.status, self.content = status, content
+
+
+class Api:
+    """The API, asked for one page. `user` is whom the caller acts for; None: for themself."""
+
+    def __init__(self, request: Request, user: str | None = None) -> None:
+        self._request = request
+        self._headers = [(USER_HEADER, user.encode())] if user else []
+
+    async def get(self, path: str, **query: Any) -> Any:
+        """Return the answer to GET; raises RefusedByApi. A query parameter of None is left out, one of a list is repeated."""
+        return await self.ask("GET", path, query=query)
+
+    async def find(self, path: str, **query: Any) -> Any:
+        """Return the answer to GET, or None where the API refuses, so that a page can leave a part out."""
+        try:
+            return await self.ask("GET", path, query=query)
+        except RefusedByApi:
+            return None
+
+    async def ask(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
+        """Return the answer: of JSON its value, else the text. Raises RefusedByApi where its status says so."""
+        status, content_type, content = await self._call(method, path, body, query or {})
+        is_json = content_type.startswith("application/json")
+        answer = orjson.loads(content) if is_json and content else content.decode("utf-8", "replace")
+        if status >= 400:
+            raise RefusedByApi(status, answer)
+        return answer
+
+    async def _call(self, method: str, path: str, body: Any, query: Mapping[str, Any]) -> tuple[int, str, bytes]:
+        outer, sent = self._request.scope, orjson.dumps(body) if body is not None else b""
+        given = {name: value for name, value in query.items() if value is not None}
+        scope = {
+            **{name: outer.get(name) for name in ("type", "asgi", "http_version", "scheme", "client", "server", "app")},
+            REQUEST_SCOPE: outer[REQUEST_SCOPE],
+            "root_path": "",
+            "method": method,
+            "path": path,
+            "raw_path": quote(path).encode(),
+            "query_string": urlencode(given, doseq=True).encode(),
+            "headers": [(b"content-type", b"application/json"), *self._headers],
+            "state": {},
+        }
+        started: Message = {}
+        pieces: list[bytes] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": sent, "more_body": False}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                started.update(message)
+            elif message["type"] == "http.response.body":
+                pieces.append(message.get("body", b""))
+
+        await self._request.app(scope, receive, send)
+        headers = dict(started["headers"])
+        return started["status"], headers.get(b"content-type", b"").decode("latin-1"), b"".join(pieces)

@@ -1,0 +1,60 @@
+"""Login with a key, and logout: the browser gets a session in a cookie, from which the key cannot be read."""
+
+import re
+
+from fastapi import Request, Response
+
+from ricordo.api.authentication import SESSION_SECONDS
+from ricordo.api.guard import COOKIE
+from ricordo.api.routing import needs
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.features.web.shell import Pages, base_of, done, form_of, render
+
+router = Pages()
+# A path of this server: browsers read "//host" and "/\host" as another one, and leave out tabs and line breaks.
+_LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
+
+
+@router.get("/ui/login")
+@needs()
+async def show_login(request: Request) -> Response:
+    """The form for a key, and the way to the login provider where there is one."""
+    return await render(request, "login.html", next=_next(request.query_params.get("next", "/")), words="")
+
+
+@router.post("/ui/login")
+@needs()
+async def log_in(request: Request) -> Response:
+    form = await form_of(request)
+    key, next = form.get("key", "").strip(), _next(form.get("next", "/"))
+    authentication, runtime = request.app.state.authentication, request.app.state.runtime
+    address = request.client.host if request.client else ""
+    await authentication.slow_down(address, key)
+    if await authentication.scope_of(runtime, key) is None:
+        authentication.note_failure(address)
+        words = "This key is unknown, expired or revoked. Check it, or ask an administrator for a new one."
+        return await render(request, "login.html", status=401, next=next, words=words)
+    response = done(request, next)
+    is_https = request.url.scheme == "https"
+    response.set_cookie(
+        COOKIE,
+        authentication.open_session(key),
+        max_age=SESSION_SECONDS,
+        path=base_of(request) or "/",
+        secure=is_https,
+        httponly=True,
+        samesite="lax",
+    )
+    return response
+
+
+@router.post("/ui/logout")
+@needs()
+async def log_out(request: Request) -> Response:
+    response = done(request, "/ui/login" if request.scope.get(REQUEST_SCOPE) else "/")
+    response.delete_cookie(COOKIE, path=base_of(request) or "/", httponly=True, samesite="lax")
+    return response
+
+
+def _next(path: str) -> str:
+    return path if _LOCAL.fullmatch(path) else "/"

@@ -1,0 +1,88 @@
+"use strict";
+// What every page can do beyond links and forms: local times, keys, messages that go away.
+
+function localTimes(root) {
+  const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  for (const time of root.querySelectorAll("time[datetime]:not([data-local])")) {
+    time.dataset.local = "";
+    time.textContent = format.format(new Date(time.dateTime));
+  }
+}
+
+function isTyping(target) {
+  return target.closest("input, textarea, select, [contenteditable], dialog[open]") !== null;
+}
+
+const PLACES = { h: "/", a: "/ui/agents", p: "/ui/people", r: "/ui/runs", s: "/ui/search", m: "/ui/models" };
+let waitsForPlace = false;
+
+function goTo(path) {
+  location.assign(document.body.dataset.base + path);
+}
+
+// The items that `j` and `k` walk through: everything marked data-item; `a`, `e`, `r` press the button marked with that key in it.
+function moveSelection(step) {
+  const items = [...document.querySelectorAll("[data-item]")];
+  if (!items.length) return;
+  const now = items.indexOf(document.querySelector("[data-item].selected"));
+  const next = items[Math.max(0, Math.min(items.length - 1, now + step))];
+  items[now]?.classList.remove("selected");
+  next.classList.add("selected");
+  const target = next.matches("a, button, [tabindex]") ? next : next.querySelector("a, button, summary");
+  target?.focus();
+  next.scrollIntoView({ block: "nearest" });
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+  const key = event.key;
+  if (waitsForPlace) {
+    waitsForPlace = false;
+    if (PLACES[key]) goTo(PLACES[key]);
+    return;
+  }
+  if (key === "g") waitsForPlace = true;
+  else if (key === "j") moveSelection(1);
+  else if (key === "k") moveSelection(-1);
+  else if (key === "?") document.getElementById("keys")?.showModal();
+  else if (key === "/") {
+    event.preventDefault();
+    const box = document.querySelector("input[type=search]");
+    if (box) box.focus(); else goTo("/ui/search");
+  } else if ("aer".includes(key)) {
+    const item = event.target.closest?.("[data-item]") ?? document.querySelector("[data-item].selected");
+    item?.querySelector(`[data-key="${key}"]`)?.click();
+  }
+});
+
+// Whatever would lose or delete something says so first: data-confirm holds the sentence.
+document.addEventListener("submit", (event) => {
+  const words = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
+  if (words && !window.confirm(words)) event.preventDefault();
+}, true);
+
+// A textarea with a limit says how long its text is: data-limit is in characters, data-length the id of where it is said.
+document.addEventListener("input", (event) => {
+  const { limit, length } = event.target.dataset;
+  if (!length) return;
+  const said = document.getElementById(length), used = [...event.target.value].length;
+  said.textContent = `${used} of ${limit} characters`;
+  said.classList.toggle("error", used > Number(limit));
+});
+
+// What a fragment's address or a copied text needs.
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  navigator.clipboard.writeText(button.dataset.copy).then(() => { button.textContent = "Copied"; });
+});
+
+document.addEventListener("DOMContentLoaded", () => {
+  localTimes(document);
+  for (const toast of document.querySelectorAll(".toast")) setTimeout(() => toast.remove(), 10000);
+});
+document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
+// A refusal is shown in its place too.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.xhr.status >= 400) { event.detail.shouldSwap = true; event.detail.isError = false; }
+});

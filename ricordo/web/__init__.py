@@ -1,1 +1,0 @@
-"""The server-rendered pages for people. They load nothing from anywhere and run no scripts."""

@@ -1,0 +1,45 @@
+"""The page at `/`: what it shows, that it escapes what it repeats, and that it loads nothing from anywhere else."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from ricordo.app import create_app
+from ricordo.settings import ProviderSettings, Settings
+
+
+def visitor(folder: Path, **settings: Any) -> TestClient:
+    given = Settings(data_dir=folder, **{"find_local_models": False, "model": None, "api_key": None} | settings)
+    app = create_app(given, ProviderSettings.model_construct())
+    return TestClient(app, base_url="http://localhost:8283", client=("127.0.0.1", 50000), follow_redirects=False)
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[TestClient]:
+    with visitor(tmp_path) as client:
+        yield client
+
+
+def test_the_page_is_no_part_of_the_api(browser: TestClient) -> None:
+    assert browser.get("/").headers["content-type"] == "text/html; charset=utf-8"
+    assert not [path for path in browser.get("/openapi.json").json()["paths"] if path == "/" or path.startswith("/ui")]
+
+
+def test_the_page_shows_the_agents_by_their_names_as_text(browser: TestClient) -> None:
+    assert browser.post("/v1/agents/", json={"name": "Nina & co"}).status_code == 200
+    assert "Nina &amp; co" in browser.get("/").text
+
+
+def test_nothing_is_loaded_from_anywhere_else(browser: TestClient) -> None:
+    page = browser.get("/")
+    assert "unsafe" not in page.headers["content-security-policy"]
+    targets = re.findall(r'(?:href|src|action)="([^"]*)"', page.text)
+    assert targets
+    assert all(target.startswith(("/", "#")) for target in targets)
+    for target in targets:
+        if target.startswith("/ui/static/"):
+            assert browser.get(target).headers["cache-control"] == "public, max-age=31536000, immutable"
