@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.seams.http import refused
 from tests.seams.scene import Scene, Wire, calls, decides, kinds, pending, returns, said, stopped, tools_of
 
 CLICK = {
@@ -39,6 +40,24 @@ def test_a_clients_tool_is_offered_called_and_answered_by_the_client(scene: Scen
     sent = scene.asked[-1]["messages"][-1]
     assert (sent["role"], "hello" in sent["content"]) == ("tool", True)
     scene.require_free(agent)
+
+
+def test_results_are_sent_in_all_forms_that_versions_of_the_client_have(scene: Scene) -> None:
+    """As decisions, with the type or without; and as tool returns, the form that newer versions recommend."""
+    agent = scene.agent()
+    for form in (
+        lambda item: {"type": "approval", "approvals": [item]},
+        lambda item: {"approvals": [item]},
+        lambda item: {"type": "tool_return", "tool_returns": [item], "otid": "tool-return-1", "group_id": None},
+        lambda item: {"tool_returns": [{**item, "type": "tool"}]},
+    ):
+        scene.says(calls(("click", {"what": "OK"})), "It says hello.")
+        (call_id,) = pending(scene.send(agent, "Go on.", client_tools=[CLICK]))
+        result = {"tool_call_id": call_id, "tool_return": [{"text": "hello"}], "status": "success"}
+        answer = scene.send(agent, form(result), client_tools=[CLICK])
+        assert (returns(answer), said(answer)) == ([("success", "hello")], ["It says hello."])
+    told = refused(scene.post(agent, {"type": "approval", "approvals": [], "tool_returns": []}), 422)
+    assert "approval.tool_returns: There is no such field here" in told
 
 
 def test_a_clients_tool_shadows_one_of_the_server(scene: Scene) -> None:

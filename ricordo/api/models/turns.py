@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, Discriminator, Field, Tag
+from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.messages import AnyMessage
@@ -32,11 +32,20 @@ class ImageSource(RequestPart):
 class ImageContent(RequestPart):
     """A picture."""
 
-    type: Literal["image"]
+    type: Literal["image"] = "image"
     source: ImageSource
 
 
-Content = str | Items[Annotated[TextContent | ImageContent, Field(discriminator="type")]]
+def _content_kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value.get("type") or ("image" if "source" in value else "text"))
+    return str(getattr(value, "type", "text"))
+
+
+AnyContent = Annotated[
+    Annotated[TextContent, Tag("text")] | Annotated[ImageContent, Tag("image")], Discriminator(_content_kind)
+]
+Content = str | Items[AnyContent]
 
 
 class MessageRequest(RequestPart):
@@ -72,10 +81,15 @@ class CallDecisionRequest(RequestPart):
 
 
 class ApprovalDecisionRequest(RequestPart):
-    """An answer to calls that wait: one item for each of them, or `approve` for all."""
+    """An answer to calls that wait: one item for each of them, or `approve` for all.
 
-    type: Literal["approval"] | None = "approval"
-    approvals: Items[CallDecisionRequest] | None = None
+    With the type `tool_return` the items are the results of the client's own tools, and may be called `tool_returns`.
+    """
+
+    type: Literal["approval", "tool_return"] | None = "approval"
+    approvals: Items[CallDecisionRequest] | None = Field(
+        None, validation_alias=AliasChoices("approvals", "tool_returns")
+    )
     approve: bool | None = None
     approval_request_id: str | None = None
     reason: str | None = None
@@ -84,12 +98,15 @@ class ApprovalDecisionRequest(RequestPart):
     group_id: str | None = None
 
 
+_OF_APPROVALS = {"approve", "approvals", "approval_request_id", "tool_returns"}
+
+
 def _kind(value: Any) -> str:
     if isinstance(value, dict):
-        kind = value.get("type") or ("approval" if {"approve", "approval_request_id"} & value.keys() else "message")
+        kind = value.get("type") or ("message" if _OF_APPROVALS.isdisjoint(value) else "approval")
     else:
         kind = getattr(value, "type", None) or "message"
-    return str(kind)
+    return "approval" if kind == "tool_return" else str(kind)
 
 
 AnyMessageRequest = Annotated[
@@ -146,6 +163,12 @@ class CancelRequest(RequestModel):
     """Which runs are meant; all that are active where it names none."""
 
     run_ids: Items[str] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_list(cls, sent: Any) -> Any:
+        """Return the request of an older client, which sends the ids alone."""
+        return {"run_ids": sent} if isinstance(sent, list) else sent
 
 
 class TurnResponse(ResponseModel):
