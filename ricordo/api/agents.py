@@ -1,7 +1,7 @@
 """Agents: created, listed, changed, deleted, and what fills their context windows."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query
 
@@ -53,6 +53,7 @@ class AgentFilters:
     hidden: bool | None = None
     identity_id: Annotated[str | None, Query(description="Kept to this user, by the id as an identity.")] = None
     identifier_keys: Annotated[list[str] | None, Query(description="Kept to any of these users.")] = None
+    sort_by: Annotated[Literal["created_at"] | None, Query(description="The older name of `order_by`.")] = None
 
     def user_ids(self, tx: Transaction, scope: Scope) -> list[str] | None:
         """Return the users whose agents are asked for; None where agents are not asked for by users."""

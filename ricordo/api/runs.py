@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
@@ -12,6 +12,7 @@ from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.models.memory import ContextBlockResponse, LineageResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
 from ricordo.api.models.runs import (
+    Feedback,
     FeedbackRequest,
     RunMetricsResponse,
     RunResponse,
@@ -23,7 +24,7 @@ from ricordo.api.routing import Routes
 from ricordo.domain.clock import parse_date
 from ricordo.domain.ids import unique
 from ricordo.domain.run import Run, Step
-from ricordo.errors import NotFound
+from ricordo.errors import NotFound, Unsupported
 from ricordo.storage import archives, history, messages, proposals, runs, tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.runs import StepFilter
@@ -104,7 +105,7 @@ class StepQuery:
 
     agent_id: str | None = None
     model: str | None = None
-    feedback: Literal["positive", "negative"] | None = None
+    feedback: Feedback | None = None
     has_feedback: bool | None = None
     tags: Annotated[list[str] | None, Query(description="Steps with any of these tags.")] = None
     start_date: Annotated[str | None, Query(description="Steps from this day or time on, UTC without a zone.")] = None
@@ -144,8 +145,18 @@ def step_metrics(tx: Transaction, here: Here, step_id: str) -> Step:
 
 
 @_steps.patch("/{step_id}/feedback", response_model=StepResponse)
-def give_feedback(tx: Transaction, here: Here, step_id: str, body: FeedbackRequest) -> Step:
+def give_feedback(
+    tx: Transaction,
+    here: Here,
+    step_id: str,
+    body: FeedbackRequest | None = None,
+    feedback: Annotated[Feedback | None, Query(description="How older clients send it.")] = None,
+) -> Step:
     """Say whether the step was good, and why, in tags; tags take the place of those it had."""
+    if body is None:
+        if feedback is None:
+            raise Unsupported("Say feedback, tags, or both.")
+        body = FeedbackRequest(feedback=feedback)
     step = runs.get_step(tx, here.scope, step_id)
     here.scope.require_owns(runs.get(tx, here.scope, step.run_id).user_id)
     if "feedback" in body.model_fields_set:

@@ -1,10 +1,10 @@
 """Tools: those there are, and those an agent has."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Depends, Query
 
 from ricordo.agents.step_decisions import rulebook, with_approval
 from ricordo.api.call import Here, Paged, whole_agent
@@ -21,32 +21,40 @@ router = Routes(prefix="/v1", tags=["tools"], scope="tools")
 Names = Annotated[list[str] | None, Query()]
 
 
+@dataclass(frozen=True, slots=True)
+class ToolQuery:
+    """Which tools are wanted."""
+
+    name: str | None = None
+    names: Names = None
+    tool_ids: Names = None
+    search: TextPiece = None
+    tool_types: Names = None
+    exclude_tool_types: Names = None
+
+    def filter(self) -> tools.ToolFilter:
+        return tools.ToolFilter(
+            names=(*(self.names or ()), *((self.name,) if self.name else ())),
+            ids=tuple(self.tool_ids or ()),
+            types=tuple(self.tool_types or ()),
+            other_types=tuple(self.exclude_tool_types or ()),
+            search=self.search or "",
+        )
+
+
+Wanted = Annotated[ToolQuery, Depends()]
+
+
 @router.get("/tools/", response_model=list[ToolResponse])
-async def list_tools(
-    here: Here,
-    paging: Paged,
-    name: str | None = None,
-    names: Names = None,
-    tool_ids: Names = None,
-    search: TextPiece = None,
-    tool_types: Names = None,
-    exclude_tool_types: Names = None,
-) -> Sequence[Tool]:
+def list_tools(tx: Transaction, here: Here, paging: Paged, which: Wanted) -> Sequence[Tool]:
     """Tools, by default newest first; by name, by a piece of it, by id or by type."""
-    wanted = tools.ToolFilter(
-        names=(*(names or ()), *((name,) if name else ())),
-        ids=tuple(tool_ids or ()),
-        types=tuple(tool_types or ()),
-        other_types=tuple(exclude_tool_types or ()),
-        search=search or "",
-    )
-    return await here.store.read(lambda tx: tools.page(tx, here.scope, paging.page(), wanted))
+    return tools.page(tx, here.scope, paging.page(), which.filter())
 
 
 @router.get("/tools/count", response_model=int)
-def count(tx: Transaction, here: Here) -> int:
-    """How many tools there are."""
-    return tools.count(tx, here.scope)
+def count(tx: Transaction, here: Here, which: Wanted) -> int:
+    """How many tools there are, of those that are wanted."""
+    return tools.count(tx, here.scope, which.filter())
 
 
 @router.get("/tools/{tool_id}", response_model=ToolResponse)

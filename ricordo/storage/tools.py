@@ -1,9 +1,9 @@
 """Tools and their attachment to agents."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, insert, or_, select
+from sqlalchemy import ColumnElement, delete, insert, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
@@ -50,7 +50,7 @@ def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
 
 
 update = _ROWS.updates(*_ROWS.changeable())
-get, count = _ROWS.get, _ROWS.count
+get = _ROWS.get
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
@@ -85,18 +85,27 @@ def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ToolFilter) -> list[Tool]:
     """Return one page of the tools that pass the filter."""
-    attached = select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id)
-    return _ROWS.page(
-        tx,
-        scope,
-        wanted,
-        tools.c.name.in_(which.names) if which.names else None,
-        tools.c.id.in_(which.ids) if which.ids else None,
-        tools.c.tool_type.in_(which.types) if which.types else None,
-        tools.c.tool_type.not_in(which.other_types) if which.other_types else None,
-        tools.c.name.icontains(which.search, autoescape=True) if which.search else None,
-        tools.c.id.in_(attached) if which.agent_id is not None else None,
-    )
+    return _ROWS.page(tx, scope, wanted, *_conditions(which))
+
+
+def count(tx: Transaction, scope: Scope, which: ToolFilter = ToolFilter()) -> int:
+    """Return the number of tools that pass the filter."""
+    return _ROWS.count(tx, scope, *_conditions(which))
+
+
+def _conditions(which: ToolFilter) -> Iterator[ColumnElement[bool]]:
+    if which.names:
+        yield tools.c.name.in_(which.names)
+    if which.ids:
+        yield tools.c.id.in_(which.ids)
+    if which.types:
+        yield tools.c.tool_type.in_(which.types)
+    if which.other_types:
+        yield tools.c.tool_type.not_in(which.other_types)
+    if which.search:
+        yield tools.c.name.icontains(which.search, autoescape=True)
+    if which.agent_id is not None:
+        yield tools.c.id.in_(select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id))
 
 
 def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:

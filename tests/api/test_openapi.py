@@ -10,6 +10,7 @@ import letta_client
 import pytest
 from fastapi import FastAPI
 
+from ricordo.api.call import IGNORED_QUERIES
 from ricordo.app import create_app
 from ricordo.settings import ProviderSettings, Settings
 from tests.seams.server import ServerInThread
@@ -70,8 +71,8 @@ def _bare(path: str) -> str:
     return re.sub(r"\{[^}]*\}", "{}", path)
 
 
-def routes_of_the_client() -> set[tuple[str, str]]:
-    """Every (method, path) that the official client sends, read from its source."""
+def calls_of_the_client() -> Iterator[tuple[str, str, set[str]]]:
+    """Every method, path and query parameters that the official client sends, read from its source."""
     folder = Path(letta_client.__file__).parent
     files = [folder / "_client.py", *(folder / "resources").rglob("*.py")]
     source = "\n".join(file.read_text() for file in files)
@@ -79,12 +80,15 @@ def routes_of_the_client() -> set[tuple[str, str]]:
         r"self\._?(get_api_list|get|post|put|patch|delete)\(\s*(?:path_template\(\s*)?\"(/v1/[^\"]*)\"(.*?)\n        \)",
         re.S,
     )
-    found = set()
     for match in call.finditer(source):
         named = re.search(r'method="(\w+)"', match[3])
         method = named[1] if named else match[1].replace("_api_list", "")
-        found.add((method, _bare(match[2])))
-    return found
+        query = re.search(r"query=(?:await async_)?maybe_transform\(\s*(\{.*?\})", match[3], re.S)
+        yield method, _bare(match[2]), set(re.findall(r'"(?:query_(?=requires))?(\w+)":', query[1])) if query else set()
+
+
+def routes_of_the_client() -> set[tuple[str, str]]:
+    return {(method, path) for method, path, _ in calls_of_the_client()}
 
 
 def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(document: dict[str, Any]) -> None:
@@ -95,6 +99,35 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(do
     served = {route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)}
     assert served == documented & routes
     assert len(served) == 76
+
+
+# What the client may ask for in queries, and is refused by name, since there is no such thing here to select by.
+REFUSED_QUERIES = """
+/v1/agents/ base_template_id created_by_id last_stop_reason project_id template_id
+/v1/agents/{}/messages group_id
+/v1/blocks/ connected_to_agents_count_eq connected_to_agents_count_gt connected_to_agents_count_lt identifier_keys identity_id name
+/v1/blocks/ project_id templates_only
+/v1/conversations/{}/messages group_id
+/v1/steps/ project_id trace_ids
+/v1/tools/ return_only_letta_tools
+"""
+
+
+def test_each_query_parameter_that_the_client_can_send_is_known_here(document: dict[str, Any]) -> None:
+    """It has an effect, is listed as ignored with the reason, or is refused."""
+    documented = {
+        (method, _bare(path)): {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
+        for method, path, operation in operations(document)
+    }
+    sent = [(method, path, names) for method, path, names in calls_of_the_client() if (method, path) in documented]
+    assert sum(map(len, (names for _, _, names in sent))) > 300
+    refused = {
+        f"{path} {name}"
+        for method, path, names in sent
+        for name in names - documented[method, path] - IGNORED_QUERIES.keys()
+    }
+    lines = [line.split() for line in REFUSED_QUERIES.strip().splitlines()]
+    assert refused == {f"{path} {name}" for path, *names in lines for name in names}
 
 
 def test_every_documented_route_answers_and_every_route_is_documented(

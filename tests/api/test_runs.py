@@ -169,6 +169,10 @@ def test_feedback_and_tags_are_kept_with_a_step(client: StrictLetta, http: httpx
     answer = http.patch(f"/v1/steps/{step_id}/feedback", json={"feedback": None})
     assert (answer.json()["feedback"], answer.json()["tags"]) == (None, [])
     assert client.steps.retrieve(step_id).feedback is None
+    older = http.patch(f"/v1/steps/{step_id}/feedback", params={"feedback": "positive"})
+    assert older.json()["feedback"] == client.steps.retrieve(step_id).feedback == "positive"
+    told = refused(http.patch(f"/v1/steps/{step_id}/feedback"), 422)
+    assert told == "INVALID_ARGUMENT: Say feedback, tags, or both."
     assert http.patch(f"/v1/steps/{step_id}/feedback", json={"feedback": "so-so"}).status_code == 422
     assert http.patch(f"/v1/steps/{new_id('step')}/feedback", json={}).status_code == 404
 

@@ -1,5 +1,6 @@
 from typing import Any
 
+import httpx2
 from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id
@@ -40,6 +41,20 @@ def test_tools_are_found_by_name_piece_id_and_type(client: StrictLetta) -> None:
     assert names(tool_ids=[by_name["memory_insert"]]) == {"memory_insert"}
     assert names(tool_types=["letta_sleeptime_core"]) == {"memory_rethink", "memory_finish_edits"}
     assert names(exclude_tool_types=["letta_core", "letta_memory_core"]) == {"memory_rethink", "memory_finish_edits"}
+
+
+def test_tools_are_counted_by_what_they_are_listed_by(http: httpx2.Client) -> None:
+    ids = [tool["id"] for tool in http.get("/v1/tools/", params={"search": "core_"}).json()]
+    for query, count in (
+        ({}, len(TOOLS)),
+        ({"name": "memory_insert", "names": "send_message"}, 2),
+        ({"search": "CORE_"}, 2),
+        ({"tool_ids": ids}, 2),
+        ({"tool_types": "letta_sleeptime_core"}, 2),
+        ({"exclude_tool_types": ["letta_core", "letta_memory_core"]}, 2),
+        ({"names": "none"}, 0),
+    ):
+        assert http.get("/v1/tools/count", params=query).json() == count, query
 
 
 def test_a_tool_is_attached_once_and_detached(client: StrictLetta, agent: AgentState) -> None:

@@ -62,6 +62,10 @@ class AgentFields(EmbeddingFields):
         *("enable_sleeptime", "source_ids", "folder_ids", "identity_ids", "secrets", "tool_exec_environment_variables"),
         *("include_default_source", "include_multi_agent_tools", "memory_variables", "from_template", "message_ids"),
     )
+    reasons: ClassVar = {
+        "identity_ids": "identity_ids is not supported by this version of Ricordo: an identity is attached with "
+        "PATCH /v1/agents/{agent_id}/identities/attach/{identity_id}."
+    }
     ignored: ClassVar = IN_ONE_PROJECT | {"embedding_chunk_size": "Texts are embedded whole."}
 
     name: str | None = Field(None, max_length=256)

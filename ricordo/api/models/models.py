@@ -92,10 +92,12 @@ class ModelConfigRequest(RequestPart):
     strict: bool | None = None
     verbosity: str | None = None
     frequency_penalty: float | None = None
-    effort: None = Field(None, description="Not supported.")
+    effort: str | None = Field(None, description="Not supported.")
 
     def changes(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was sent, by the names of ModelSettings. What `llm_config` shows where nothing is set changes nothing."""
+        if self.effort:
+            raise Unsupported("llm_config.effort is not supported by this version of Ricordo. Leave it out.")
         sent = self.model_dump(include={"temperature", *_SAME, *_PASSED_ON}, exclude_none=True)
         if sent.get("temperature") == _SHOWN_TEMPERATURE:
             del sent["temperature"]

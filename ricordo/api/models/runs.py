@@ -7,6 +7,8 @@ from pydantic import Field
 from ricordo.api.models.base import EmptyList, From, Json, RequestModel, ResponseModel, Timestamp, or_none
 from ricordo.domain.run import RunStatus, StepStatus, StopReason
 
+Feedback = Literal["positive", "negative"]
+
 
 class RunResponse(ResponseModel):
     """A run: one turn."""
@@ -110,7 +112,7 @@ class StepResponse(TokenFields):
     status: StepStatus
     error_type: Annotated[str | None, From("error", lambda error: error and error.get("type"))]
     error_data: Annotated[Json | None, From("error")]
-    feedback: Literal["positive", "negative"] | None
+    feedback: Feedback | None
     tags: list[str]
     tid: str | None = None
     trace_id: str | None = None
@@ -122,7 +124,7 @@ class StepResponse(TokenFields):
 class FeedbackRequest(RequestModel):
     """What somebody thinks of a step. A field that is left out stays as it is; null and an empty list take it back."""
 
-    feedback: Literal["positive", "negative"] | None = None
+    feedback: Feedback | None = None
     tags: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(None, max_length=100)
 
 

@@ -4,7 +4,6 @@ An agent that is attached to identities is kept to these users. What a block is 
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +16,7 @@ from ricordo.api.models.base import IN_ONE_PROJECT, Json, NoteResponse, RequestM
 from ricordo.api.models.memory import BlockResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import User
-from ricordo.errors import Forbidden, Invalid, NotFound
+from ricordo.errors import Forbidden, Invalid
 from ricordo.features.accounts import queries
 from ricordo.features.accounts.keys import forget_cached
 from ricordo.features.erasure.service import forget
@@ -155,13 +154,10 @@ def list_agents(tx: Transaction, here: Here, identity_id: str, paging: Paged) ->
 
 
 @router.get("/identities/{identity_id}/blocks", response_model=list[BlockResponse])
-def list_blocks(tx: Transaction, here: Here, identity_id: str) -> list[Any]:
-    """Return the blocks that are attached to an identity."""
-    found = []
-    for id in queries.blocks_of(tx, _user(tx, here, identity_id).id):
-        with suppress(NotFound):  # it is being deleted, or another user's
-            found.append(blocks.get(tx, here.scope, id))
-    return found
+def list_blocks(tx: Transaction, here: Here, identity_id: str, paging: Paged) -> list[Any]:
+    """Return the blocks that are attached to an identity, but for those that are being deleted, or another user's."""
+    attached = tuple(queries.blocks_of(tx, _user(tx, here, identity_id).id))
+    return blocks.page(tx, here.scope, paging.page(), blocks.BlockFilter(ids=attached))
 
 
 @router.patch("/agents/{agent_id}/identities/attach/{identity_id}", response_model=AgentResponse)

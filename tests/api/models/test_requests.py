@@ -27,6 +27,7 @@ from ricordo.api.models.turns import (
     ApprovalDecisionRequest,
     AsyncSendRequest,
     CallDecisionRequest,
+    CancelRequest,
     ImageContent,
     MessageRequest,
     SendRequest,
@@ -50,6 +51,7 @@ AGENT_LATER: dict[str, Any] = {
     "memory_variables": {"name": "Ada"},
     "from_template": "nina:latest",
 }
+ATTACH = "attach/{identity_id}"
 SEND_LATER: dict[str, Any] = {"client_skills": [{"name": "draw"}], "return_logprobs": True, "return_token_ids": True}
 
 
@@ -63,7 +65,8 @@ def test_what_this_version_lacks_is_refused_by_name(
         cases += [(talk, {"input": "Hello."}, name, value) for name, value in SEND_LATER.items()]
     for path, body, name, value in cases:
         answer = http.post(path, json={**body, name: value})
-        told = f"INVALID_ARGUMENT: {name} is not supported by this version of Ricordo. Leave it out."
+        instead = {"identity_ids": f": an identity is attached with PATCH /v1/agents/{{agent_id}}/identities/{ATTACH}"}
+        told = f"INVALID_ARGUMENT: {name} is not supported by this version of Ricordo{instead.get(name, '')}. Leave it out."
         assert (answer.status_code, answer.json()) == (422, {"detail": told}), path
     assert server.rows() == rows
 
@@ -154,7 +157,8 @@ def test_settings_of_an_older_clients_configuration_have_an_effect(http: httpx2.
     assert made["model_settings"]["verbosity"] == "low"
     again = http.patch(f"/v1/agents/{made['id']}", json={"llm_config": made["llm_config"] | {"temperature": 0.4}})
     assert again.json()["model_settings"] == made["model_settings"] | {"temperature": 0.4}
-    assert http.post("/v1/agents/", json={"llm_config": config | {"effort": "high"}}).status_code == 422
+    told = http.post("/v1/agents/", json={"llm_config": config | {"effort": "high"}}).json()["detail"]
+    assert told == "INVALID_ARGUMENT: llm_config.effort is not supported by this version of Ricordo. Leave it out."
 
 
 def test_a_message_without_a_type_is_known_by_what_it_says() -> None:
@@ -164,6 +168,18 @@ def test_a_message_without_a_type_is_known_by_what_it_says() -> None:
 
     names = [type(message).__name__ for message in body.messages or ()]
     assert names == ["MessageRequest", "ApprovalDecisionRequest", "ApprovalDecisionRequest"]
+
+
+def test_content_without_a_type_is_known_by_what_it_says() -> None:
+    content = [{"text": "Look."}, {"source": {"url": "https://example.org/cat.png"}}]
+    (message,) = SendRequest.model_validate({"messages": [{"role": "user", "content": content}]}).messages or ()
+    assert isinstance(message, MessageRequest)
+    assert [type(part).__name__ for part in message.content] == ["TextContent", "ImageContent"]
+
+
+def test_runs_to_cancel_are_named_in_a_list_or_as_older_clients_do() -> None:
+    for sent in ({"run_ids": ["run-1"]}, ["run-1"]):
+        assert CancelRequest.model_validate(sent).run_ids == ["run-1"]
 
 
 def test_half_a_character_a_nul_and_numbers_beyond_64_bits_are_refused() -> None:

@@ -111,6 +111,16 @@ def test_blocks_are_attached_to_identities(http: httpx2.Client) -> None:
         ok(http.patch(f"/v1/blocks/{block}/identities/attach/{dee}"))
     assert ok(http.get(f"/v1/identities/{dee}"))["block_ids"] == [block]
     assert [one["id"] for one in ok(http.get(f"/v1/identities/{dee}/blocks"))] == [block]
+    others = [ok(http.post("/v1/blocks/", json={"label": "rules", "value": "Be brief."}))["id"] for _ in range(2)]
+    ok(http.patch(f"/v1/identities/{dee}", json={"block_ids": [block, *others]}))
+
+    def listed(**query: Any) -> list[str]:
+        return [one["id"] for one in ok(http.get(f"/v1/identities/{dee}/blocks", params=query))]
+
+    assert listed() == [*reversed(others), block]
+    assert listed(order="asc", limit=2) == [block, others[0]]
+    assert listed(order="asc", after=others[0]) == [others[1]]
+    ok(http.patch(f"/v1/identities/{dee}", json={"block_ids": [block]}))
     ok(http.patch(f"/v1/blocks/{block}/identities/detach/{dee}"))
     assert ok(http.get(f"/v1/identities/{dee}"))["block_ids"] == []
     assert refused(http.patch(f"/v1/blocks/{block}/identities/attach/identity-x"), 404)
