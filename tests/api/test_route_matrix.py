@@ -205,6 +205,7 @@ SHARED = {
         PATCH /v1/agents/<agent_id>/(tools|archives)/(attach|detach)/<(tool|archive)_id>
         POST /v1/conversations/
     """,
+    "anybody who may make agents may make a first one": "POST /ui/first",
     "models, tools and providers are the organization's": """
         GET /v1/models/(embedding)?
         GET /v1/tools/(<tool_id>|count)?

@@ -19,7 +19,8 @@ class WebPlugin:
 
         pages = "ricordo.features.web"
         return [
-            LazyRouter(f"{pages}.home", ("/",)),
+            LazyRouter(f"{pages}.home", ("/", "/ui/first")),
+            LazyRouter(f"{pages}.decisions", ("/ui/proposals",)),
             LazyRouter(f"{pages}.statics", (STATIC,), open=tuple(f"{STATIC}/{name}" for name in TYPES)),
             LazyRouter(f"{pages}.login", ("/ui/login", "/ui/logout"), open=("/ui/login",), login="/ui/login"),
         ]

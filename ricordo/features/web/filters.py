@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
+from ricordo.domain.clock import SECOND
+
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
@@ -73,10 +75,16 @@ def _markdown() -> "MarkdownIt":
     return made
 
 
+def at_time(value: int | None) -> Markup:
+    """A time of the database, in microseconds, as `at` shows one."""
+    return at(datetime.fromtimestamp(value / SECOND, UTC).isoformat() if value else None)
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "at": at,
     "number": number,
     "short": short,
     "markdown": markdown,
     "plain": plain,
+    "at_time": at_time,
 }

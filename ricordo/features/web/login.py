@@ -1,32 +1,28 @@
 """Login with a key, and logout: the browser gets a session in a cookie, from which the key cannot be read."""
 
-import re
-
 from fastapi import Request, Response
 
 from ricordo.api.authentication import SESSION_SECONDS
 from ricordo.api.guard import COOKIE
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
-from ricordo.features.web.shell import Pages, base_of, done, form_of, render
+from ricordo.features.web.shell import Pages, base_of, done, form_of, local_path, render
 
 router = Pages()
-# A path of this server: browsers read "//host" and "/\host" as another one, and leave out tabs and line breaks.
-_LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 
 
 @router.get("/ui/login")
 @needs()
 async def show_login(request: Request) -> Response:
     """The form for a key, and the way to the login provider where there is one."""
-    return await render(request, "login.html", next=_next(request.query_params.get("next", "/")), words="")
+    return await render(request, "login.html", next=local_path(request.query_params.get("next", "")) or "/", words="")
 
 
 @router.post("/ui/login")
 @needs()
 async def log_in(request: Request) -> Response:
     form = await form_of(request)
-    key, next = form.get("key", "").strip(), _next(form.get("next", "/"))
+    key, next = form.get("key", "").strip(), local_path(form.get("next", "")) or "/"
     authentication, runtime = request.app.state.authentication, request.app.state.runtime
     address = request.client.host if request.client else ""
     await authentication.slow_down(address, key)
@@ -54,7 +50,3 @@ async def log_out(request: Request) -> Response:
     response = done(request, "/ui/login" if request.scope.get(REQUEST_SCOPE) else "/")
     response.delete_cookie(COOKIE, path=base_of(request) or "/", httponly=True, samesite="lax")
     return response
-
-
-def _next(path: str) -> str:
-    return path if _LOCAL.fullmatch(path) else "/"

@@ -6,6 +6,7 @@ that extends `layout.html`, and answers a form with `done`. A `RefusedByApi` or 
 
 import asyncio
 import hmac
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -24,6 +25,7 @@ from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features.web import filters, statics
 from ricordo.features.web.inside import RefusedByApi
+from ricordo.memory.merge import by_words
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import proposals
@@ -41,6 +43,8 @@ HEADERS = {
 }
 _TOLD_COOKIE, _TOLD_SECONDS = "ricordo_told", 60
 _SEE_OTHER = 303
+# Browsers read "//host" and "/\\host" as another server, and leave out tabs and line breaks.
+_LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 # Fields of a form.
 _MOST_FIELDS = 1000
 
@@ -112,6 +116,7 @@ async def render(request: Request, template: str, *, status: int = 200, **values
         waiting = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
     told = _told(request)
     shown = {
+        "status": status,
         "me": me,
         "base": base_of(request),
         "path": request.url.path.removeprefix(base_of(request)),
@@ -161,6 +166,11 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
     return [(name, value.replace("\r\n", "\n")) for name, value in given]
 
 
+def local_path(path: str) -> str:
+    """Return the path where it is one of this server, else an empty text: browsers read "//host" as the address of another."""
+    return path if _LOCAL.fullmatch(path) else ""
+
+
 def is_part(request: Request) -> bool:
     """Whether htmx asks, which puts the answer into the page that is shown."""
     return request.headers.get("hx-request") == "true"
@@ -183,7 +193,7 @@ def environment() -> "Environment":
 
     loader = PackageLoader("ricordo.features.web")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.globals |= {"static": statics.address, "address_of": address_of}
+    made.globals |= {"static": statics.address, "address_of": address_of, "by_words": by_words}
     made.filters |= filters.FILTERS
     return made
 
