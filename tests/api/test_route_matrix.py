@@ -205,7 +205,12 @@ SHARED = {
         PATCH /v1/agents/<agent_id>/(tools|archives)/(attach|detach)/<(tool|archive)_id>
         POST /v1/conversations/
     """,
-    "anybody who may make agents may make a first one": "POST /ui/first",
+    "pages with lists show what the caller may see, and forms make what the caller may make": """
+        POST /ui/first
+        GET /ui/(runs|jobs|models)
+        POST /ui/models/providers
+        POST /ui/models/providers/<provider_id>/(check|delete)
+    """,
     "models, tools and providers are the organization's": """
         GET /v1/models/(embedding)?
         GET /v1/tools/(<tool_id>|count)?
@@ -242,7 +247,12 @@ def in_order(cells: list[Cell]) -> list[Cell]:
     """Return the cells so that what they delete was asked for before, and what they detach is attached again."""
     places = sorted(cells, key=lambda cell: cell.path, reverse=True)  # agents and users behind what is theirs
     return sorted(
-        places, key=lambda cell: (ORDER.index(cell.method), "/detach/" not in cell.path, -cell.path.count("{"))
+        places,
+        key=lambda cell: (
+            ORDER.index("DELETE" if cell.deletes else cell.method),
+            "/detach/" not in cell.path,
+            -cell.path.count("{"),
+        ),
     )
 
 
@@ -300,7 +310,7 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     others = [cell for cell in cells if cell not in shared]
     require_refused(world, watch, others, (403, 404), headers, hers)
     for cell in in_order(shared):
-        answer = cell.ask(world.http, spare(world, hers) if cell.method == "DELETE" else hers, headers)
+        answer = cell.ask(world.http, spare(world, hers) if cell.deletes else hers, headers)
         require_silent(world, cell, answer)
         is_hers = names_by_id and "block_label" in cell.path
         if "lacks the scope" in answer.text:
@@ -407,7 +417,9 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
     """Nothing was refused above by an accident: every route works with these ids and bodies."""
     for cell in in_order(cells):
         is_hers = any(f"{{{name}" in cell.path for name in world.own) and "/identities/" not in cell.path
-        answer = cell.ask(world.http, hers, bearer(world.ada if is_hers else OPERATOR))
+        is_page = cell.deletes and cell.path.startswith("/ui/")  # the API deletes the same
+        given = spare(world, hers) if is_page else hers
+        answer = cell.ask(world.http, given, bearer(world.ada if is_hers else OPERATOR))
         assert answer.status_code not in (*REFUSED, 405, 422), (cell, answer.text)
         if cell.path == "/v1/agents/{agent_id}/identities/attach/{identity_id}":  # or else Ada may not use it
             detach = Cell("PATCH", cell.path.replace("attach", "detach"), ())

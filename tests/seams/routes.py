@@ -54,6 +54,14 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/users/{user_id}/memory.git/git-upload-pack"): FETCH,
     ("POST", "/users/{user_id}/memory.git/git-receive-pack"): PUSH,
 }
+# The fields of the pages' forms.
+FORMS: dict[str, Mapping[str, str]] = {
+    "/ui/first": {"message": "Hello."},
+    "/ui/models/providers": {"provider_type": "openai", "name": "new-page", "api_key": "sk-1"},
+    "/ui/settings/keys": {"user": "eve"},
+    "/ui/settings/users": {"name": "new-page"},
+    "/ui/settings/users/{user}": {"disabled": "no"},
+}
 HEADERS = {
     f"/users/{{user_id}}/memory.git/{name}": {"content-type": f"application/x-{name}-request"}
     for name in ("git-upload-pack", "git-receive-pack")
@@ -88,6 +96,11 @@ class Cell:
     path: str
     scopes: tuple[str, ...]
 
+    @property
+    def deletes(self) -> bool:
+        """Whether something is gone afterwards; pages delete by POST."""
+        return self.method == "DELETE" or self.path.endswith(("/delete", "/revoke", "/forget"))
+
     def parts(self, values: Mapping[str, str]) -> dict[str, Any]:
         """Return the request with these values of the path's parameters, in the query and the body too."""
 
@@ -95,12 +108,15 @@ class Cell:
         sent: dict[str, Any] = {} if body is None else {"json": fill(body, values)}
         if isinstance(body, bytes):
             sent = {"content": fill(body.decode("latin-1"), values).encode("latin-1")}
+        if self.method == "POST" and self.path.startswith("/ui/"):
+            sent = {"data": fill(dict(FORMS.get(self.path, {})), values)}
         is_known = self.method == "GET" or self.path == "/v1/conversations/"
         query = fill(dict(QUERIES.get(self.path, {})), values) if is_known else {}
         return {"method": self.method, "url": fill(self.path, values), "params": query, **sent}
 
     def ask(self, http: httpx2.Client, values: Mapping[str, str], headers: Mapping[str, Any]) -> httpx2.Response:
         """Send the request, with these headers of the caller."""
+        http.cookies.clear()  # each caller is another browser
         return http.request(**self.parts(values), headers={**HEADERS.get(self.path, {}), **headers})
 
 

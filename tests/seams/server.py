@@ -113,6 +113,7 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
         "the agent's tool rules leave nothing to do, though something has to be done",
     ),
     (502, '{"detail":"The login provider', "the operator's login provider failed"),
+    (502, "<!doctype html>", "a page tells what failed behind it, such as a model's provider"),
     (503, '{"detail":"The server is shutting down.', "it was told to stop"),
     (503, '{"detail":"Too many large requests', "clients sent more at once than it takes into memory"),
 )
@@ -161,7 +162,7 @@ class CheckedAnswers:
 
 def _fault(scope: Scope, status: int, body: bytes) -> bytes:
     documented = getattr(scope.get("route"), "response_model", None) if status == 200 else None
-    model = RefusalResponse if status >= 400 else documented
+    model = documented if status < 400 else None if body.startswith(b"<!doctype html>") else RefusalResponse
     try:
         if model is not None:
             _adapter(model).validate_json(body, strict=True)

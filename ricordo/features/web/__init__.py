@@ -21,6 +21,9 @@ class WebPlugin:
         return [
             LazyRouter(f"{pages}.home", ("/", "/ui/first")),
             LazyRouter(f"{pages}.decisions", ("/ui/proposals",)),
+            LazyRouter(f"{pages}.runs", ("/ui/runs", "/ui/jobs")),
+            LazyRouter(f"{pages}.models", ("/ui/models",)),
+            LazyRouter(f"{pages}.settings", ("/ui/settings",)),
             LazyRouter(f"{pages}.statics", (STATIC,), open=tuple(f"{STATIC}/{name}" for name in TYPES)),
             LazyRouter(f"{pages}.login", ("/ui/login", "/ui/logout"), open=("/ui/login",), login="/ui/login"),
         ]

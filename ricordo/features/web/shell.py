@@ -42,7 +42,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 _TOLD_COOKIE, _TOLD_SECONDS = "ricordo_told", 60
-_SEE_OTHER = 303
+_SEE_OTHER, _INTERNAL, _BAD_GATEWAY = 303, 500, 502
 # Browsers read "//host" and "/\\host" as another server, and leave out tabs and line breaks.
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 # Fields of a form.
@@ -100,6 +100,7 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             made: Response = await endpoint(request, **given)
         except RicordoError as error:
             status = error.status if isinstance(error, RefusedByApi) else status_of(error)
+            status = _BAD_GATEWAY if status >= _INTERNAL else status  # what failed is behind the page
             template = "refused.html" if is_part(request) else "error.html"
             return await render(request, template, status=status, words=str(error))
         return made

@@ -9,12 +9,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ricordo.app import create_app
+from ricordo.llm.chat import ChatModel
 from ricordo.settings import ProviderSettings, Settings
 
 
-def visitor(folder: Path, **settings: Any) -> TestClient:
+def visitor(folder: Path, *models: ChatModel, **settings: Any) -> TestClient:
     given = Settings(data_dir=folder, **{"find_local_models": False, "model": None, "api_key": None} | settings)
-    app = create_app(given, ProviderSettings.model_construct())
+    app = create_app(given, ProviderSettings.model_construct(), extra_models=models)
     return TestClient(app, base_url="http://localhost:8283", client=("127.0.0.1", 50000), follow_redirects=False)
 
 
