@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.campaigns.sizes import short_and_long
-from tests.support.fuzz import fuzz
+from tests.support.fuzz import fuzz, stream_faults
+from tests.support.sweep import sample, sweep
 
 
 @pytest.mark.campaign
@@ -27,3 +28,31 @@ def test_the_same_holds_on_postgresql(tmp_path: Path) -> None:
     print(report)
     assert not report.faults, str(report)
     assert report.requests >= 5000
+
+
+def test_a_hostile_value_of_each_route_is_refused_or_can_be_read_again(tmp_path: Path) -> None:
+    report = sample(tmp_path, number=3, most=5)
+    print(report)
+    assert not report.faults, str(report)
+    assert len(report.routes) > 140
+    assert report.accepted > 50
+
+
+@pytest.mark.soak
+@pytest.mark.campaign
+def test_each_hostile_value_in_each_field_is_refused_or_can_be_read_again(tmp_path: Path) -> None:
+    report = sweep(tmp_path, number=4)
+    print(report)
+    assert not report.faults, str(report)
+    assert len(report.places) > 300
+    assert report.accepted > 1000
+
+
+def test_an_undocumented_event_and_a_stream_that_breaks_off_are_faults() -> None:
+    ping = (
+        'data: {"message_type":"ping","id":"ping-1","date":"2026-01-01T00:00:00+00:00","run_id":"","seq_id":null}\n\n'
+    )
+    assert stream_faults(f"{ping}data: [DONE]\n\n") == []
+    assert len(stream_faults(ping)) == 1
+    for wrong in ('data: {"message_type":"pong"}\n\n', "data: {\n\n", "ping\n\n", ping.replace("null", '"1"')):
+        assert len(stream_faults(f"{wrong}data: [DONE]\n\n")) == 1, wrong

@@ -10,18 +10,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 import httpx2
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from pydantic import SecretStr
+from pydantic import SecretStr, TypeAdapter, ValidationError
 from schemathesis import Case, GenerationMode
 from schemathesis.core import NotSet
 from schemathesis.core.failures import Failure, FailureGroup
+from typing_extensions import TypedDict
 
+from ricordo.api.models.messages import AnyMessage
+from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from tests.seams.people import OPERATOR, World, bearer, open_world
 from tests.support import postgres
 
@@ -30,13 +33,25 @@ _LAST = 0.9  # of these requests are made before anything may be deleted that ot
 HOSTILE: tuple[Any, ...] = (
     *("", "\0", "a\0b", "\ud800", "x\udfff", "\uffff", "x" * 5000, "../..", "a/b", "a%2Fb", "%00", " ", "\n", "null"),
     *("0001-01-01", "9999-12-31", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "0000-00-00", "1e400"),
+    *("\u202etxet \u05e9\u05dc\u05d5\u05dd", "2026-02-30"),
     *(0, -1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**400, 1e308, float("nan"), float("inf"), -float("inf")),
     *(None, True, [], {}, [[]], [None], {"": ""}, {"\0": "\0"}, ["x"] * 70, "١٢", "١", "²"),
 )
 # What the document does not say: such an address is asked outside, or the server waits for it.
-_OUTSIDE = ("/v1/providers/", "/users/{user_id}/remotes", "/login")
+OUTSIDE = ("/v1/providers/", "/users/{user_id}/remotes", "/login")
 # What is deleted or disabled so is missed by most requests after it.
-_FATAL = ("{agent_id}", "{conversation_id}", "{user_id}", "{user}", "{organization_id}", "{block_id}", "{archive_id}")
+_FATAL = {
+    "DELETE": (
+        "{agent_id}",
+        "{conversation_id}",
+        "{user_id}",
+        "{user}",
+        "{organization_id}",
+        "{block_id}",
+        "{archive_id}",
+    ),
+    "PATCH": ("{user}",),
+}
 
 
 @dataclass
@@ -98,7 +113,10 @@ class _Requests:
         for fault in self.world.server.provoked():
             self._note(label, request, fault.partition(": ")[2])
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
-            return  # documented as the text that it is; schemathesis would have a schema of each event
+            # Documented as the text that it is; schemathesis would have a schema of each event.
+            for fault in stream_faults(answer.text):
+                self._note(label, request, fault)
+            return
         try:
             case.operation.validate_response(answer)
         except (Failure, FailureGroup) as failure:
@@ -114,13 +132,13 @@ class _Requests:
 
     def _request(self, case: Case) -> httpx2.Request:
         path = case.path
-        is_safe = case.method not in ("DELETE", "PATCH") or not path.endswith(_FATAL)
+        is_safe = not path.endswith(_FATAL.get(case.method.upper(), ()))
         may_name = is_safe or self._sent > _LAST * self._total
         for name, value in (case.path_parameters or {}).items():
             given = self._known.get(name) if may_name and self._random.random() < 0.8 else None
-            filled = quote(_text(self._changed(value) if given is None else given), safe="", errors="surrogatepass")
+            filled = quote(as_text(self._changed(value) if given is None else given), safe="", errors="surrogatepass")
             path = path.replace(f"{{{name}}}", filled)
-        query = [(name, _text(one)) for name, value in (case.query or {}).items() for one in self._list(name, value)]
+        query = [(name, as_text(one)) for name, value in (case.query or {}).items() for one in self._list(name, value)]
         url = f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
         content, headers = self._body(case), self._headers(case)
         return self._http.build_request(case.method, url, content=content, headers=headers)
@@ -144,8 +162,7 @@ class _Requests:
             return None
         if isinstance(case.body, bytes):
             return case.body
-        # As a client writes it that knows no better: halves of characters escaped, NaN and Infinity by name.
-        return json.dumps(self._changed_body("", case.body), default=str).encode()
+        return as_json(self._changed_body("", case.body))
 
     def _changed_body(self, name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -163,7 +180,55 @@ class _Requests:
         return headers
 
 
-def _text(value: Any) -> str:
+class _NumberedStopReason(StopReasonResponse):
+    seq_id: int | None = None
+
+
+class _NumberedUsage(UsageResponse):
+    seq_id: int | None = None
+
+
+class _Ping(TypedDict):
+    message_type: Literal["ping"]
+    id: str
+    date: str
+    run_id: str
+    seq_id: int | None
+
+
+class _ErrorMessage(TypedDict):
+    message_type: Literal["error_message"]
+    run_id: str
+    error_type: str
+    message: str
+    detail: str | None
+    seq_id: int | None
+
+
+_STREAMED: TypeAdapter[Any] = TypeAdapter(AnyMessage | _NumberedStopReason | _NumberedUsage | _Ping | _ErrorMessage)
+
+
+def stream_faults(body: str) -> list[str]:
+    """What is wrong with server-sent events: lines that are none, data that is no documented message, no end."""
+    faults = [] if body.endswith("data: [DONE]\n\n") else [f"The stream ends with {body[-100:]!r}"]
+    for line in body.removesuffix("data: [DONE]\n\n").split("\n"):
+        if line.startswith("data: "):
+            try:
+                _STREAMED.validate_json(line.removeprefix("data: "), strict=True)
+            except ValidationError as error:
+                faults.append(f"A stream has {line[:300]!r}: {error.errors()[0]['msg']}")
+        elif line not in ("", "event: error"):
+            faults.append(f"A stream has the line {line[:300]!r}")
+    return faults
+
+
+def as_json(value: Any) -> bytes:
+    """A value as a client writes it that knows no better: halves of characters escaped, NaN and Infinity by name."""
+    return json.dumps(value, default=str).encode()
+
+
+def as_text(value: Any) -> str:
+    """A value as a query or a path has it."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return value if isinstance(value, str) else json.dumps(value)
@@ -185,7 +250,7 @@ def fuzz(folder: Path, requests: int, number: int, database: str = "sqlite") -> 
 def _fuzz_one(requests: _Requests) -> None:
     schema = schemathesis.openapi.from_dict(requests.world.server.app.openapi())
     operations = [found.ok() for found in schema.get_all_operations()]
-    asked = [one for one in operations if not one.path.startswith(_OUTSIDE) or one.method.upper() == "GET"]
+    asked = [one for one in operations if not one.path.startswith(OUTSIDE) or one.method.upper() == "GET"]
     modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
     cases = [st.one_of([one.as_strategy(generation_mode=mode) for mode in modes]) for one in asked]
     while not requests.are_done:
