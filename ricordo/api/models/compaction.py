@@ -3,20 +3,23 @@
 from dataclasses import replace
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, RequestPart, ResponseModel, or_none
 from ricordo.api.models.models import ModelSettingsRequest
 from ricordo.domain.agent import CompactionMode, CompactionSettings
 
-_NULL_MEANS_SOMETHING = ("model", "model_settings", "prompt", "clip_chars")
+_NULL_MEANS_SOMETHING = ("model", "model_settings", "api_model_settings", "prompt", "clip_chars")
 
 
 class CompactionSettingsRequest(RequestPart):
     """How windows are made smaller. A field that is left out has its default, or stays where there are settings already."""
 
     model: Annotated[str | None, Field(description="Handle of the model for summaries; null: the agent's own.")] = None
-    model_settings: ModelSettingsRequest | None = None
+    # The official client calls it so when it sends back what it read.
+    model_settings: ModelSettingsRequest | None = Field(
+        None, validation_alias=AliasChoices("model_settings", "api_model_settings")
+    )
     prompt: Annotated[str | None, Field(max_length=100_000, description="In the place of the mode's own words.")] = None
     prompt_acknowledgement: bool = False
     clip_chars: Annotated[int | None, Field(ge=0, le=MAX_COUNT, description="The longest summary; null: no limit.")] = (

@@ -68,7 +68,8 @@ class ModelConfigRequest(RequestPart):
         **dict.fromkeys(
             """model_endpoint_type model_endpoint model_wrapper provider_category display_name tier compatibility_type
             tool_call_parser name provider_type model_type max_context_window embedding_endpoint azure_endpoint
-            azure_version azure_deployment""".split(),
+            azure_version azure_deployment
+            api_model_endpoint_type api_model_endpoint api_model_wrapper api_model_type""".split(),
             "It follows from the handle.",
         ),
         "enable_reasoner": "It follows from `reasoning_effort` and `max_reasoning_tokens`.",

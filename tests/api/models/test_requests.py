@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import httpx2
 import letta_client.types
@@ -37,7 +37,7 @@ from ricordo.api.search import MessageSearchRequest, PassageSearchRequest
 from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
-from tests.seams.server import MODEL, ServerInThread
+from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 AGENT_LATER: dict[str, Any] = {
     "enable_sleeptime": True,
@@ -148,6 +148,22 @@ def test_what_a_server_says_of_its_models_can_be_sent_back(http: httpx2.Client, 
     assert made.json()["model_settings"].keys() == {"provider_type"}
     for embedding in http.get("/v1/models/embedding").json():
         assert http.post("/v1/agents/", json={"model": MODEL, "embedding_config": embedding}).status_code == 200
+
+
+def test_what_the_official_client_read_of_a_model_it_can_send_back(client: StrictLetta, agent: AgentState) -> None:
+    """It writes the names of some fields with `api_` before them then."""
+    config, embedding = client.models.list()[0], client.models.embeddings.list()[0]
+    made = client.agents.create(llm_config=config, embedding_config=embedding)
+    assert (made.llm_config.handle, made.embedding) == (config.handle, embedding.handle)
+    changed = client.agents.update(agent.id, llm_config=made.llm_config)
+    assert changed.llm_config.handle == config.handle
+
+    chosen: Any = {"mode": "all", "model_settings": {"provider_type": "openai", "temperature": 0.2}}
+    first = client.agents.update(agent.id, compaction_settings=chosen).compaction_settings
+    other = client.agents.create(model=MODEL, compaction_settings=cast(Any, first)).compaction_settings
+    assert first is not None
+    assert other == first
+    assert client.agents.update(agent.id, compaction_settings=cast(Any, other)).compaction_settings == first
 
 
 def test_settings_of_an_older_clients_configuration_have_an_effect(http: httpx2.Client) -> None:
