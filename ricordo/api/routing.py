@@ -110,6 +110,11 @@ class LazyRoute(APIRoute):
         # One of these the caller must have; None until the router says so, empty where anybody may call it.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self._match_whole_paths()
+
+    def _match_whole_paths(self) -> None:
+        # The framework's $ matches before a last line feed too, so that the list would answer for the id "\n".
+        self.path_regex = re.compile(self.path_regex.pattern.removesuffix("$") + r"\Z")
 
     def build(self) -> None:
         """Make the route whole; nothing where it is already."""
@@ -118,6 +123,7 @@ class LazyRoute(APIRoute):
                 self.is_built = True
                 try:
                     super().__init__(self.path, self.endpoint, **self.given)
+                    self._match_whole_paths()
                 except BaseException:
                     self.is_built = False
                     raise

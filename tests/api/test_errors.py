@@ -135,6 +135,13 @@ def test_unknown_routes_and_methods_are_refused(http: httpx2.Client) -> None:
     assert (wrong.status_code, wrong.json()) == (405, {"detail": "Method Not Allowed"})
 
 
+def test_an_id_that_is_a_line_feed_is_not_answered_with_the_list(http: httpx2.Client) -> None:
+    for path in ("/v1/keys/", "/v1/tools/", "/v1/agents/"):
+        for _ in ("when the route is not built yet", "when it is"):
+            assert http.get(f"{path}%0A").status_code == 404, path
+            assert ok(http.get(path)) is not None
+
+
 def test_a_malformed_message_is_refused_with_its_faults(api: Api, agent: AgentState) -> None:
     rows = api.server.rows()
     for content, headers, fault in (
