@@ -116,7 +116,7 @@ class World(People):
         user_id = self.id_of("ada")
         self.own |= {"user_id": "ada"}
         self.shared["remotes"] = str(self.server.settings.data_dir / "remotes")
-        job = Job("test.none", LOCAL_ORGANIZATION, {"note": CANARY}, user_id=user_id, not_before=2**50, key=CANARY)
+        job = Job("test.none", LOCAL_ORGANIZATION, {"note": CANARY}, user_id=user_id, not_before=2**52, key=CANARY)
         self.server.write(lambda tx: jobs.add(tx, job))
         self.own["job_id"] = job.id
         self.key("dan")

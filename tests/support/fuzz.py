@@ -137,7 +137,7 @@ class _Requests:
         for name, value in (case.path_parameters or {}).items():
             given = self._known.get(name) if may_name and self._random.random() < 0.8 else None
             filled = quote(as_text(self._changed(value) if given is None else given), safe="", errors="surrogatepass")
-            path = path.replace(f"{{{name}}}", filled)
+            path = path.replace(f"{{{name}}}", filled or "%20")  # with nothing there, it is another route's
         query = [(name, as_text(one)) for name, value in (case.query or {}).items() for one in self._list(name, value)]
         url = f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
         content, headers = self._body(case), self._headers(case)
