@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ricordo.api.authentication import Authentication
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.settings import LOOPBACK, Settings
-from ricordo.storage.keys import PREFIX
 
 # What anybody may see: that a server is here and how to talk to it.
 OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
@@ -84,7 +83,7 @@ class Guard:
             if scope[REQUEST_SCOPE] is None:
                 self._authentication.note_failure(address)
         if scope.get(REQUEST_SCOPE) is None and not is_open:
-            why = "This key is unknown, expired or revoked. " if (key or cookie).startswith(PREFIX) else ""
+            why = "This key is unknown, expired or revoked. " if key or cookie else ""
             return 401, f"{why}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
         return None
 

@@ -30,7 +30,9 @@ class PlainErrors(TyperGroup):
         try:
             return super().invoke(ctx)
         except RicordoError as error:
-            typer.echo(f"ricordo: {error}", err=True)
+            from ricordo.cli.screen import as_typed
+
+            typer.echo(f"ricordo: {as_typed(str(error))}", err=True)
             raise typer.Exit(FAULT) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
@@ -48,7 +50,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-memory = typer.Typer(help="Users' memory: audit, remotes, erasure.", no_args_is_help=True)
+memory = typer.Typer(help="Users' memory: review, audit, remotes, erasure.", no_args_is_help=True)
 app.add_typer(memory, name="memory")
 search = typer.Typer(help="The search index.", no_args_is_help=True)
 app.add_typer(search, name="search")
@@ -118,7 +120,7 @@ def run_doctor(
 ) -> None:
     """Check this installation and report problems."""
     if what not in (None, "models"):
-        raise typer.BadParameter(f"{what} cannot be checked. Leave it out, or use: ricordo doctor models")
+        raise typer.BadParameter(f"{what} cannot be checked. Leave it out, or use: doctor models")
     if repair and (what or model):
         raise typer.BadParameter("--repair repairs conversations and calls no model. Use it alone.")
     if repair:
@@ -140,7 +142,7 @@ def run_doctor(
 
 @app.command("settings")
 def list_settings() -> None:
-    """List all settings with their current values and descriptions."""
+    """List all settings, their values and what they mean."""
     from ricordo.cli.settings_list import show_settings
 
     is_valid = show_settings()

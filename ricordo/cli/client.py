@@ -11,7 +11,7 @@ import httpx2
 from ricordo.cli.sockets import address_of
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Unavailable
 from ricordo.logs import set_up_logs
-from ricordo.secret import operator_token
+from ricordo.secret import OPERATOR, operator_token
 from ricordo.settings import LOOPBACK, Settings, load_settings
 
 Json = dict[str, Any]
@@ -157,6 +157,11 @@ def set_up_quiet_logs(settings: Settings) -> None:
 def refusal(response: httpx2.Response) -> RicordoError:
     status, answer = response.status_code, _object(response)
     if status == 401:
+        sent = response.request.headers.get("authorization", "").removeprefix("Bearer ")
+        if sent and not sent.startswith(OPERATOR):
+            return Forbidden(
+                "The key in RICORDO_API_KEY is not one of this server, or expired or was revoked. Correct it, or leave it out."
+            )
         return Forbidden("This server requires a key. Set RICORDO_API_KEY to one that an administrator gave you.")
     error = answer.get("error")
     detail = error.get("message") if isinstance(error, dict) else answer.get("detail")

@@ -1,10 +1,14 @@
 """The output of commands: a chat's on a terminal or in a pipe, an answer from its events, and the progress of a long command."""
 
 import json
+import os
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -232,6 +236,17 @@ class ProgressLine:
         if self._is_open:
             typer.echo()
             self._is_open = False
+
+
+def as_typed(text: str) -> str:
+    """Return the text with each `ricordo …` as it runs from this folder, which may not be on the PATH."""
+    script = Path(sys.executable).with_name("ricordo.exe" if os.name == "nt" else "ricordo")
+    found, here = shutil.which("ricordo"), Path.cwd()
+    if found and script.exists() and script.samefile(found):
+        return text
+    path = script.relative_to(here) if script.is_relative_to(here) else script
+    command = shlex.quote(str(path)) if script.exists() else f"{shlex.quote(sys.executable)} -m ricordo.cli"
+    return text.replace("`ricordo ", f"`{command} ")
 
 
 def printable(text: str) -> str:

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ricordo.app import create_app, finish_turns
 from ricordo.cli.client import set_up_quiet_logs
 from ricordo.cli.connections import BoundedConnection
+from ricordo.cli.screen import as_typed
 from ricordo.cli.sockets import EVERY_ADDRESS, address_of, listening
 from ricordo.errors import Conflict, RicordoError
 from ricordo.llm.model_lists import PROBE_SECONDS
@@ -179,5 +180,5 @@ def _announce(runtime: Runtime, port: int) -> None:
     if model == LIBRARIAN and not runtime.models.has_default():
         model, hint = "none", " (no model is configured; see `ricordo doctor`)"
     where = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
-    typer.echo(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}{hint}")
-    typer.echo(f"Talk to it with `ricordo chat{where}`; stop it with Ctrl-C.")
+    typer.echo(as_typed(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}{hint}"))
+    typer.echo(as_typed(f"Talk to it with `ricordo chat{where}`; stop it with Ctrl-C."))

@@ -21,7 +21,7 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     with ExitStack() as opened:
         sockets: list[socket.socket] = []
         absent: OSError | None = None
-        for family, name in _addresses(host):
+        for family, name in addresses_of(host):
             wanted = port or (sockets[0].getsockname()[1] if sockets else 0)
             try:
                 sockets.append(opened.enter_context(socket.create_server((name, wanted), family=family, backlog=2048)))
@@ -35,11 +35,14 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
         yield sockets
 
 
-def _addresses(host: str) -> list[tuple[int, str]]:
+def addresses_of(host: str) -> list[tuple[int, str]]:
+    """Return the family and the text of each address of a name. Raises Unavailable."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise Unavailable(f'The host "{host}" is unknown: {error.strerror}. Choose another RICORDO_HOST.') from None
+        raise Unavailable(
+            f'The host "{host}" is unknown: {error.strerror}. Choose another by --host or RICORDO_HOST, such as 127.0.0.1.'
+        ) from None
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
 

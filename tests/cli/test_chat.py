@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from ricordo.cli.screen import AnswerPrinter, Screen, Terminal, printable
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.errors import Forbidden, Invalid, ModelError, NotFound, Unavailable
 from ricordo.llm.scripted import call
+from ricordo.secret import OPERATOR
 from tests.cli.conftest import COMMAND, LIMIT, Shell, environment
 from tests.seams.server import MODEL, Gate, ServerInThread, serving
 
@@ -276,7 +278,12 @@ def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
             assert client.agents() == []
         with closing(Client(server.url, lambda: "wrong")) as client:
             assert client.version()
-            with pytest.raises(Forbidden, match="RICORDO_API_KEY"):
+            with pytest.raises(Forbidden, match="The key in RICORDO_API_KEY is not one of this server"):
+                client.agents()
+        # Without a key, and with what another installation on this machine would send.
+        for nothing in (None, f"{OPERATOR}9999999999_{'0' * 64}"):
+            needed = pytest.raises(Forbidden, match="This server requires a key")
+            with closing(Client(server.url, partial(str, nothing) if nothing else lambda: None)) as client, needed:
                 client.agents()
 
 

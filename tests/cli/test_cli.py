@@ -1,9 +1,17 @@
 """The commands themselves: help, version, and settings that cannot be."""
 
 import os
+import re
 import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
 
 from ricordo import __version__
+from ricordo.cli import app
+from ricordo.cli.screen import as_typed
 from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import COMMAND, Shell
 
@@ -62,3 +70,34 @@ def test_a_wrong_setting_is_told_by_every_command(shell: Shell) -> None:
         assert (ran.returncode, ran.stdout) == (2, "")
         assert ran.stderr.startswith("ricordo: RICORDO_PORT: ")
         assert len(ran.stderr.splitlines()) == 1
+
+
+def test_no_line_of_the_help_is_cut_at_80_columns() -> None:
+    seen, waiting = 0, [[]]
+    while waiting:
+        path = waiting.pop()
+        shown = CliRunner().invoke(app, [*path, "--help"], terminal_width=80)
+        assert shown.exit_code == 0, shown.output
+        lines = [line for line in shown.output.splitlines() if "... <" not in line and not line.startswith("Usage:")]
+        assert [line for line in lines if "..." in line or len(line) > 80] == []
+        commands = shown.output.partition("\nCommands:\n")[2].partition("\n\n")[0]
+        waiting += [[*path, name] for name in re.findall(r"^  (\S+) ", commands, re.MULTILINE)]
+        seen += 1
+    assert seen > 30
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_command_is_told_as_it_can_be_typed_from_the_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_found: bool
+) -> None:
+    script = Path(sys.executable).with_name("ricordo")
+    (tmp_path / "ricordo").write_text("# another of this name\n")
+    (tmp_path / "ricordo").chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent if is_found else tmp_path))
+    for folder, name in ((script.parents[2], str(script.relative_to(script.parents[2]))), (tmp_path, str(script))):
+        monkeypatch.chdir(folder)
+        typed = "ricordo" if is_found else name
+        assert as_typed("Talk by `ricordo chat` to ricordo.") == f"Talk by `{typed} chat` to ricordo."
+    if not is_found:
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "a b" / "python"))
+        assert as_typed("`ricordo chat`") == f"`'{tmp_path}/a b/python' -m ricordo.cli chat`"

@@ -130,7 +130,7 @@ def enable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
 def delete_user(
     name: str = _WHO, yes: bool = typer.Option(False, "--yes", help="Do not ask."), server: str | None = _SERVER
 ) -> None:
-    """Forget a user with all that is theirs, as `ricordo memory forget` does."""
+    """Forget a user, as `ricordo memory forget` does."""
     from ricordo.features.erasure.cli import forget_user
 
     forget_user(name, yes=yes, with_agents=False, server=server)

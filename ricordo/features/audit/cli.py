@@ -25,7 +25,7 @@ def audit_memory(
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
     most: int = typer.Option(20, min=0, help="How many findings and blocks to show."),
 ) -> None:
-    """Find junk, duplicates, unsupported lines, secrets and growth in all memory. Changes nothing."""
+    """Find junk, duplicates and secrets in all memory. Also lines without support, and growth. Changes nothing."""
     import json
 
     from ricordo.domain.scope import Scope

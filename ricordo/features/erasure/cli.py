@@ -19,16 +19,17 @@ def forget_user(
     with_agents: bool = typer.Option(False, "--with-agents", help="Delete the agents too that are theirs alone."),
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
-    """Forget a user: delete their memory, conversations and what was kept about them, and give a signed receipt."""
+    """Forget a user, and give a signed receipt. Their memory, conversations and what was kept about them are deleted."""
     from ricordo.cli.client import any_server, require_database
     from ricordo.features.erasure.receipts import path_of
     from ricordo.settings import load_settings
 
-    if not yes:
-        too = ", and the agents that are theirs alone" if with_agents else ""
-        what = f"Their memory with all its versions, their conversations and what was kept about them{too}"
-        typer.confirm(f'Forget "{user}"? {what} are deleted. This cannot be undone.', abort=True)
     with any_server(server, lambda settings: require_database(settings, "no user to forget")) as client:
+        if not yes:
+            _require_user(client, user)
+            too = ", and the agents that are theirs alone" if with_agents else ""
+            what = f"Their memory with all its versions, their conversations and what was kept about them{too}"
+            typer.confirm(f'Forget "{user}"? {what} are deleted. This cannot be undone.', abort=True)
         receipt = _forget(client, user, with_agents=with_agents)
     typer.echo(summary(receipt))
     if (path := path_of(load_settings()[0].data_dir, receipt["id"])).exists():
@@ -37,7 +38,7 @@ def forget_user(
 
 @app.command("receipt")
 def check_receipt(file: Path = typer.Argument(help="A receipt, as <data>/receipts has them.")) -> None:
-    """Show the receipt of an erasure, and check that it is as it was signed."""
+    """Show the receipt of an erasure, and check its signature."""
     from ricordo.errors import NotFound
     from ricordo.features.erasure.receipts import read, verify
     from ricordo.secret import FILE, Secret
@@ -78,6 +79,17 @@ def summary(receipt: dict[str, Any]) -> str:
     if receipt["elsewhere"]:
         lines += ["What remains elsewhere or stays:", *(f"  {sentence}" for sentence in receipt["elsewhere"])]
     return "\n".join(lines)
+
+
+def _require_user(client: Any, name: str) -> None:
+    from urllib.parse import quote
+
+    from ricordo.errors import NotFound
+
+    try:
+        client.ask("GET", f"/users/{quote(name, safe='')}/diffs", query={"limit": 1})
+    except NotFound as error:
+        raise NotFound(f"{error} If they were forgotten before, --yes shows the receipt.") from None
 
 
 def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:

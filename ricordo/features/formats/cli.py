@@ -39,7 +39,7 @@ def check(
         None, help="Schema files.  [all in the data folder, and the blocks that name them]"
     ),
 ) -> None:
-    """Check schema files and the blocks that name a schema; ends with 1 where something is wrong.
+    """Check schema files and the blocks that name a schema. Ends with 1 where something is wrong.
 
     A block whose required fields are still empty is told of, and is not wrong.
     """

@@ -21,7 +21,7 @@ def costs(
     days: int = typer.Option(30, help="How many days, today included."),
     server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
 ) -> None:
-    """Show how many tokens were used, and what they cost where <data>/prices.toml has prices."""
+    """Show how many tokens were used and what they cost. Prices are in <data>/prices.toml."""
     from datetime import UTC, datetime, timedelta
 
     from ricordo.cli.client import running_server

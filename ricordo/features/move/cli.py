@@ -21,7 +21,7 @@ def migrate_to(
         False, "--replace-nul", help="Write a sign for each NUL character, which PostgreSQL cannot keep."
     ),
 ) -> None:
-    """Move everything to another database, and prove that nothing was lost. The old one stays as it is."""
+    """Move everything to another database. Proves that nothing was lost. The old one stays as it is."""
     from ricordo.cli.screen import ProgressLine
     from ricordo.features import FEATURES
     from ricordo.features.move.service import MoveOptions, move

@@ -29,9 +29,7 @@ _USER = typer.Option(..., "--user", help="Whose memory: id or name of the user."
 _REMOTE = "Its id or its address."
 
 app = typer.Typer()
-remotes = typer.Typer(
-    help="Remotes of a user's memory: git repositories and databases that are kept in sync.", no_args_is_help=True
-)
+remotes = typer.Typer(help="Git repositories and databases that a memory is in sync with.", no_args_is_help=True)
 app.add_typer(remotes, name="remotes")
 
 

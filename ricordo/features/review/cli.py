@@ -48,7 +48,7 @@ def list_proposals(
     as_json: bool = _JSON,
     server: str | None = _SERVER,
 ) -> None:
-    """List the proposals that wait for the user, each with what it would change."""
+    """List the proposals that wait, each with what it would change."""
     place = "diffs" if label is None else f"blocks/{_path(label)}/diffs"
     with _memory(user, server) as ask:
         _print(_all_of(ask, place, status), as_json, _proposals)
@@ -63,7 +63,7 @@ def approve_proposals(
     ),
     server: str | None = _SERVER,
 ) -> None:
-    """Approve proposals: what they propose becomes the next version of their blocks."""
+    """Approve proposals. What they propose becomes the next version of their blocks."""
     with _memory(user, server) as ask:
         if text is None:
             _decide(ask, "approve", proposals)
@@ -99,7 +99,7 @@ def show_history(
 
 @app.command("blame")
 def show_blame(user: str = _USER, label: str = _LABEL, as_json: bool = _JSON, server: str | None = _SERVER) -> None:
-    """Show a block's lines, each with the version that wrote it and its author."""
+    """Show each line of a block with its version and author."""
     with _memory(user, server) as ask:
         _print(ask("GET", f"blocks/{_path(label)}/blame"), as_json, _lines)
 

@@ -58,5 +58,11 @@ def test_it_says_where_nothing_can_be_done(shell: Shell) -> None:
     assert (nothing.returncode, "There is no database at" in nothing.stderr) == (2, True)
     silent = shell.run("memory", "forget", "ada", "--yes", "--server", "http://127.0.0.1:9")
     assert (silent.returncode, "No server answers at" in silent.stderr) == (2, True)
+    remember(shell, "ada")
+    for command in (("memory", "forget", "nobody"), ("user", "delete", "nobody")):
+        unknown = shell.run(*command)
+        assert (unknown.returncode, unknown.stdout) == (2, "")  # nothing was asked
+        assert 'There is no user "nobody"' in unknown.stderr
+        assert "--yes shows the receipt" in unknown.stderr
     missing = shell.run("memory", "receipt", "nothing.json")
     assert (missing.returncode, "There is no file nothing.json" in missing.stderr) == (2, True)
