@@ -31,10 +31,12 @@ from ricordo.llm.registry.models import Models
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
 from ricordo.search import pgvector
+from ricordo.secret import FILE as SECRET_FILE
+from ricordo.secret import load_secret, require_unneeded
 from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_vector_settings
-from ricordo.storage import organizations
+from ricordo.storage import damage, keys, organizations
 from ricordo.storage.engine.database import open_store
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools.toolbox import Toolbox, sync_tools
 
@@ -76,6 +78,9 @@ async def open_runtime(
         if tables := plugins.tables():
             await store.write(lambda tx: metadata.create_all(tx.connection, tables=tables))
         await store.write(lambda tx: sync_all_tools(tx, toolbox))
+        if not (settings.data_dir / SECRET_FILE).exists():
+            await _require_unneeded_secret(store, settings)
+        await asyncio.to_thread(load_secret, settings.data_dir)
         swept = (run_end.HANDLER,) if settings.postgres_url else ()
         handlers = (deletion.HANDLER, tracing.HANDLER, *upkeep.HANDLERS, callbacks.HANDLER, *swept)
         async with background_work(runtime, handlers, address=settings.postgres_url):
@@ -87,6 +92,17 @@ async def open_runtime(
         await runtime.organization_providers.close()
         await models.close()
         await store.close()
+
+
+async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
+    """Raise Unavailable where the missing secret key opens something in the database; warn where it may have signed something."""
+    require_unneeded(settings.data_dir, await store.read(keys.needing_secret))
+    if await store.read(lambda tx: damage.some_conversations(tx, 0)):
+        log.warning(
+            "there was no secret key beside this database, so a new one is made: callbacks and receipts are signed with another "
+            "key than before. If you have the old secret.key, stop the server and put it back.",
+            extra={"folder": str(settings.data_dir)},
+        )
 
 
 def sync_all_tools(tx: Transaction, toolbox: Toolbox) -> None:

@@ -42,6 +42,17 @@ def load_secret(data_dir: Path) -> bytes:
         ) from error
 
 
+def require_unneeded(data_dir: Path, needed_for: str) -> None:
+    """Raise Unavailable where a missing secret opens something in the database: `needed_for` names what, or is empty."""
+    if needed_for:
+        path = data_dir / FILE
+        raise Unavailable(
+            f"The secret key {path} is missing, and without it the database's {needed_for} are of no use. Put back the {FILE} "
+            f"that belongs to this database. If it is lost, make one with `openssl rand -base64 32 > {path}`, then make or enter "
+            "those again."
+        )
+
+
 def operator_token(data_dir: Path) -> str | None:
     """Return a token by which a server on this machine knows that its caller may read its data folder; None without a secret.
 
@@ -136,6 +147,7 @@ def _read(path: Path) -> bytes:
         secret = b""
     if len(secret) != _SIZE:
         raise Invalid(
-            f"{path} holds no secret key of Ricordo. Put back the right file; without it, what was encrypted cannot be read."
+            f"{path} holds no secret key of Ricordo. Put back the right file. Without it, stored API keys, providers' keys and "
+            "remotes' passwords are of no use; if it is lost, delete the file and start again to see which."
         )
     return secret

@@ -23,13 +23,15 @@ from ricordo.agents.repair import Repair, repair, restore_default_conversation
 from ricordo.api.models.jobs import QueueResponse
 from ricordo.app import open_models
 from ricordo.cli.client import Client, Json, require_database, running_server
+from ricordo.cli.screen import as_typed
 from ricordo.cli.settings_list import listed_settings
-from ricordo.cli.sockets import address_of
+from ricordo.cli.sockets import address_of, addresses_of
 from ricordo.domain.model import ModelInfo
-from ricordo.errors import Invalid, RicordoError
+from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.plugins import Plugins, load_plugins
+from ricordo.secret import FILE, load_secret, require_unneeded
 from ricordo.settings import LOOPBACK, ProviderSettings, Settings, load_settings
 from ricordo.storage import damage, keys
 from ricordo.storage.engine.database import DatabaseStatus, address, check, open_store, read_beside
@@ -39,7 +41,7 @@ from ricordo.storage.migrations import MIGRATIONS
 
 Level = Literal["ok", "warning", "wrong"]
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
-_LITTLE_SPACE = 500 * 1024**2
+_LITTLE_SPACE, _NO_SPACE = 500 * 1024**2, 16 * 1024**2  # bytes; a message with its index takes some kilobytes
 _SHOWN_CONVERSATIONS = 10
 LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
@@ -76,7 +78,12 @@ def examine() -> Iterator[DoctorFinding]:
     yield _database(settings, database)
     yield from _conversations(settings, database)
     yield from _jobs(settings, database)
-    yield _keys(settings, database)
+    try:
+        addresses_of(settings.host)
+    except Unavailable as error:
+        yield _wrong("host", str(error))
+    else:
+        yield _keys(settings, database)
     named = [listed.variable for listed in listed_settings(ProviderSettings) if listed.value is not None]
     yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
     for key, package, extra in _EXTRAS:
@@ -97,7 +104,7 @@ def show(findings: Iterator[DoctorFinding]) -> bool:
     faults = warnings = 0
     for finding in findings:
         mark = typer.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
-        typer.echo(f"{mark} {finding.name:<14} {finding.text}")
+        typer.echo(f"{mark} {finding.name:<14} {as_typed(finding.text)}")
         faults += finding.level == "wrong"
         warnings += finding.level == "warning"
     if faults:
@@ -117,7 +124,10 @@ def _data_folder(folder: Path) -> DoctorFinding:
     free = shutil.disk_usage(nearest).free
     state = "" if folder.exists() else ", made at the first start"
     text = f"{folder}{state}, {_size(free)} free"
-    return DoctorFinding("data folder", text, "warning" if free < _LITTLE_SPACE else "ok")
+    if free < _LITTLE_SPACE:
+        level: Level = "wrong" if free < _NO_SPACE else "warning"
+        return DoctorFinding("data folder", f"{text}. Free some space: without it nothing can be stored.", level)
+    return DoctorFinding("data folder", text)
 
 
 def _remote_folders(settings: Settings) -> Iterator[DoctorFinding]:
@@ -178,7 +188,7 @@ def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[Doc
         return
     yield DoctorFinding(
         "conversations",
-        f"{len(found):,} of {count:,} need repair: stop the server, then: ricordo doctor --repair",
+        f"{len(found):,} of {count:,} need repair: stop the server, then `ricordo doctor --repair`",
         "warning",
     )
     for one in found[:_SHOWN_CONVERSATIONS]:
@@ -217,13 +227,20 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
 
 def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
     """Report who may call a server with these settings."""
-    are_stored = False
+    are_stored, needing = False, ""
     if _is_current(database) or database.state == "in use":
         try:
             with read_beside(settings) as tx:
-                are_stored = keys.are_any(tx)
+                are_stored, needing = keys.are_any(tx), keys.needing_secret(tx)
         except RicordoError as error:
             return _warning("keys", f"not examined: {error}")
+    try:
+        if (settings.data_dir / FILE).exists():
+            load_secret(settings.data_dir)
+        else:
+            require_unneeded(settings.data_dir, needing)
+    except RicordoError as error:
+        return _wrong("secret key", str(error))
     if settings.api_key or are_stored:
         which = [
             name for name, is_set in (("RICORDO_API_KEY", settings.api_key), ("stored keys", are_stored)) if is_set

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sqlalchemy import and_, bindparam, delete, or_, select
+from sqlalchemy import and_, bindparam, delete, func, or_, select
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, NOBODY, ROLE_SCOPES, Role, Scope, User
@@ -13,8 +13,9 @@ from ricordo.errors import Invalid
 from ricordo.storage import users
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import api_keys
+from ricordo.storage.schema.core_tables import api_keys, providers
 from ricordo.storage.schema.core_tables import users as users_table
+from ricordo.storage.schema.memory_tables import memory_remotes
 
 PREFIX = "ricordo_"
 # How much of a key its hint shows, so that a list tells them apart.
@@ -61,6 +62,18 @@ _DELETE_ENDED = delete(api_keys).where(
     equal(api_keys, "user_id"),
     api_keys.c.kind == "session",
     or_(api_keys.c.revoked_at.is_not(None), api_keys.c.expires_at <= bindparam("now")),
+)
+_NEEDS = ("API keys", "keys of providers", "passwords of remotes")
+_PASSWORD = memory_remotes.c.settings["password"].as_string()
+_NEEDING = select(
+    *(
+        select(func.count()).where(condition).scalar_subquery()
+        for condition in (
+            (api_keys.c.kind == "key") & api_keys.c.revoked_at.is_(None),
+            providers.c.secret.is_not(None),
+            _PASSWORD.is_not(None),
+        )
+    )
 )
 _revoke, _use = _ROWS.updates("revoked_at"), _ROWS.updates("last_used_at")
 
@@ -143,6 +156,12 @@ def _requirement(now: int) -> ApiKey:
 def are_any(tx: Transaction) -> bool:
     """Return whether a key was ever made, also one that was revoked: then nobody gets in without one."""
     return tx.first(_ANY, {"hash": _REQUIREMENT}) is not None
+
+
+def needing_secret(tx: Transaction) -> str:
+    """Return how many rows of each kind only the secret key of the data folder opens, as words; empty without any."""
+    counts = tx.all(_NEEDING)[0]
+    return ", ".join(f"{count:,} {what}" for what, count in zip(_NEEDS, counts, strict=True) if count)
 
 
 def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:

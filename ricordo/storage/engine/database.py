@@ -100,6 +100,7 @@ def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = 
         sqlite.make_private_file(path)
     else:
         sqlite.require_file(path)
+        sqlite.require_writable(path)
     lock = sqlite.lock_file(path)
     # "full": what is reported as done is on the disk.
     try:
@@ -177,15 +178,18 @@ def _check_file(path: Path) -> DatabaseStatus:
         return DatabaseStatus("absent")
     engine = sqlite.make_engine(path, "normal")
     try:
+        sqlite.require_writable(path)
         # Taken for a moment only: a server that starts meanwhile waits for it.
         sqlite.lock_file(path).release()
         with sqlite.first_connection(engine, path) as connection:
             result = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
             if result != "ok":
                 return DatabaseStatus("broken", f"{path} is damaged: {result}. Restore it from a backup.")
-            schema = connection.exec_driver_sql("SELECT coalesce(max(version), 0) FROM schema_versions").scalar_one()
+            schema = schema_of(connection)
     except Conflict:
         return DatabaseStatus("in use")
+    except Unavailable as error:
+        return DatabaseStatus("broken", str(error))
     except OSError as error:
         return DatabaseStatus("broken", f"{path} cannot be locked: {error.strerror}.")
     except Exception as error:

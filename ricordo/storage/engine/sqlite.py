@@ -1,9 +1,10 @@
 """What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock."""
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,6 +95,32 @@ def make_private_file(path: Path) -> None:
         raise Unavailable(
             f"The file {path} cannot be written: {error.strerror}. Choose another RICORDO_DATA_DIR."
         ) from error
+    require_writable(path)
+
+
+def require_writable(path: Path) -> None:
+    """Raise Unavailable where this user may not write the file, one beside it, or their folder."""
+    beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
+    for one in (path.parent, path, *beside, path.with_suffix(".lock")):
+        if not os.access(one, os.W_OK) and one.exists():
+            raise Unavailable(
+                f"{one} is read-only for this user. Give the user who runs Ricordo the right to write it, or choose another "
+                "RICORDO_DATA_DIR."
+            )
+
+
+def _require_own(path: Path) -> None:
+    """Raise Unavailable where another program made the database, which stays as it is."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as looking:
+            tables = {name for (name,) in looking.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error:
+        return  # whoever opens it says why it cannot be read
+    if tables and "schema_versions" not in tables:
+        raise Unavailable(
+            f"{path} is a database of another program: it has the table {min(tables)}, and none of Ricordo's. It was left as "
+            "it is. Choose another RICORDO_DATABASE_URL or RICORDO_DATA_DIR."
+        )
 
 
 def require_file(path: Path) -> None:
@@ -116,6 +143,7 @@ def read_only(path: Path) -> Iterator[Connection]:
 
 
 def first_connection(engine: Engine, path: Path) -> Connection:
+    _require_own(path)
     try:
         return engine.connect()
     except DatabaseError as error:

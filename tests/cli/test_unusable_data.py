@@ -1,0 +1,112 @@
+"""`ricordo` on a data folder that it cannot use: one sentence that says what to do, and nothing is changed."""
+
+import os
+import shutil
+import sqlite3
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ricordo.secret import FILE
+from tests.cli.conftest import Shell, remember
+
+COMMANDS = (("serve", "--port", "0"), ("chat",), ("memory", "show", "ada"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+def refusals(shell: Shell, *commands: Sequence[str]) -> set[str]:
+    """The one line in which each of the commands is refused."""
+    told = set()
+    for command in commands or COMMANDS:
+        ran = shell.run(*command)
+        assert (ran.returncode, ran.stdout) == (2, ""), ran.stdout + ran.stderr
+        assert "Traceback" not in ran.stderr
+        (line,) = ran.stderr.splitlines()
+        told.add(line)
+    return told
+
+
+@pytest.fixture
+def confined(new_shell: Shell) -> Shell:
+    """A shell whose processes are bound by the modes of files, also where the tests run as root."""
+    if os.name != "posix" or os.geteuid() != 0:
+        return new_shell
+    program = shutil.which("setpriv")
+    if program is None:
+        pytest.skip("root may write everything, and setpriv is not installed")
+    power = "-dac_override,-dac_read_search"
+    return Shell(new_shell.folder, (program, f"--inh-caps={power}", f"--bounding-set={power}", *new_shell.command))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are a matter of POSIX")
+@pytest.mark.parametrize("name", ["ricordo.db", "."])
+def test_a_read_only_database_is_refused_in_a_sentence(confined: Shell, name: str) -> None:
+    remember(confined, "ada")
+    path = confined.data / name
+    path.chmod(0o500 if path.is_dir() else 0o400)
+    try:
+        (told,) = refusals(confined, COMMANDS[0])
+        examined = confined.run("doctor")
+    finally:
+        path.chmod(0o700)
+    assert f"{path.resolve()} is read-only for this user" in told
+    assert (examined.returncode, f"{path.resolve()} is read-only" in examined.stdout) == (1, True)
+
+
+def test_a_database_of_another_program_is_refused_and_stays_as_it_was(shell: Shell) -> None:
+    shell.data.mkdir()
+    with closing(sqlite3.connect(shell.data / "ricordo.db")) as other:
+        other.execute("CREATE TABLE bookmarks (address TEXT)")
+        other.execute("CREATE TABLE agents (name TEXT)")  # as one of Ricordo's is called
+        other.commit()
+    before = files(shell.data)
+    (told,) = refusals(shell, *COMMANDS, ("memory", "audit"))
+    assert "ricordo.db is a database of another program: it has the table agents" in told
+    examined = shell.run("doctor")
+    assert (examined.returncode, "it has the table agents" in examined.stdout) == (1, True)
+    assert files(shell.data) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"half a k", urlsafe_b64encode(b"of another size")])
+def test_a_damaged_secret_key_is_refused_and_stays_as_it_was(shell: Shell, content: bytes) -> None:
+    remember(shell, "ada")
+    (shell.data / FILE).write_bytes(content)
+    (told,) = refusals(shell)
+    assert "holds no secret key of Ricordo. Put back the right file." in told
+    examined = shell.run("doctor")
+    assert (examined.returncode, "wrong    secret key" in examined.stdout) == (1, True)
+    assert (shell.data / FILE).read_bytes() == content
+
+
+def test_a_missing_secret_key_is_refused_where_keys_need_it_until_another_is_made(shell: Shell) -> None:
+    made = shell.run("key", "create", "--user", "ada", "--role", "admin")
+    assert made.returncode == 0, made.stderr
+    (shell.data / FILE).unlink()
+    (told,) = refusals(shell)
+    assert "is missing, and without it the database's 1 API keys are of no use." in told
+    assert not (shell.data / FILE).exists()
+    examined = shell.run("doctor")
+    assert (examined.returncode, "wrong    secret key" in examined.stdout) == (1, True)
+    (shell.data / FILE).write_text(
+        "VGhlc2UgYXJlIDMyIGJ5dGVzIG9mIGEgbmV3IGtleSE=\n"
+    )  # as `openssl rand -base64 32` writes one
+    assert shell.run("key", "list").returncode == 0
+
+
+def test_a_missing_secret_key_is_warned_of_where_it_may_have_signed_something(shell: Shell) -> None:
+    assert "Darjeeling" not in shell.run("chat", said="My favourite tea is Darjeeling.\n").stderr
+    (shell.data / FILE).unlink()
+    with shell.serving() as server:
+        server.process.terminate()
+        _, logged = server.process.communicate(timeout=20)
+    assert "there was no secret key beside this database" in logged
+    with shell.serving() as server:
+        server.process.terminate()
+        _, logged = server.process.communicate(timeout=20)
+    assert "secret key" not in logged
