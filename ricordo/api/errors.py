@@ -66,7 +66,8 @@ async def _ours(_request: Request, error: RicordoError) -> Response:
     if isinstance(error, Busy):
         return _refused({"detail": str(error), "run_id": error.run_id}, 409)
     status, code = _answer_of(error)
-    return _refused({"detail": f"{code}: {error}" if code else str(error)}, status)
+    words = _encodable(str(error))
+    return _refused({"detail": f"{code}: {words}" if code else words}, status)
 
 
 def status_of(error: RicordoError) -> int:
@@ -131,9 +132,13 @@ def _fault(fault: Json) -> Json:
 
 
 def _shortened(text: str, most: int) -> str:
-    # A name that was sent may hold half a character, which no answer can.
-    text = text.encode("utf-8", "replace").decode()
+    text = _encodable(text)
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _encodable(text: str) -> str:
+    # A name that was sent may hold half a character, which no answer can.
+    return text.encode("utf-8", "replace").decode()
 
 
 async def _disconnected(_request: Request, _error: Exception) -> Response:

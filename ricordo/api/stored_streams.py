@@ -22,7 +22,7 @@ from ricordo.agents.request import TurnRequest
 from ricordo.agents.run_end import heal
 from ricordo.agents.turn import PastTurn, run_turn
 from ricordo.api.call import Here, RequestContext, answer
-from ricordo.api.models.base import RequestPart
+from ricordo.api.models.base import MAX_COUNT, RequestPart
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.routing import Routes, needs
 from ricordo.api.sse import DONE, STREAM, SseEncoder, encoded, ping, sse_response
@@ -259,7 +259,7 @@ async def complete(runtime: Runtime, run: Run) -> None:
 class ResumeRequest(RequestPart):
     """From where on a stream is wanted, and how."""
 
-    starting_after: int = Field(0, ge=0, description="The last seq_id that was read.")
+    starting_after: int = Field(0, ge=0, le=MAX_COUNT, description="The last seq_id that was read.")
     include_pings: bool | None = True
     poll_interval: float | None = Field(
         0.1, ge=0, le=60, description="Seconds between two looks at another process's run."

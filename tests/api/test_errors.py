@@ -223,6 +223,31 @@ IMPOSSIBLE_AGENTS: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
+def test_numbers_that_no_json_can_show_are_refused(http: httpx2.Client, server: ServerInThread) -> None:
+    rows = server.rows()
+    for number in ("NaN", "Infinity", "-Infinity", '"1e400"', "1e400"):
+        for place in ("model_settings", "llm_config"):
+            body = f'{{"model": "{MODEL}", "{place}": {{"temperature": {number}}}}}'
+            answer = http.post("/v1/agents/", content=body, headers=JSON)
+            assert f"{place}.temperature: Input should be a finite number" in refused(answer, 422), body
+    assert server.rows() == rows
+
+
+def test_a_refusal_that_names_half_a_character_can_be_read(http: httpx2.Client) -> None:
+    answer = http.put("/users/ada/blocks/notes", content=rb'{"body": "", "schema_ref": "x\ud800"}', headers=JSON)
+    assert 'There is no block schema "x?"' in refused(answer, 400)
+
+
+def test_a_stream_is_not_resumed_behind_a_number_that_no_event_has(api: Api, agent: AgentState) -> None:
+    said = {"messages": [{"role": "user", "content": "Hello."}], "background": True, "streaming": True}
+    assert "[DONE]" in api.http.post(f"/v1/agents/{agent.id}/messages", json=said).text
+    (run,) = ok(api.http.get("/v1/runs/", params={"agent_id": agent.id}))
+    for number in (2**63, 2**64, 10**30):
+        for path in (f"/v1/runs/{run['id']}/stream", "/v1/conversations/default/stream"):
+            answer = api.http.post(path, json={"starting_after": number, "agent_id": agent.id})
+            assert "starting_after" in refused(answer, 422), number
+
+
 def test_an_agent_that_cannot_be_is_refused_and_nothing_of_it_is_kept(api: Api) -> None:
     rows = api.server.rows()
     for body, status, text in IMPOSSIBLE_AGENTS:

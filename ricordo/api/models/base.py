@@ -65,7 +65,8 @@ def given(**values: Any) -> Json:
 class RequestPart(BaseModel):
     """The base of what requests are made of. An unknown field is refused by name, since what it asks for would not be done."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), defer_build=True)
+    # NaN and Infinity, which some clients write, could be stored, and then no JSON could show them.
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), defer_build=True, allow_inf_nan=False)
     ignored: ClassVar[Mapping[str, str]] = {}
     """Fields that some version of `letta-client` sends and that change nothing here, each with the reason."""
 

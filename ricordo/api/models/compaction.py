@@ -27,7 +27,7 @@ class CompactionSettingsRequest(RequestPart):
     )
     mode: CompactionMode = "sliding_window"
     sliding_window_percentage: Annotated[
-        float, Field(ge=0, le=1, allow_inf_nan=False, description="The share that leaves first, from 0 to 1.")
+        float, Field(ge=0, le=1, description="The share that leaves first, from 0 to 1.")
     ] = 0.3
 
     @model_validator(mode="before")
