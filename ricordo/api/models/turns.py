@@ -86,6 +86,8 @@ class ApprovalDecisionRequest(RequestPart):
     With the type `tool_return` the items are the results of the client's own tools, and may be called `tool_returns`.
     """
 
+    ignored: ClassVar = dict.fromkeys(("sender_id", "group_id"), "The calls that it answers say where it belongs.")
+
     type: Literal["approval", "tool_return"] | None = "approval"
     approvals: Items[CallDecisionRequest] | None = Field(
         None, validation_alias=AliasChoices("approvals", "tool_returns")
@@ -94,8 +96,6 @@ class ApprovalDecisionRequest(RequestPart):
     approval_request_id: str | None = None
     reason: str | None = None
     otid: str | None = Field(None, min_length=1, max_length=200)
-    sender_id: str | None = None
-    group_id: str | None = None
 
 
 _OF_APPROVALS = {"approve", "approvals", "approval_request_id", "tool_returns"}
