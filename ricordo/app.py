@@ -175,8 +175,8 @@ def create_app(
                     # Other routers know no scopes, so what they bring is an administrator's.
                     plain = not all(isinstance(route, LazyRoute) for route in router.routes)
                     app.include_router(router, dependencies=[Depends(require_administrator)] if plain else [])
-            # Looking for model servers waits until the server answers, so that a start is never held up by it.
-            looking = app.state.looking = asyncio.create_task(runtime.models.find_local())
+            # Providers are asked once the server answers, so that a start is never held up by them.
+            looking = app.state.looking = asyncio.create_task(runtime.models.find_default())
             preparing = asyncio.create_task(app.lazy_routes.prepare())
             try:
                 yield

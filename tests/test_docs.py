@@ -20,6 +20,7 @@ from ricordo.api.models import agents, turns
 from ricordo.background.callbacks import signature, signing_key
 from ricordo.cli.settings_list import listed_settings
 from ricordo.domain.agent import AgentType, CompactionMode
+from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.tool import RuleType
 from ricordo.plugins import HOOKS
 from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings
@@ -116,7 +117,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
     providers = ProviderSettings.model_construct(
         openai_api_key=SecretStr("sk-docs"), openai_base_url=f"http://127.0.0.1:{port}/v1"
     )
-    with serving(tmp_path_factory.mktemp("reader"), providers=providers) as server:
+    with serving(tmp_path_factory.mktemp("reader"), providers=providers, model=LIBRARIAN) as server:
         provider = ModelServer(say_something)
         server.run(provider.start(port))
         yield server

@@ -89,7 +89,7 @@ async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> Agent
     traits_of(spec.agent_type)
     zone(spec.timezone)
     models = await runtime.organization_providers.of(scope.organization_id)
-    info = await models.require(spec.model or runtime.models.default_handle())
+    info = await models.require(spec.model or (await runtime.models.find_default()).handle)
     spec = replace(spec, embedding=await runtime.models.embedders.choose(spec.embedding))
     usual = traits_of(spec.agent_type).prompt_key
     spec = replace(spec, system=chosen_system(spec.system, usual, runtime.settings.data_dir))

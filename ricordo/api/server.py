@@ -30,9 +30,18 @@ async def list_models(
     provider_type: str | None = None,
     provider_category: Annotated[list[str] | None, Query()] = None,
 ) -> list[Json]:
-    """Every chat model of the configured providers and of the servers found on this machine, and the librarian."""
+    """Every chat model of the configured providers and of the servers found on this machine, and the librarian.
+
+    Agents that name no model get the one with `is_default`.
+    """
     usable = await here.runtime.organization_providers.of(here.scope.organization_id)
-    models = [ModelResponse.of(info) for info in await usable.list()]
+    default = await here.runtime.models.find_default()
+    infos = await usable.list()
+    is_missing = all(info.handle != default.handle for info in infos)
+    if is_missing and not default.fault and here.runtime.models.has_default():
+        # Its provider gives no list, or lists it by another name.
+        infos = [here.runtime.models.get(default.handle).info, *infos]
+    models = [ModelResponse.of(info) | {"is_default": info.handle == default.handle} for info in infos]
     return [
         model
         for model in models

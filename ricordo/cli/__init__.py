@@ -52,6 +52,8 @@ app = typer.Typer(
 
 memory = typer.Typer(help="Users' memory: review, audit, remotes, erasure.", no_args_is_help=True)
 app.add_typer(memory, name="memory")
+agent = typer.Typer(help="Agents and their models.", no_args_is_help=True)
+app.add_typer(agent, name="agent")
 search = typer.Typer(help="The search index.", no_args_is_help=True)
 app.add_typer(search, name="search")
 
@@ -108,6 +110,18 @@ def run_chat(
 
     all_answered = chat(agent=agent, model=model, server=server)
     raise typer.Exit(0 if all_answered else 1)
+
+
+@agent.command("model")
+def run_agent_model(
+    name: str = typer.Argument(help="Name or id of the agent."),
+    handle: str | None = typer.Argument(None, help="Handle of the model to give it.  [shows the one it has]"),
+    server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
+) -> None:
+    """Show the model of an agent, or change it. Its memory and messages stay."""
+    from ricordo.cli.chat import set_model
+
+    set_model(name, handle, server)
 
 
 @app.command("doctor")

@@ -1,11 +1,15 @@
 """`ricordo chat`: a conversation with an agent over HTTP, on a terminal or through a pipe, and its slash commands."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import typer
+
 from ricordo.cli.client import Client, Json, any_server
-from ricordo.cli.screen import AnswerPrinter, Screen, screen, shortened
+from ricordo.cli.screen import AnswerPrinter, Screen, as_typed, screen, shortened
+from ricordo.domain.model import LIBRARIAN
 from ricordo.errors import Invalid, NotFound, RicordoError
 
 FIRST_AGENT = "ricordo"
@@ -42,6 +46,11 @@ def chat(*, agent: str | None = None, model: str | None = None, server: str | No
         if window.is_live:
             name, handle = talk.agent["name"], talk.agent["model"]
             window.tell(f"{name} ({handle}) at {client.address}. /help lists the commands, Ctrl-D leaves.")
+        if better := better_model(client, talk.agent):
+            show = window.tell if window.is_live else window.complain
+            show(
+                f"{better} is configured, but {talk.agent['name']} uses the librarian. Change it with: /model {better}"
+            )
         return _talk(talk)
 
 
@@ -107,6 +116,24 @@ def find_agent(client: Client, name_or_id: str) -> Json:
     if named := client.agents(name_or_id):
         return named[0]
     raise NotFound(f'There is no agent "{name_or_id}". /agents lists them in a chat; /new {name_or_id} creates it.')
+
+
+def better_model(client: Client, agent: Json) -> str | None:
+    """Return the default model, where the agent uses the librarian though another is configured or was found."""
+    default = client.default_model() if agent["model"] == LIBRARIAN else None
+    return default if default != LIBRARIAN else None
+
+
+def set_model(name_or_id: str, handle: str | None, server: str | None) -> None:
+    """Show an agent's model, or change it. Raises NotFound."""
+    with any_server(server, lambda _: None) as client:
+        agent = find_agent(client, name_or_id)
+        if handle:
+            agent = client.change_model(agent["id"], handle)
+        typer.echo(f"{agent['name']} uses {agent['model']}.")
+        if better := better_model(client, agent):
+            command = f"`ricordo agent model {shlex.quote(name_or_id)} {better}`"
+            typer.echo(as_typed(f"{better} is configured. Use it with {command}."))
 
 
 def run_command(chat: Chat, line: str) -> None:

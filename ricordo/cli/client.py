@@ -77,6 +77,10 @@ class Client:
         made: Json = self.ask("POST", "/v1/agents/", body=body | ({"model": model} if model else {}))
         return made
 
+    def default_model(self) -> str | None:
+        """Return the handle of the model that agents get which name none; None where a server does not tell."""
+        return next((model["handle"] for model in self.ask("GET", "/v1/models/") if model.get("is_default")), None)
+
     def change_model(self, agent_id: str, handle: str) -> Json:
         changed: Json = self.ask("PATCH", f"/v1/agents/{agent_id}", body={"model": handle})
         return changed

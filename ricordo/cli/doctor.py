@@ -26,10 +26,9 @@ from ricordo.cli.client import Client, Json, require_database, running_server
 from ricordo.cli.screen import as_typed
 from ricordo.cli.settings_list import listed_settings
 from ricordo.cli.sockets import address_of, addresses_of
-from ricordo.domain.model import ModelInfo
+from ricordo.domain.model import LIBRARIAN, ModelInfo
 from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features import FEATURES
-from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.secret import FILE, load_secret, require_unneeded
 from ricordo.settings import LOOPBACK, ProviderSettings, Settings, load_settings
@@ -269,18 +268,23 @@ def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, b
 async def _models(settings: Settings, providers: ProviderSettings, plugins: Plugins) -> list[DoctorFinding]:
     models = open_models(settings, providers, plugins)
     try:
+        default = await models.find_default()
         found = await models.find_local()
         listed = await models.list() if found or providers.ollama_base_url else []
         local = _local_models(settings, [info.handle for info in found])
         windows = _small_windows([info for info in listed if info.endpoint_type == "ollama"])
-        handle, embedding = models.default_handle(), models.embedders.default_handle()
-        source = ", by RICORDO_MODEL" if settings.model else ", found on this machine"
-        source = ": built in, stores and finds, not a language model" if handle == LIBRARIAN else source
-        model = await _required("default model", handle + source, models.require(handle))
+        handle, embedding = default.handle, models.embedders.default_handle()
+        source = "built in, stores and finds, not a language model" if handle == LIBRARIAN else default.reason
+        if default.fault:
+            chosen = [_wrong("default model", line) for line in default.lines]
+        else:
+            chosen = [await _required("default model", f"{handle}: {source}", models.require(handle))]
+            chosen += [_warning("better model", line) for line in default.lines]
         if embedding is None:
             words = DoctorFinding("embedding", "none: search uses words only (RICORDO_EMBEDDING)")
-            return [local, *windows, model, words]
-        return [local, *windows, model, await _required("embedding", embedding, models.embedders.require(embedding))]
+        else:
+            words = await _required("embedding", embedding, models.embedders.require(embedding))
+        return [local, *windows, *chosen, words]
     finally:
         await models.close()
 

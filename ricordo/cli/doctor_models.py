@@ -19,12 +19,12 @@ from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.app import open_models, open_runtime
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest, TextChunk
+from ricordo.domain.model import LIBRARIAN, ModelReply, ModelRequest, TextChunk
 from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.registry.models import LIBRARIAN, Models
+from ricordo.llm.registry.models import Models
 from ricordo.plugins import load_plugins
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings, load_settings
@@ -154,11 +154,10 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
 
 async def _handles(models: Models) -> tuple[list[str], list[str]]:
     """Return the handles to try, and sentences about those that are left out."""
-    await models.find_local()
+    chosen = (await models.find_default()).handle
     by_provider: dict[str, list[str]] = {}
     for info in await models.list():
         by_provider.setdefault(info.provider, []).append(info.handle)
-    chosen = models.default_handle()
     handles, left = [chosen], []
     for provider, listed in by_provider.items():
         others = [each for each in listed if each not in (chosen, LIBRARIAN)]

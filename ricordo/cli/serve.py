@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -25,9 +25,10 @@ from ricordo.cli.client import set_up_quiet_logs
 from ricordo.cli.connections import BoundedConnection
 from ricordo.cli.screen import as_typed
 from ricordo.cli.sockets import EVERY_ADDRESS, address_of, listening
+from ricordo.domain.model import LIBRARIAN
 from ricordo.errors import Conflict, RicordoError
 from ricordo.llm.model_lists import PROBE_SECONDS
-from ricordo.llm.registry.models import LIBRARIAN
+from ricordo.llm.registry.default_model import DefaultModel
 from ricordo.logs import set_up_logs
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 # After the turns have ended, their streams need only a moment.
 _STREAMS_SECONDS = 2
 _DEFAULT_PORT = 8283
+# A provider that takes longer to list its models is asked on while the server answers.
+_LOOK_SECONDS = PROBE_SECONDS * 2
 
 
 def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]) -> None:
@@ -44,7 +47,7 @@ def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[soc
     port = sockets[0].getsockname()[1]
     try:
         app = create_app(settings.model_copy(update={"port": port}), providers)
-        server = Server(app, settings, announce=lambda runtime: _announce(runtime, port))
+        server = Server(app, settings, announce=lambda runtime: _announce(runtime, app.state.looking, port))
         # The command switched the collector off during imports; it need not examine what was imported.
         gc.freeze()
         gc.enable()
@@ -64,7 +67,11 @@ def background_server(settings: Settings, providers: ProviderSettings) -> Iterat
     with listening("127.0.0.1", 0) as sockets:
         port = sockets[0].getsockname()[1]
         settings = settings.model_copy(update={"host": "127.0.0.1", "port": port})
-        server = Server(create_app(settings, providers), settings, announce=lambda _runtime: is_settled.set())
+
+        async def announce(_runtime: Runtime) -> None:
+            is_settled.set()
+
+        server = Server(create_app(settings, providers), settings, announce=announce)
 
         def live() -> None:
             try:
@@ -96,7 +103,9 @@ def _run(server: "Server", sockets: Sequence[socket.socket]) -> None:
 class Server(uvicorn.Server):
     """uvicorn with the app's start and stop around it, so that their failures are raised instead of logged."""
 
-    def __init__(self, app: FastAPI, settings: Settings, *, announce: Callable[[Runtime], None] | None = None) -> None:
+    def __init__(
+        self, app: FastAPI, settings: Settings, *, announce: Callable[[Runtime], Awaitable[None]] | None = None
+    ) -> None:
         entry: ASGIApp = RequestLog(app) if settings.log_level == "debug" else app
         super().__init__(
             uvicorn.Config(
@@ -122,9 +131,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self._announce:
-            # The line names the model, and the app is still looking for model servers.
-            await asyncio.wait({self._app.state.looking}, timeout=PROBE_SECONDS * 2)
-            self._announce(self._app.state.runtime)
+            await self._announce(self._app.state.runtime)
 
     async def on_tick(self, counter: int) -> bool:
         """End the connections of clients that are too slow, once a second."""
@@ -171,14 +178,18 @@ class RequestLog:
             log.debug("request", extra=fields)
 
 
-def _announce(runtime: Runtime, port: int) -> None:
-    settings, model = runtime.settings, runtime.models.default_handle()
+async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", port: int) -> None:
+    # The line names the model, and the app is still asking which there are.
+    await asyncio.wait({looking}, timeout=_LOOK_SECONDS)
+    settings, default = runtime.settings, runtime.models.default()
     address = address_of(settings.host, port)
     if settings.host in EVERY_ADDRESS:
         address += " (and at this machine's other addresses)"
-    hint = " (built in, no language model; see `ricordo doctor`)" if model == LIBRARIAN else ""
-    if model == LIBRARIAN and not runtime.models.has_default():
-        model, hint = "none", " (no model is configured; see `ricordo doctor`)"
+    model = f"{default.handle} ({default.reason})"
+    if default.handle == LIBRARIAN and not runtime.models.has_default():
+        model = "none (no model is configured; see `ricordo doctor`)"
     where = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
-    typer.echo(as_typed(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}{hint}"))
+    typer.echo(as_typed(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}"))
     typer.echo(as_typed(f"Talk to it with `ricordo chat{where}`; stop it with Ctrl-C."))
+    for line in default.lines:
+        typer.echo(as_typed(line))

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from ricordo.domain.message import Message, Part
 from ricordo.domain.usage import Usage
 
+# The model of a built-in feature, for a server where no other is configured or found.
+LIBRARIAN = "ricordo/librarian"
 DEFAULT_CONTEXT_WINDOW = 128_000
 _PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format", "thinks_in_arguments")
 
@@ -49,7 +51,10 @@ def settings_changes(wire: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model that can be used here. `handle` is `provider/name`; `context_window` is in tokens."""
+    """A model that can be used here. `handle` is `provider/name`; `context_window` is in tokens.
+
+    `calls_tools` is None where its provider does not say.
+    """
 
     handle: str
     provider: str
@@ -58,6 +63,7 @@ class ModelInfo:
     context_window: int = DEFAULT_CONTEXT_WINDOW
     endpoint: str | None = None
     max_output_tokens: int | None = None
+    calls_tools: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

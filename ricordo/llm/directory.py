@@ -67,6 +67,8 @@ class ModelDirectory:
         self.on_listed: list[Callable[[ModelList], None]] = []
         self.found: tuple[ModelInfo, ...] = ()
         """The chat models of the servers found on this machine."""
+        self.empty: list[Provider] = []
+        """The servers found on this machine that have no model yet."""
         self._providers = {provider.name: provider for provider in providers}
         self._connections = connections
         self._local_servers = {server.name: server for server in local_servers}
@@ -85,6 +87,10 @@ class ModelDirectory:
         """Return what the provider last listed, without asking it."""
         return self._lists[provider.name].listed or ModelList()
 
+    def offers(self) -> list[tuple[Provider, ModelList | None]]:
+        """Return each provider with what it last listed, without asking it; None where it was not asked or did not answer."""
+        return [(provider, self._lists[name].listed) for name, provider in self._providers.items()]
+
     def all_listed(self) -> list[ModelList]:
         return [each.listed for each in self._lists.values() if each.listed]
 
@@ -93,12 +99,15 @@ class ModelDirectory:
         return await self._lists[provider.name].read(partial(self._list, provider))
 
     async def ask_all(self) -> list[ModelList]:
+        """Return what each provider lists."""
         return [each for each in await asyncio.gather(*map(self.ask, tuple(self._providers.values()))) if each]
 
     async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:
         """Look for the servers of this machine that are not known yet: all of them, or the one that the handle names."""
         named = None if handle is None else handle.partition("/")[0]
         wanted = [server for name, server in self._local_servers.items() if name not in self._providers]
+        if named is None:
+            self.empty.clear()
         await asyncio.gather(*(self._probe(server) for server in wanted if named in (None, server.name)))
         return self.found
 
@@ -114,6 +123,8 @@ class ModelDirectory:
 
     async def _probe(self, server: Provider) -> None:
         listed = await probe(self._connections.client(), server)
+        if listed == ModelList() and not server.owner and server not in self.empty:
+            self.empty.append(server)
         if listed and (listed.chat or listed.embedding) and server.name not in self._providers:
             self._providers[server.name] = server
             self._lists[server.name].keep(listed)

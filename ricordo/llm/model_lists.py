@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,7 +86,7 @@ async def list_models(client: httpx2.AsyncClient, provider: Provider, *, checks_
         # OpenRouter shows its list to anybody; this alone proves the key.
         await _get(client, f"{base_url}/key", provider, headers)
     listed = models_in(await _get(client, url, provider, headers), provider)
-    return await _with_real_windows(client, provider, listed)
+    return await _with_details(client, provider, listed)
 
 
 async def probe(client: httpx2.AsyncClient, provider: Provider) -> ModelList | None:
@@ -96,7 +96,7 @@ async def probe(client: httpx2.AsyncClient, provider: Provider) -> ModelList | N
         listed = models_in(await _get(client, url, provider, timeout=PROBE_SECONDS), provider)
     except ModelError:
         return None
-    return await _with_real_windows(client, provider, listed)
+    return await _with_details(client, provider, listed)
 
 
 async def _get(
@@ -172,31 +172,70 @@ def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
     # llama.cpp says what it was started with, or else what the model was trained for.
     window = meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None
     window = window or next((row[key] for key in _WINDOW_KEYS if isinstance(row.get(key), int) and row[key] > 0), None)
+    info = replace(info, calls_tools=_calls_tools(row))
     return replace(info, context_window=window) if isinstance(window, int) else info
 
 
-async def _with_real_windows(client: httpx2.AsyncClient, provider: Provider, listed: ModelList) -> ModelList:
-    """Return an Ollama server's models with the windows they have there; its OpenAI route cannot be told one and cuts silently.
+def _calls_tools(row: Mapping[str, Any]) -> bool | None:
+    """Return whether a model calls tools, where its list or its server says so."""
+    said = row.get("capabilities") or row.get("supported_parameters")  # OpenRouter has the latter
+    if isinstance(said, list):
+        return "tools" in said or "tool_use" in said  # Ollama, LM Studio
+    can = said.get("function_calling") if isinstance(said, dict) else None  # Mistral
+    template = row.get("template")  # of an older Ollama
+    return ".Tools" in template if isinstance(template, str) else can if isinstance(can, bool) else None
+
+
+async def _with_details(client: httpx2.AsyncClient, provider: Provider, listed: ModelList) -> ModelList:
+    """Return the models of Ollama or LM Studio with the windows they have there, and whether they call tools."""
+    root = provider.base_url.rstrip("/").removesuffix("/v1")
+    if provider.endpoint_type == "ollama" and listed.chat:
+        return replace(listed, chat=await _shown_by_ollama(client, root, provider.window, listed.chat))
+    if provider.endpoint_type == "lmstudio" and listed.chat:
+        rows = (await _ask(client, "GET", f"{root}/api/v0/models")).get("data")
+        told = {str(row.get("id")): row for row in rows if isinstance(row, dict)} if isinstance(rows, list) else {}
+        chat = (_info(told[info.name], info.name, provider) if info.name in told else info for info in listed.chat)
+        return replace(listed, chat=tuple(chat))
+    return listed
+
+
+async def _shown_by_ollama(
+    client: httpx2.AsyncClient, root: str, started_with: int | None, infos: Sequence[ModelInfo]
+) -> tuple[ModelInfo, ...]:
+    """Return models with the windows they have at Ollama, whose OpenAI route cannot be told one and cuts silently.
 
     In this order: what a loaded model was loaded with, what its own file sets, what the server was started with, and else
     Ollama's smallest default, never more than the model was made for.
     """
-    if provider.endpoint_type != "ollama" or not listed.chat:
-        return listed
-    root = provider.base_url.rstrip("/").removesuffix("/v1")
-    running = (await _ask_ollama(client, "GET", f"{root}/api/ps")).get("models")
+    running = (await _ask(client, "GET", f"{root}/api/ps")).get("models")
     rows = [row for row in running if isinstance(row, dict)] if isinstance(running, list) else []
     loaded = {str(row.get("model") or row.get("name")): row.get("context_length") for row in rows}
     places = asyncio.Semaphore(OLLAMA_AT_ONCE)
 
     async def measured(info: ModelInfo) -> ModelInfo:
-        if isinstance(window := loaded.get(info.name), int) and window > 0:
-            return replace(info, context_window=window)
         async with places:
-            shown = await _ask_ollama(client, "POST", f"{root}/api/show", {"model": info.name})
-        return replace(info, context_window=ollama_window(shown, provider.window))
+            shown = await _ask(client, "POST", f"{root}/api/show", {"model": info.name})
+        window = loaded.get(info.name)
+        if not (isinstance(window, int) and window > 0):
+            window = ollama_window(shown, started_with)
+        return replace(info, context_window=window, calls_tools=_calls_tools(shown))
 
-    return replace(listed, chat=tuple(await asyncio.gather(*map(measured, listed.chat))))
+    return tuple(await asyncio.gather(*map(measured, infos)))
+
+
+async def takes_tools(client: httpx2.AsyncClient, provider: Provider, model: str) -> bool | None:
+    """Ask for one token with a tool at hand: vLLM and llama.cpp refuse tools unless they were started for them."""
+    tool = {"name": "hello", "description": "Say hello.", "parameters": {"type": "object", "properties": {}}}
+    said = [{"role": "user", "content": "Hello."}]
+    body = {"model": model, "max_tokens": 1, "messages": said, "tools": [{"type": "function", "function": tool}]}
+    headers, url = call_headers(provider.endpoint_type, provider.api_key), f"{provider.base_url}/chat/completions"
+    try:
+        response = await client.post(url, json=body, headers=headers, timeout=LISTING_SECONDS)
+    except (httpx2.HTTPError, ModelError):
+        return None
+    if response.status_code == 200:
+        return True
+    return False if b"tool" in response.content.lower() else None
 
 
 def ollama_window(shown: Mapping[str, Any], started_with: int | None) -> int:
@@ -211,7 +250,7 @@ def ollama_window(shown: Mapping[str, Any], started_with: int | None) -> int:
     return min([window, *most]) or OLLAMA_SMALLEST_WINDOW
 
 
-async def _ask_ollama(client: httpx2.AsyncClient, method: str, url: str, body: Any = None) -> Mapping[str, Any]:
+async def _ask(client: httpx2.AsyncClient, method: str, url: str, body: Any = None) -> Mapping[str, Any]:
     """Return the answer, or nothing where there is none: an older server, or one that is busy."""
     try:
         response = await client.request(method, url, json=body, timeout=LISTING_SECONDS)

@@ -4,6 +4,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
     from ricordo.llm.providers import ProviderCalls
 
 VERTEX_LOCATION = "us-central1"
+# By adapter: the module that an SDK brings, and the extra that installs it.
+_LIBRARIES = {
+    "openai": ("openai", "openai"),
+    "anthropic": ("anthropic", "anthropic"),
+    "google": ("google.genai", "google"),
+    "vertex": ("google.genai", "google"),
+    "bedrock": ("boto3", "bedrock"),
+}
 
 
 class ProviderModel:
@@ -142,11 +151,25 @@ _BUILDERS: Mapping[str, Callable[[Provider, ModelInfo, Connections, CallPolicy],
 }
 
 
+def missing_extra(provider: Provider, model: str) -> str | None:
+    """Return the extra that has to be installed before this model can be asked; None where it can."""
+    if provider.adapter == "openai" and not provider.uses_responses(model):
+        return None
+    module, extra = _LIBRARIES[provider.adapter]
+    try:
+        return None if find_spec(module) else extra
+    except ModuleNotFoundError:  # a package around it is missing
+        return extra
+
+
+def install_command(extra: str | None) -> str:
+    return f'pip install "ricordo[{extra}]"'
+
+
 def need(module: str, extra: str, or_else: str = "") -> Any:
     """The module of an optional package; raises Unavailable with how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise Unavailable(
-            f'Models of this provider need its library. Install it with: pip install "ricordo[{extra}]"{or_else}'
-        ) from error
+        install = f"{install_command(extra)}{or_else}"
+        raise Unavailable(f"Models of this provider need its library. Install it with: {install}") from error

@@ -134,6 +134,7 @@ ROWS = (
     ProviderRow("moonshot_coding"),
     ProviderRow("zai_coding"),
 )
+_BY_NAME = {row.name: row for row in ROWS}
 LOCAL_SERVERS = tuple(row.local for row in ROWS if row.local)
 _BROUGHT = {row.brought_as or row.name: row for row in ROWS if row.brought_as is not None}
 _NOT_BROUGHT = {
@@ -167,6 +168,27 @@ def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None
 def _value(settings: ProviderSettings, name: str | None) -> str | None:
     value = getattr(settings, name, None) if name else None
     return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def address_of(name: str) -> str:
+    """Return the address of a service; nothing for a server that others run, and for a provider we do not know."""
+    return _BY_NAME[name].base_url if name in _BY_NAME else ""
+
+
+def variables_of(provider: Provider) -> str:
+    """Return the variable that configures this provider; its name where it is of a plugin."""
+    row = _BY_NAME.get(provider.name)
+    name = row and (row.key if provider.api_key else row.url)
+    return name.upper() if name else f"The provider {provider.name}"
+
+
+def what_to_set(name: str) -> str:
+    """Return what has to be set before the provider of this name can be called; nothing for one that we do not know."""
+    row = _BY_NAME.get(name)
+    # The address of a service is known.
+    missing = [each.upper() for each in (row.key, not row.base_url and row.url) if each] if row else []
+    here = ", or start it on this machine" if row and row.local else ""
+    return f"Set {' and '.join(missing)}{here}." if missing else ""
 
 
 def brought_provider(provider: OrganizationProvider, keys: Keys) -> Provider:

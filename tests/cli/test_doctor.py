@@ -33,18 +33,19 @@ async def found_in_thread() -> dict[str, tuple[str, str]]:
 
 
 def test_an_empty_machine_is_well_and_stays_empty(shell: Shell) -> None:
-    examined = shell.run("doctor", OPENAI_API_KEY="sk-secret")
+    examined = shell.run("doctor", OPENAI_API_KEY="sk-secret", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
     assert examined.returncode == 0, examined.stdout + examined.stderr
     assert "sk-secret" not in examined.stdout + examined.stderr
     found = {line[9:24].strip(): line for line in examined.stdout.splitlines() if line.startswith("ok")}
     for name, text in {
         "version": __version__,
-        "providers": "set: OPENAI_API_KEY",
-        "default model": "ricordo/librarian",
+        "providers": "set: OPENAI_API_KEY, OPENAI_BASE_URL",
+        "default model": "ricordo/librarian: built in",
         "plugins": "builtin",
         "database": "made at the first start",
     }.items():
         assert text in found[name]
+    assert "OPENAI_API_KEY is set, but openai has not listed its models yet. Name one in" in examined.stdout
     assert not shell.data.exists()
 
 
@@ -74,8 +75,8 @@ def test_a_model_that_nobody_has_and_a_folder_that_is_a_file_are_wrong(
     monkeypatch.setenv("GEMINI_API_KEY", "key")
     monkeypatch.setattr("ricordo.cli.doctor._is_installed", lambda package: package != "google-genai")
     found = findings()
-    level, text = found["default model"]
-    assert (level, "Handle nobody/nothing not found" in text) == ("wrong", True)
+    fault = "RICORDO_MODEL=nobody/nothing cannot be used. No provider that is set up here has it."
+    assert found["default model"] == ("wrong", fault)
     level, text = found["providers"]
     assert (level, "GEMINI_API_KEY is set" in text, "ricordo[google]" in text) == ("warning", True, True)
     data.write_text("not a folder")

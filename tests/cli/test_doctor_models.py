@@ -103,8 +103,9 @@ async def test_a_provider_with_very_many_models_is_not_tried_unasked(monkeypatch
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         lines: list[str] = []
         await examine_models(say=lines.append)
-        assert all(seen.method == "GET" for seen in server.requests)
-    assert lines[-1] == f"openai lists {MOST_OF_ONE + 2} models. Try one of them with: --model openai/m0"
+        assert {seen.body["model"] for seen in server.requests if seen.method == "POST"} == {"m0"}
+    assert [line.split()[0] for line in lines[:-1]] == ["model", "openai/m0"], "the default alone"
+    assert lines[-1] == f"openai lists {MOST_OF_ONE + 2} models. Try one of them with: --model openai/m1"
 
 
 async def test_the_plain_doctor_asks_no_model_and_warns_of_small_windows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from ricordo.cli.sockets import address_of, listening
 from ricordo.domain.model import ModelRequest
 from ricordo.errors import Conflict, Unavailable
 from ricordo.llm.scripted import ScriptedModel
+from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import Shell, environment
 
@@ -69,7 +70,11 @@ def running(tmp_path: Path, model: ScriptedModel, **given: Any) -> Iterator[tupl
     settings = Settings(data_dir=tmp_path, find_local_models=False, api_key=None, **given)
     app = create_app(settings, ProviderSettings.model_construct(), extra_models=[model])
     ready = threading.Event()
-    server = Server(app, settings, announce=lambda _: ready.set())
+
+    async def announce(_runtime: Runtime) -> None:
+        ready.set()
+
+    server = Server(app, settings, announce=announce)
     with listening("127.0.0.1", 0) as sockets:
         thread = threading.Thread(target=lambda: asyncio.run(server.live(sockets)))
         thread.start()

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ricordo.llm.addresses import Connections
+from tests.llm.known_models import OPENED
 from tests.llm.talk import Waits
 from tests.support.model_server import ModelServer
 
@@ -27,3 +28,10 @@ async def connections() -> AsyncIterator[Connections]:
 def waits() -> Waits:
     """The waits of a model that asks again: none takes any time."""
     return Waits()
+
+
+@pytest.fixture(autouse=True)
+async def _close_models() -> AsyncIterator[None]:
+    yield
+    while OPENED:
+        await OPENED.pop().close()

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from ricordo.domain.message import TextPart
+from ricordo.domain.model import LIBRARIAN
 from ricordo.errors import ModelError, NotFound
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.directory import FAILURE_KEPT_SECONDS, KEPT_SECONDS
@@ -17,39 +16,12 @@ from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_sdks import ProviderModel
 from ricordo.llm.provider_table import Provider, local_server
-from ricordo.llm.registry.models import LIBRARIAN, Embedders, Models
+from ricordo.llm.registry.models import Embedders
 from ricordo.llm.scripted import ScriptedModel
-from ricordo.settings import ProviderSettings, Settings
+from ricordo.settings import Settings
+from tests.llm.known_models import Now, models, rows, tags
 from tests.llm.talk import ask
 from tests.support.model_server import Answer, ModelServer
-
-NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
-OPENED: list[Models] = []
-
-
-class Now:
-    """A clock of seconds that is set by hand."""
-
-    seconds = 1_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-@pytest.fixture(autouse=True)
-async def _close_models() -> AsyncIterator[None]:
-    yield
-    while OPENED:
-        await OPENED.pop().close()
-
-
-def models(settings: Settings | None = None, extra: tuple[Provider, ...] = (), **fields: Any) -> Models:
-    configured = {name: fields.pop(name) for name in tuple(fields) if name in NONE}
-    providers = ProviderSettings(_env_file=None, **NONE | configured)
-    fields.setdefault("local_servers", ())
-    made = Models(settings or Settings(_env_file=None), providers, extra, policy=CallPolicy(0, 5), **fields)
-    OPENED.append(made)
-    return made
 
 
 async def test_a_model_is_made_once_and_without_asking_anybody(server: ModelServer) -> None:
@@ -75,6 +47,7 @@ async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(serve
     known.add(ScriptedModel([], name="s"))
     await known.list()
     expected = f"Handle {handle} not found, must be one of ['scripted/s', 'openai/scripted-1']"
+    expected += ". Set ANTHROPIC_API_KEY." if handle.startswith("anthropic") else ""
     with pytest.raises(NotFound) as caught:
         known.get(handle)
     assert str(caught.value) == expected
@@ -155,10 +128,6 @@ async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.
     assert known.default_handle() == LIBRARIAN
     with pytest.raises(NotFound):
         await known.require("openai/gpt-4o")
-
-
-def tags(*names: str) -> Answer:
-    return Answer({"models": [{"name": name, "model": name} for name in names]})
 
 
 async def test_a_server_on_this_machine_is_found_and_becomes_the_default(server: ModelServer) -> None:
@@ -247,10 +216,6 @@ async def test_many_who_ask_at_once_cause_one_question(server: ModelServer) -> N
 
 
 SMALL = "text-embedding-3-small"
-
-
-def rows(*names: str) -> Answer:
-    return Answer({"data": [{"id": name, "object": "model"} for name in names]})
 
 
 def without_the_package(settings: Settings) -> Embedders:

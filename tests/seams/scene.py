@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from ricordo import app as composition
 from ricordo.agents.run_end import close_all
 from ricordo.domain.message import Part
+from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.features import FEATURES
@@ -244,7 +245,8 @@ def open_scene(data_dir: Path, **settings: Any) -> Iterator[Scene]:
     with pytest.MonkeyPatch.context() as patch:
         loaded = [*load_plugins(FEATURES)._plugins, ("games", games)]
         patch.setattr(composition, "load_plugins", lambda _: Plugins(loaded))
-        server = ServerInThread(data_dir, providers=providers, model_retries=0, **settings)
+        given = {"model": LIBRARIAN, "model_retries": 0} | settings  # a default that asks nobody
+        server = ServerInThread(data_dir, providers=providers, **given)
     server.start()
     server.run(models.start(port))
     try:

@@ -67,7 +67,7 @@ class ModelConfigRequest(RequestPart):
     ignored: ClassVar = {
         **dict.fromkeys(
             """model_endpoint_type model_endpoint model_wrapper provider_category display_name tier compatibility_type
-            tool_call_parser name provider_type model_type max_context_window embedding_endpoint azure_endpoint
+            tool_call_parser name provider_type model_type is_default max_context_window embedding_endpoint azure_endpoint
             azure_version azure_deployment
             api_model_endpoint_type api_model_endpoint api_model_wrapper api_model_type""".split(),
             "It follows from the handle.",
@@ -190,6 +190,7 @@ class ModelResponse(ModelConfigResponse):
     provider_type: Annotated[str, From("endpoint_type")]
     max_context_window: Annotated[int, From("context_window")]
     model_type: Literal["llm"] = "llm"
+    is_default: bool = False
 
     @classmethod
     def of(cls, info: Any, /, **fields: Any) -> Json:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from ricordo.domain.message import Part, TextPart, ToolCallPart
-from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
+from ricordo.domain.model import LIBRARIAN, Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.redaction import redact
 from ricordo.features.librarian.grammar import (
     READ_LENGTH,
@@ -90,7 +90,7 @@ _LONGEST_QUOTE = 280
 class Librarian:
     """A ChatModel that files and finds: `ricordo/librarian`."""
 
-    info = ModelInfo("ricordo/librarian", "ricordo", "librarian", "openai")
+    info = ModelInfo(LIBRARIAN, "ricordo", "librarian", "openai")
 
     async def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
         """Yield the words one by one where `request.stream` asks for them, and last of all the whole reply."""

@@ -7,11 +7,11 @@ from fastapi import Request, Response
 
 from ricordo import __version__
 from ricordo.api.routing import needs
+from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.features.web import queries
 from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, base_of, done, form_of, render
-from ricordo.llm.registry.models import LIBRARIAN
 from ricordo.runtime import Runtime
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction

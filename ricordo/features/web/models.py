@@ -3,9 +3,9 @@
 from fastapi import Request, Response
 
 from ricordo.api.routing import needs
+from ricordo.domain.model import LIBRARIAN
 from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, done, form_of, render
-from ricordo.llm.registry.models import LIBRARIAN
 
 router = Pages("/ui/models", scope="providers")
 # Those of a provider that need a key of their own, as `provider_type` names them.

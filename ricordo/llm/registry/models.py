@@ -1,30 +1,36 @@
 """All chat and embedding models that can be used here, by their handles `provider/name`. Calls nobody who is not configured."""
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ricordo.domain.model import EmbeddingInfo, ModelInfo
+from ricordo.domain.model import LIBRARIAN, EmbeddingInfo, ModelInfo
 from ricordo.errors import NotFound
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.directory import ModelDirectory, Registry
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.remote import google_embedder, openai_embedder
-from ricordo.llm.model_lists import ModelList, embedding_of, info_of
+from ricordo.llm.model_lists import ModelList, embedding_of, info_of, takes_tools
 from ricordo.llm.policy import CallPolicy, policy_from
-from ricordo.llm.provider_sdks import build_model
-from ricordo.llm.provider_table import LOCAL_SERVERS, Provider, configured
+from ricordo.llm.provider_sdks import build_model, install_command, missing_extra
+from ricordo.llm.provider_table import LOCAL_SERVERS, Provider, configured, what_to_set
+from ricordo.llm.registry.default_model import DefaultModel, choose, near, undated
 from ricordo.settings import ProviderSettings, Settings
 
-# The model of a built-in feature, for a server where no other is configured or found.
-LIBRARIAN = "ricordo/librarian"
 NONE = "none"
+LOOK_SECONDS = 5.0  # for all providers and servers of this machine together
+LOOK_AGAIN_SECONDS = 30.0
+PROBED = ("vllm", "llamacpp")  # whose lists do not tell whether they were started to take tools
 # What clients of the retired Letta V1 server name to get that server's own default.
 ALIASES = ("letta/letta-free",)
 # Their lists hold chat models only, though they have others.
 _INCOMPLETE = ("openrouter",)
 _ADAPTERS = {"openai": openai_embedder, "google": google_embedder}
+
+_log = logging.getLogger(__name__)
 
 
 class Embedders(Registry[Embedder]):
@@ -137,6 +143,11 @@ class Models(Registry[ChatModel]):
         local = [replace(each, window=window) for each in local_servers] if settings.find_local_models else []
         directory = ModelDirectory((*configured(providers), *extra), self._connections, local_servers=local, now=now)
         super().__init__(directory)
+        self._now = now
+        self._looking = asyncio.Lock()
+        self._look_again_at = float("-inf")
+        self._takes_tools: dict[str, bool] = {}  # by provider
+        self._fault: str | None = None  # of RICORDO_MODEL
         directory.on_listed.append(self._believe)
         self.embedders = Embedders(settings, directory, self._connections, self._policy)
 
@@ -155,11 +166,72 @@ class Models(Registry[ChatModel]):
         added = [model.info for model in self._added.values()]
         return added + [info for listed in await self._directory.ask_all() for info in listed.chat]
 
-    def default_handle(self) -> str:
-        """The handle for agents made without one: the setting, else a model found on this machine, else the librarian."""
+    def default(self) -> DefaultModel:
+        """The model for agents made without one, by what is known now: the setting, a provider's, a local one, the librarian."""
         if self._settings.model:
-            return self._settings.model
-        return next((info.handle for info in self._directory.found), LIBRARIAN)
+            return DefaultModel(self._settings.model, "by RICORDO_MODEL", fault=self._fault)
+        found = {info.provider for info in self._directory.found}
+        offers = [
+            (provider, listed if self._takes_tools.get(provider.name, True) else ModelList())
+            for provider, listed in self._directory.offers()
+        ]
+        return choose([*offers, *((server, ModelList()) for server in self._directory.empty)], found)
+
+    async def find_default(self) -> DefaultModel:
+        """The same, after asking the providers that have listed nothing yet, and looking on this machine; it waits 5 s at most."""
+        async with self._looking:
+            if self._now() >= self._look_again_at:
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._look()
+                except TimeoutError:
+                    _log.warning("Not every provider has listed its models within %g seconds.", LOOK_SECONDS)
+                finally:
+                    self._look_again_at = self._now() + LOOK_AGAIN_SECONDS
+        return self.default()
+
+    def better_than(self, handle: str) -> str | None:
+        """The default model, where this one is the librarian and the default is another that can be used; else None."""
+        default = self.default()
+        return default.handle if handle == LIBRARIAN != default.handle and not default.fault else None
+
+    async def _look(self) -> None:
+        if self._settings.model:
+            _, self._fault = await asyncio.gather(self.find_local(), self._examine(self._settings.model))
+            return
+        unlisted = [provider for provider, listed in self._directory.offers() if listed is None]
+        await asyncio.gather(self.find_local(), *map(self._directory.ask, unlisted))
+        silent = [(each, listed) for each, listed in self._directory.offers() if each.name not in self._takes_tools]
+        asked = [
+            (each, listed.chat[0].name) for each, listed in silent if each.name in PROBED and listed and listed.chat
+        ]
+        client = self._connections.client()
+        answers = await asyncio.gather(*(takes_tools(client, provider, name) for provider, name in asked))
+        for (provider, _), answer in zip(asked, answers, strict=True):
+            if answer is not None:
+                self._takes_tools[provider.name] = answer
+
+    async def _examine(self, handle: str) -> str | None:
+        """Return why the model with this handle cannot be used; None where nothing is wrong with it."""
+        try:
+            await self.require(handle)
+        except NotFound:
+            return self._hint(handle) or "No provider that is set up here has it."
+        found = None if handle in self._added else self._directory.split(handle)
+        extra = found and missing_extra(*found)
+        return f"Its library is missing. Install it with: {install_command(extra)}" if extra else None
+
+    def _hint(self, handle: str) -> str:
+        """Return what to do about a handle that is not found."""
+        name = handle.partition("/")[0]
+        if self._directory.split(f"{name}/-") is None and (setting := what_to_set(name)):
+            return setting
+        return near(
+            handle, [*self._added, *(info.handle for each in self._directory.all_listed() for info in each.chat)]
+        )
+
+    def default_handle(self) -> str:
+        return self.default().handle
 
     async def find_local(self) -> tuple[ModelInfo, ...]:
         """Look for model servers on this machine's own ports, unless the settings forbid it; their models become usable."""
@@ -183,7 +255,8 @@ class Models(Registry[ChatModel]):
             return NotFound(
                 f"Handle {handle} not found, no model is configured. Set a provider's key, or start a model server."
             )
-        return super()._not_found(handle)
+        hint = self._hint(handle)
+        return NotFound(f"{super()._not_found(handle)}{f'. {hint}' if hint else ''}")
 
     def _infos(self, listed: ModelList) -> Sequence[ModelInfo]:
         return listed.chat
@@ -193,13 +266,16 @@ class Models(Registry[ChatModel]):
         return build_model(provider, info, self._connections, self._policy)
 
     def _known(self, provider: Provider, name: str) -> ModelInfo | None:
-        # Ollama lists "llama3.2:latest" for "llama3.2"; OpenRouter leaves out variants such as ":online".
+        # Ollama lists "llama3.2:latest" for "llama3.2", Anthropic "claude-x-20260101" for "claude-x"; OpenRouter leaves out
+        # variants such as ":online".
         others = {f"{name}:latest"} if provider.name == "ollama" else set()
         if provider.name == "openrouter":
             others.add(name.partition(":")[0])
         listed = self._directory.listed(provider).chat
         near = min(
-            (info for info in listed if info.name in {name, *others}), key=lambda info: info.name != name, default=None
+            (info for info in listed if {info.name, undated(info.name)} & {name, *others}),
+            key=lambda info: info.name != name,
+            default=None,
         )
         return near and replace(near, handle=f"{provider.name}/{name}", name=name)
 

@@ -1,0 +1,117 @@
+"""The model of agents that name none: RICORDO_MODEL, else the best of a configured provider, of this machine, or the librarian.
+
+Pure: it chooses by what providers have listed and what is known of their models.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from ricordo.domain.ids import unique
+from ricordo.domain.model import LIBRARIAN
+from ricordo.llm.model_lists import ModelList
+from ricordo.llm.provider_sdks import install_command, missing_extra
+from ricordo.llm.provider_table import Provider, address_of, variables_of
+
+BUILT_IN = "built in, no language model; see `ricordo doctor`"
+# As of November 2026: of each maker the model for everyday agents, best first, without the dates of its versions. Older ones
+# stand for keys that do not reach the newest, and for a Ricordo without the extra that the newest needs.
+PREFERRED = {
+    name: tuple(models.split())
+    for name, models in {
+        "openai": "gpt-6.1-sol gpt-6-sol gpt-5.6-sol gpt-5.5 gpt-5.4 gpt-5.2 gpt-5.1 gpt-5 gpt-4.1 gpt-4o",
+        "anthropic": "claude-sonnet-5-5 claude-sonnet-5 claude-opus-5-5 claude-sonnet-4-6 claude-sonnet-4-5 claude-haiku-5-5",
+        "google_ai": "gemini-3.8-flash gemini-3.7-flash gemini-3.6-flash gemini-3.5-flash gemini-2.5-pro gemini-2.5-flash",
+        "groq": "openai/gpt-oss-120b qwen/qwen3.8-27b moonshotai/kimi-k2-instruct llama-3.3-70b-versatile",
+        "deepseek": "deepseek-v4-pro deepseek-flash deepseek-chat",
+        "xai": "grok-4.7 grok-4.6 grok-4.5 grok-4.3 grok-4",
+        "mistral": "mistral-large-latest mistral-medium-latest mistral-small-latest",
+        "together": "moonshotai/Kimi-K3.1-Pro zai-org/GLM-5.3 deepseek-ai/DeepSeek-V4.1-Flash openai/gpt-oss-120b",
+        "openrouter": "anthropic/claude-sonnet-5.5 openai/gpt-6.1-sol google/gemini-3.8-flash openai/gpt-oss-120b",
+    }.items()
+}
+PREFERRED["azure"] = PREFERRED["openai"]
+# What to do where a server has no model that calls tools.
+_ADVICE = {
+    "ollama": "Pull one: ollama pull qwen3:8b",
+    "lmstudio": "Load one: lms get qwen/qwen3-8b",
+    "vllm": "Start it with --enable-auto-tool-choice and --tool-call-parser.",
+    "llamacpp": "Start it with --jinja.",
+}
+_LONGEST_HANDLE = 200  # characters that are compared
+_DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2})$")
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultModel:
+    """The default model, and why it is. `advice` says what a better one needs; `fault` why this one cannot be used."""
+
+    handle: str
+    reason: str
+    advice: tuple[str, ...] = ()
+    fault: str | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """What to tell an operator besides the model and the reason."""
+        return [f"RICORDO_MODEL={self.handle} cannot be used. {self.fault}"] if self.fault else list(self.advice)
+
+
+def undated(name: str) -> str:
+    """Return a model's name without the date of its version."""
+    return _DATED.sub("", name)
+
+
+def choose(offers: Sequence[tuple[Provider, ModelList | None]], found: Collection[str] = ()) -> DefaultModel:
+    """Return the default where RICORDO_MODEL names none. An offer without a list was not asked yet, or did not answer.
+
+    `found` are the names of servers on this machine that nobody configured: they come last.
+    """
+    advice, candidates = [], list[tuple[int, DefaultModel]]()
+    for provider, listed in offers:
+        # Region and project are set for other programs too, and their models have no list.
+        if provider.adapter in ("bedrock", "vertex"):
+            continue
+        is_found = provider.name in found
+        reason = "found on this machine" if is_found else f"{variables_of(provider)} is set"
+        names = _best_first(provider, listed)
+        usable = [name for name in names if missing_extra(provider, name) is None]
+        if usable:
+            reason += "" if listed else ", its models are not listed yet"
+            if usable[0] != names[0]:
+                reason += f"; {names[0]} needs the extra `{missing_extra(provider, names[0])}`"
+            rank = 2 if is_found else 0 if listed else 1
+            candidates.append((rank, DefaultModel(f"{provider.name}/{usable[0]}", reason)))
+        elif names:
+            install = f"Install it with: {install_command(missing_extra(provider, names[0]))}"
+            advice.append(f"{reason}, but its library is missing. {install}")
+        elif listed and provider.name in _ADVICE:
+            lacks = f"{provider.name} at {provider.base_url} has no model that calls tools."
+            advice.append(f"{lacks} {_ADVICE[provider.name]}")
+        else:
+            fault = "lists no model that is known to call tools" if listed else "has not listed its models yet"
+            advice.append(f"{reason}, but {provider.name} {fault}. Name one in RICORDO_MODEL.")
+    if candidates:
+        return min(candidates, key=lambda each: each[0])[1]
+    return DefaultModel(LIBRARIAN, BUILT_IN, tuple(advice))
+
+
+def _best_first(provider: Provider, listed: ModelList | None) -> list[str]:
+    """Return the names of a provider's models that an agent may get unasked."""
+    preferred = PREFERRED.get(provider.name, ())
+    is_hosted = provider.base_url == address_of(provider.name)
+    if listed is None:
+        return list(preferred) if is_hosted else []
+    able = [info for info in listed.chat if info.calls_tools is not False]
+    known = [info for name in preferred for info in able if undated(info.name) == name]
+    # Whoever runs a server of their own chose its models; a service lists many that are for something else.
+    others = [info for info in able if info.calls_tools or not is_hosted]
+    others.sort(key=lambda info: not info.calls_tools)
+    return unique([info.name for info in (*known, *others)])
+
+
+def near(handle: str, known: Iterable[str]) -> str:
+    """Return a sentence with the known handles that are written much like this one; nothing where none is."""
+    found = get_close_matches(handle[:_LONGEST_HANDLE], known, n=3, cutoff=0.75)
+    return f"Did you mean {' or '.join(found)}?" if found else ""

@@ -1,0 +1,125 @@
+"""Models that are used: what a start says of the default, and how an agent that has the librarian gets a better one."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx2
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from ricordo.cli import chat as chatting
+from ricordo.cli.client import Client
+from ricordo.domain.model import LIBRARIAN
+from ricordo.settings import ProviderSettings
+from tests.cli.conftest import Shell
+from tests.seams.server import ServerInThread, serving
+from tests.support.model_server import Answer, ModelServer, Seen, completion
+
+MODEL = "openai/gpt-4.1"
+OFFER = f"{MODEL} is configured, but old uses the librarian. Change it with: /model {MODEL}"
+
+
+def provider(seen: Seen) -> Answer:
+    """A provider with three models, the best of which stands in the middle."""
+    rows = [{"id": name} for name in ("babbage-002", "gpt-4.1", "gpt-4.1-nano")]
+    return Answer({"data": rows}) if seen.method == "GET" else completion("Good morning.")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerInThread, ModelServer]]:
+    """A server for which a provider was configured by its address, and that provider."""
+    answering = ModelServer(provider)
+    with start_blocking_portal() as portal:
+        portal.call(answering.start)
+        providers = ProviderSettings.model_construct(openai_base_url=answering.url)
+        with serving(tmp_path_factory.mktemp("data"), providers=providers) as server:
+            yield server, answering
+        portal.call(answering.stop)
+
+
+@pytest.fixture
+def http(both: tuple[ServerInThread, ModelServer]) -> Iterator[httpx2.Client]:
+    """The server, with an agent `old` that was made with the librarian and remembers a fact."""
+    with both[0].http() as http:
+        made = http.post("/v1/agents/", json={"name": "old", "model": LIBRARIAN, "memory_blocks": []}).json()
+        http.post(f"/v1/agents/{made['id']}/messages", json={"input": "My favourite tea is jasmine."})
+        yield http
+        http.delete(f"/v1/agents/{made['id']}")
+
+
+def test_a_start_says_which_model_it_takes_and_why_and_what_is_wrong(
+    shell: Shell, both: tuple[ServerInThread, ModelServer]
+) -> None:
+    address = both[1].url
+    with shell.serving(OPENAI_BASE_URL=address) as serving:
+        assert f"model: {MODEL} (OPENAI_BASE_URL is set)\n" in serving.said
+    with shell.serving(OPENAI_BASE_URL=address, RICORDO_MODEL="openai/gpt-4.1-nona") as serving:
+        assert "model: openai/gpt-4.1-nona (by RICORDO_MODEL)\n" in serving.said
+        assert serving.process.stdout
+        fault = (
+            "RICORDO_MODEL=openai/gpt-4.1-nona cannot be used. Did you mean openai/gpt-4.1-nano or openai/gpt-4.1?\n"
+        )
+        assert serving.process.stdout.readline() == fault
+        refused = httpx2.post(f"{serving.address}/v1/agents/", json={"name": "x"}, trust_env=False)
+        assert (refused.status_code, "Did you mean openai/gpt-4.1-nano" in refused.text) == (404, True)
+
+
+def test_a_start_does_not_wait_for_a_provider_that_hangs(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        with shell.serving(OPENAI_BASE_URL=address) as serving:
+            assert f"model: {LIBRARIAN} (built in" in serving.said
+            assert serving.process.stdout
+            assert "openai has not listed its models yet" in serving.process.stdout.readline()
+            assert httpx2.get(f"{serving.address}/v1/health/", trust_env=False).status_code == 200
+
+
+def test_an_agent_that_names_no_model_gets_the_default_and_the_list_says_which_it_is(http: httpx2.Client) -> None:
+    made = http.post("/v1/agents/", json={"name": "new"}).json()
+    said = http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).json()
+    assert (made["model"], said["messages"][-1]["content"]) == (MODEL, "Good morning.")
+    assert [row["handle"] for row in http.get("/v1/models/").json() if row["is_default"]] == [MODEL]
+
+
+def test_an_agent_of_the_librarian_goes_on_with_the_real_model_and_what_it_knows(
+    http: httpx2.Client, both: tuple[ServerInThread, ModelServer]
+) -> None:
+    server, answering = both
+    assert server.runtime.models.better_than(LIBRARIAN) == MODEL
+    assert server.runtime.models.better_than(MODEL) is None
+    (agent,) = http.get("/v1/agents/", params={"name": "old"}).json()
+    changed = http.patch(f"/v1/agents/{agent['id']}", json={"model": MODEL}).json()
+    assert (changed["model"], changed["llm_config"]["context_window"]) == (MODEL, 1_047_576)
+    said = http.post(f"/v1/agents/{agent['id']}/messages", json={"input": "Which tea do I like?"}).json()
+    assert said["messages"][-1]["content"] == "Good morning."
+    assert "jasmine" in str(answering.requests[-1].body), "its messages stay"
+    refused = http.patch(f"/v1/agents/{agent['id']}", json={"model": "anthropic/claude-x"})
+    assert (refused.status_code, "Set ANTHROPIC_API_KEY." in refused.text) == (404, True)
+
+
+def test_a_chat_and_the_command_line_offer_the_better_model(
+    http: httpx2.Client, shell: Shell, both: tuple[ServerInThread, ModelServer]
+) -> None:
+    at = ("--server", both[0].url)
+    told = shell.run("chat", "--agent", "old", *at, said="What is my favourite tea?\n")
+    assert (told.returncode, told.stderr) == (0, f"{OFFER}\n")
+    assert "jasmine" in told.stdout
+    shown = shell.run("agent", "model", "old", *at)
+    assert shown.stdout.startswith(f"old uses {LIBRARIAN}.\n{MODEL} is configured. Use it with `")
+    assert shown.stdout.endswith(f" agent model old {MODEL}`.\n")
+    changed = shell.run("agent", "model", "old", MODEL, *at)
+    assert (changed.returncode, changed.stdout) == (0, f"old uses {MODEL}.\n")
+    again = shell.run("chat", "--agent", "old", *at, said="Hello.\n")
+    assert (again.stdout, again.stderr) == ("Good morning.\n", "")
+    wrong = shell.run("agent", "model", "nobody", *at)
+    assert (wrong.returncode, 'There is no agent "nobody"' in wrong.stderr) == (2, True)
+
+
+def test_nothing_is_offered_where_nothing_better_is_there(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, closing(Client(server.url)) as client:
+        assert client.default_model() == LIBRARIAN
+        made = client.create_agent("nina", {})
+        assert made["model"] == LIBRARIAN
+        assert chatting.better_model(client, made) is None
