@@ -189,7 +189,8 @@ class Settings(BaseSettings):
         pattern=r"^[A-Za-z0-9_.:/-]{1,100}$",
     )
     model: str | None = about(
-        "Handle of the model for agents created without one, such as openai/gpt-4.1; see `ricordo doctor`."
+        "Handle of the model for agents created without one, such as openai/gpt-4.1. By default the best of a configured "
+        "provider, or one of this machine that calls tools; see `ricordo doctor`."
     )
     embedding: str | None = about(
         "Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
