@@ -238,7 +238,7 @@ def fuzz(folder: Path, requests: int, number: int, database: str = "sqlite") -> 
     """Send so many requests to servers of this database, the same ones for the same number of the campaign."""
     report = FuzzReport()
     for place in range(0, requests, ONE_WORLD):
-        with _world(folder / str(place), database) as world:
+        with world_on(folder / str(place), database) as world:
             sender = _Requests(world, min(ONE_WORLD, requests - place), number + place, report)
             try:
                 _fuzz_one(sender)
@@ -273,7 +273,8 @@ def _send_some(cases: st.SearchStrategy[Case], requests: _Requests) -> None:
 
 
 @contextmanager
-def _world(folder: Path, database: str) -> Iterator[World]:
+def world_on(folder: Path, database: str) -> Iterator[World]:
+    """A world on a database of this kind."""
     if database == "sqlite":
         with open_world(folder) as world:
             yield world

@@ -19,7 +19,7 @@ import httpx2
 from ricordo.memory.schemas import FOLDER
 from tests.seams.people import OPERATOR, World, bearer, open_world
 from tests.seams.routes import TEXT, Cell, cells_of, least
-from tests.support.fuzz import HOSTILE, OUTSIDE, as_json, as_text, stream_faults
+from tests.support.fuzz import HOSTILE, OUTSIDE, as_json, as_text, stream_faults, world_on
 
 Wire = dict[str, Any]
 _DEPTH = 4  # of fields in fields; below that, documents repeat themselves
@@ -135,7 +135,8 @@ class Sweep:
             self._note(cell, parts, f"{where}{url[:200]}: {error!r}")
             return None
         self._report.statuses[answer.status_code] += 1
-        self._report.routes.add((cell.method, cell.path))
+        if not where:
+            self._report.routes.add((cell.method, cell.path))
         for fault in self._world.server.provoked():
             self._note(cell, parts, f"{where}{fault}")
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
@@ -208,33 +209,33 @@ def _related(cell: Cell, read: str, values: Mapping[str, str]) -> str | None:
     return f"{read[: read.rindex('{')]}{{made}}" if made and "made" in values else None
 
 
-def sweep(folder: Path, number: int) -> SweepReport:
-    """Try all values in all places, each route that writes in a world of its own."""
+def sweep(folder: Path, number: int, share: float = 1, database: str = "sqlite") -> SweepReport:
+    """Try this share of all values in all places, each route that writes in a world of its own."""
     report = SweepReport()
-    with open_world(folder / "reads") as world:
+    with world_on(folder / "reads", database) as world:
         swept = Sweep(world, report)
         cells = swept.cells()
         for cell in cells:
             if cell.method == "GET":
-                _try_all(swept, cell, number)
+                _try_all(swept, cell, random.Random(number), share)  # noqa: S311
     for place, cell in enumerate(one for one in cells if one.method != "GET"):
-        with open_world(folder / str(place)) as world:
+        with world_on(folder / str(place), database) as world:
             swept = Sweep(world, report)
-            _try_all(swept, cell, number)
+            _try_all(swept, cell, random.Random(number), share)  # noqa: S311
             swept.read_all()
     return report
 
 
-def _try_all(swept: Sweep, cell: Cell, number: int) -> None:
-    tried = [(place, value) for place in swept.places(cell) for value in HOSTILE]
-    random.Random(number).shuffle(tried)  # noqa: S311
+def _try_all(swept: Sweep, cell: Cell, chance: random.Random, share: float) -> None:
+    tried = [(place, value) for place in swept.places(cell) for value in HOSTILE if chance.random() < share]
+    chance.shuffle(tried)
     for place, value in tried:
         swept.try_value(place, value)
     swept.ask(cell)
 
 
 def sample(folder: Path, number: int, most: int) -> SweepReport:
-    """Try so many values of each route, in one world."""
+    """Try so many values of each route, in one world; and in each field that changes something, the empty text."""
     report, chance = SweepReport(), random.Random(number)  # noqa: S311
     with open_world(folder) as world:
         swept = Sweep(world, report)
@@ -242,6 +243,9 @@ def sample(folder: Path, number: int, most: int) -> SweepReport:
             places = swept.places(cell)
             if not places:
                 swept.ask(cell)
+            for place in places if cell.method in ("PATCH", "PUT") else ():
+                if place.name.isidentifier():
+                    swept.try_value(place, "")
             for place in chance.sample(places, min(most, len(places))):
                 swept.try_value(place, chance.choice(HOSTILE))
         swept.read_all()
