@@ -207,7 +207,10 @@ SHARED = {
     """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
         POST /ui/first
-        GET /ui/(runs|jobs|models)
+        GET /ui/(runs|jobs|models|search)
+        (GET|POST) /ui/agents
+        GET /ui/agents/<agent_id>(/settings|/context|/archive)?
+        POST /ui/agents/<agent_id>/(settings|tools/<tool_id>|delete|reset|archive)
         POST /ui/models/providers
         POST /ui/models/providers/<provider_id>/(check|delete)
     """,
@@ -417,8 +420,11 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
     """Nothing was refused above by an accident: every route works with these ids and bodies."""
     for cell in in_order(cells):
         is_hers = any(f"{{{name}" in cell.path for name in world.own) and "/identities/" not in cell.path
-        is_page = cell.deletes and cell.path.startswith("/ui/")  # the API deletes the same
-        given = spare(world, hers) if is_page else hers
+        is_page = cell.path.startswith("/ui/")  # the API deletes the same
+        given = spare(world, hers) if is_page and cell.deletes else hers
+        if is_page and "{passage_id}" in cell.path:
+            home = fill("/v1/agents/{agent_id}/archival-memory", hers)
+            given = {**hers, "passage_id": world.ask(world.ada, "POST", home, json={"text": "Spare."})[0]["id"]}
         answer = cell.ask(world.http, given, bearer(world.ada if is_hers else OPERATOR))
         assert answer.status_code not in (*REFUSED, 405, 422), (cell, answer.text)
         if cell.path == "/v1/agents/{agent_id}/identities/attach/{identity_id}":  # or else Ada may not use it

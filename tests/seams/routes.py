@@ -57,6 +57,11 @@ BODIES: dict[tuple[str, str], Any] = {
 # The fields of the pages' forms.
 FORMS: dict[str, Mapping[str, str]] = {
     "/ui/first": {"message": "Hello."},
+    "/ui/agents": {"name": "Mine", "model": "scripted/model"},
+    "/ui/agents/{agent_id}/settings": {"description": "Mine."},
+    "/ui/agents/{agent_id}/tools/{tool_id}": {"do": "attach"},
+    "/ui/agents/{agent_id}/archive": {"text": "Mine."},
+    "/ui/agents/{agent_id}/archive/{passage_id}": {"text": "Mine."},
     "/ui/models/providers": {"provider_type": "openai", "name": "new-page", "api_key": "sk-1"},
     "/ui/settings/keys": {"user": "eve"},
     "/ui/settings/users": {"name": "new-page"},

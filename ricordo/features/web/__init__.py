@@ -21,6 +21,10 @@ class WebPlugin:
         return [
             LazyRouter(f"{pages}.home", ("/", "/ui/first")),
             LazyRouter(f"{pages}.decisions", ("/ui/proposals",)),
+            LazyRouter(f"{pages}.agents", ("/ui/agents",)),
+            LazyRouter(f"{pages}.context", ("/ui/agents/*/context",)),
+            LazyRouter(f"{pages}.archive", ("/ui/agents/*/archive",)),
+            LazyRouter(f"{pages}.search", ("/ui/search",)),
             LazyRouter(f"{pages}.runs", ("/ui/runs", "/ui/jobs")),
             LazyRouter(f"{pages}.models", ("/ui/models",)),
             LazyRouter(f"{pages}.settings", ("/ui/settings",)),

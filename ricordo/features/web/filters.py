@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
+from orjson import OPT_INDENT_2, dumps
 
 from ricordo.domain.clock import SECOND
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 # Characters of a text that is rendered as Markdown; what is longer is shown as it is.
 MOST_MARKDOWN = 50_000
+# Characters of a query whose words are marked, and of a word that is marked by its beginning.
+_MOST_QUERY, _SHORT = 500, 4
 # Characters that change the direction of what follows, which could make a line read as another one.
 _DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 
@@ -80,11 +83,47 @@ def at_time(value: int | None) -> Markup:
     return at(datetime.fromtimestamp(value / SECOND, UTC).isoformat() if value else None)
 
 
+def texts(message: Mapping[str, Any]) -> str:
+    """What a message of a traced prompt says, whichever way its model's provider writes it down."""
+    content = message.get("parts", message.get("content"))
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return dumps(message, option=OPT_INDENT_2).decode()
+    said = [part.get("text") if isinstance(part, dict) else part for part in content]
+    return "\n".join(
+        text if isinstance(text, str) else dumps(part, option=OPT_INDENT_2).decode()
+        for text, part in zip(said, content, strict=True)
+    )
+
+
+def stems(query: str) -> list[str]:
+    """How the words of a query begin, without their endings: what a text that holds one of them is known by."""
+    words = re.findall(r"\w{2,40}", query.casefold()[:_MOST_QUERY])
+    return list(dict.fromkeys(word if len(word) < _SHORT else word[: max(_SHORT, len(word) - 2)] for word in words))
+
+
+def found(text: str | None, query: str, most: int = 400) -> Markup:
+    """The part of a text around the first word of the query, with the words marked."""
+    line = " ".join((text or "")[:MOST_MARKDOWN].split())
+    pattern = re.compile("|".join(rf"\b{re.escape(stem)}\w{{0,20}}" for stem in stems(query)) or r"(?!)", re.IGNORECASE)
+    first = pattern.search(line)
+    begin = max(first.start() - most // 3, 0) if first else 0
+    cut, shown, place = line[begin : begin + most], Markup(""), 0
+    for hit in pattern.finditer(cut):
+        shown += escape(cut[place : hit.start()]) + Markup("<mark>{}</mark>").format(hit[0])
+        place = hit.end()
+    dots = ("…" if begin else "", "…" if begin + most < len(line) else "")
+    return Markup("{}{}{}").format(dots[0], shown + escape(cut[place:]), dots[1])
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "at": at,
     "number": number,
     "short": short,
     "markdown": markdown,
     "plain": plain,
+    "found": found,
+    "texts": texts,
     "at_time": at_time,
 }

@@ -131,3 +131,13 @@ def recent_conversations(tx: Transaction, scope: Scope, limit: int, *, waits: bo
         )
         for row in tx.all(statement)
     ]
+
+
+def owners_of_blocks(tx: Transaction, scope: Scope, ids: Sequence[str]) -> Mapping[str, MemoryOwner]:
+    """Return whose memory these blocks belong to, by their ids."""
+    statement = select(blocks.c.id, blocks.c.chain_id).where(
+        blocks.c.organization_id == scope.organization_id, blocks.c.id.in_([*ids][:_MOST_NAMES])
+    )
+    chain_of = {row.id: row.chain_id for row in tx.all(statement)} if ids else {}
+    owners = owners_of(tx, chain_of.values()) if chain_of else {}
+    return {id: owners[chain_id] for id, chain_id in chain_of.items() if chain_id in owners}

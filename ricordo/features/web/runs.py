@@ -53,7 +53,7 @@ async def show_run(request: Request, run_id: str) -> Response:
         messages=messages,
         asked=[one for one in messages if one["message_type"] == "user_message"],
         usage=await api.find(f"/v1/runs/{run_id}/usage"),
-        traces=await api.find(f"/v1/runs/{run_id}/trace") or [],
+        has_prompts=bool(await api.find(f"/v1/runs/{run_id}/trace", limit=1)),
         is_large=True,
     )
 

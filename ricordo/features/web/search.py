@@ -1,0 +1,68 @@
+"""One search over what was said, the archives and the memory blocks, of all that the caller may see."""
+
+import asyncio
+from typing import Any
+
+from fastapi import Request, Response
+
+from ricordo.domain.passage import GOOD_SIMILARITY
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.features.web import filters, queries
+from ricordo.features.web.inside import Api
+from ricordo.features.web.shell import Pages, address_of, render
+
+router = Pages("/ui/search", scope="messages")
+KINDS = ("messages", "archive", "memory")
+_MOST, _LEAST = 20, 3
+
+
+@router.get("")
+async def search(request: Request) -> Response:
+    """What the words in `q` find: messages, passages and blocks, or one kind of them, of one agent or user."""
+    asked, api = request.query_params, Api(request)
+    given = {name: asked.get(name) or None for name in ("q", "kind", "agent", "user", "from", "to")}
+    found: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    if given["q"]:
+        wanted = [kind for kind in KINDS if given["kind"] in (None, kind)]
+        answers = await asyncio.gather(*(_find(api, kind, given) for kind in wanted))
+        found |= dict(zip(wanted, answers, strict=True))
+    scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
+    ids = {one["agent_id"] for one in found["messages"]} | ({given["agent"]} if given["agent"] else set())
+    return await render(
+        request,
+        "search.html",
+        given=given,
+        found=found,
+        kinds=KINDS,
+        names=await store.read(lambda tx: queries.names_of_agents(tx, scope, ids)),
+        owners=await store.read(lambda tx: queries.owners_of_blocks(tx, scope, [one["id"] for one in found["memory"]])),
+        without=lambda name: address_of("/ui/search", **{**given, name: None}),
+        with_kind=lambda kind: address_of("/ui/search", **{**given, "kind": kind}),
+    )
+
+
+async def _find(api: Api, kind: str, given: dict[str, str | None]) -> list[Any]:
+    """The results of one kind, in the order of the API's; none where the caller may not ask for them."""
+    body = {
+        "query": given["q"],
+        "limit": _MOST,
+        "agent_id": given["agent"],
+        "user_id": given["user"],
+        "start_date": given["from"],
+        "end_date": given["to"],
+    }
+    sent = {name: value for name, value in body.items() if value is not None}
+    if kind == "memory":
+        if given["agent"] or given["from"] or given["to"]:
+            return []
+        return await api.find("/v1/blocks/", value_search=given["q"], limit=_MOST, user_id=given["user"]) or []
+    found = await api.ask("POST", "/v1/messages/search" if kind == "messages" else "/v1/passages/search", sent)
+    beginnings = filters.stems(given["q"] or "")
+    return [one for one in found if _is_near(one, beginnings)] or found[:_LEAST]
+
+
+def _is_near(one: dict[str, Any], beginnings: list[str]) -> bool:
+    """Whether the text itself answers, by a word or by its meaning; others are found for the turns around them."""
+    relevance = one.get("relevance") or one["metadata"]
+    text = (one["content"] if "content" in one else one["passage"]["text"]).casefold()
+    return (relevance["similarity"] or 0) >= GOOD_SIMILARITY or any(stem in text for stem in beginnings)
