@@ -44,7 +44,7 @@ def during_a_turn(api: Api, path: str, how: str, line: Any, delete: Callable[[],
 
 def nothing_is_left(api: Api, before: dict[str, int]) -> bool:
     """Whether no run is open, and no row is there that was not there before; deletions may go on for a moment."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + LIMIT
     while api.http.get("/v1/runs/", params={"active": True}).json() or grown(api, before):
         assert time.monotonic() < end, grown(api, before)
         time.sleep(0.05)
