@@ -8,6 +8,9 @@ from tests.campaigns.sizes import short_and_long
 from tests.support.fuzz import fuzz, stream_faults
 from tests.support.sweep import sample, sweep
 
+# The server, which runs in this process, draws random numbers while hypothesis makes a request.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
+
 
 def errors_behind(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What no answer tells: jobs and streams that ended with an exception that is not ours."""
