@@ -27,7 +27,6 @@ from ricordo.cli.screen import as_typed
 from ricordo.cli.sockets import EVERY_ADDRESS, address_of, listening
 from ricordo.domain.model import LIBRARIAN
 from ricordo.errors import Conflict, RicordoError
-from ricordo.llm.model_lists import PROBE_SECONDS
 from ricordo.llm.registry.default_model import DefaultModel
 from ricordo.logs import set_up_logs
 from ricordo.runtime import Runtime
@@ -37,8 +36,8 @@ log = logging.getLogger(__name__)
 # After the turns have ended, their streams need only a moment.
 _STREAMS_SECONDS = 2
 _DEFAULT_PORT = 8283
-# A provider that takes longer to list its models is asked on while the server answers.
-_LOOK_SECONDS = PROBE_SECONDS * 2
+# The start line, not the server, waits so long for providers' lists of models.
+_LOOK_SECONDS = 1.0
 
 
 def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]) -> None:
@@ -185,11 +184,26 @@ async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", por
     address = address_of(settings.host, port)
     if settings.host in EVERY_ADDRESS:
         address += " (and at this machine's other addresses)"
-    model = f"{default.handle} ({default.reason})"
+    pending = "" if looking.done() else "; providers are still asked"
+    model = f"{default.handle} ({default.reason}{pending})"
     if default.handle == LIBRARIAN and not runtime.models.has_default():
         model = "none (no model is configured; see `ricordo doctor`)"
     where = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
     typer.echo(as_typed(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}"))
     typer.echo(as_typed(f"Talk to it with `ricordo chat{where}`; stop it with Ctrl-C."))
-    for line in default.lines:
+    if looking.done():
+        _tell(default, looking)
+    else:
+        looking.add_done_callback(partial(_tell, default))
+
+
+def _tell(said: DefaultModel, looking: "asyncio.Task[DefaultModel]") -> None:
+    """Print the default model if it is not the one that was said, and what is wrong with it or would be better."""
+    if looking.cancelled() or looking.exception():
+        return
+    default = looking.result()
+    changed = (
+        [f"New agents use the model {default.handle} ({default.reason})."] if default.handle != said.handle else []
+    )
+    for line in (*changed, *default.lines):
         typer.echo(as_typed(line))

@@ -13,7 +13,7 @@ from ricordo.cli import chat as chatting
 from ricordo.cli.client import Client
 from ricordo.domain.model import LIBRARIAN
 from ricordo.settings import ProviderSettings
-from tests.cli.conftest import Shell
+from tests.cli.conftest import Serving, Shell
 from tests.seams.server import ServerInThread, serving
 from tests.support.model_server import Answer, ModelServer, Seen, completion
 
@@ -49,31 +49,41 @@ def http(both: tuple[ServerInThread, ModelServer]) -> Iterator[httpx2.Client]:
         http.delete(f"/v1/agents/{made['id']}")
 
 
+def told_by(serving: Serving, *words: str) -> None:
+    """Read what a server prints until it says one of these."""
+    said = serving.said
+    while not any(each in said for each in words):
+        assert serving.process.stdout
+        line = serving.process.stdout.readline()
+        assert line, said
+        said += line
+
+
 def test_a_start_says_which_model_it_takes_and_why_and_what_is_wrong(
     shell: Shell, both: tuple[ServerInThread, ModelServer]
 ) -> None:
-    address = both[1].url
+    address, reason = both[1].url, f"{MODEL} (OPENAI_BASE_URL is set)"
     with shell.serving(OPENAI_BASE_URL=address) as serving:
-        assert f"model: {MODEL} (OPENAI_BASE_URL is set)\n" in serving.said
+        told_by(serving, f"model: {reason}\n", f"New agents use the model {reason}.\n")
     with shell.serving(OPENAI_BASE_URL=address, RICORDO_MODEL="openai/gpt-4.1-nona") as serving:
-        assert "model: openai/gpt-4.1-nona (by RICORDO_MODEL)\n" in serving.said
-        assert serving.process.stdout
-        fault = (
-            "RICORDO_MODEL=openai/gpt-4.1-nona cannot be used. Did you mean openai/gpt-4.1-nano or openai/gpt-4.1?\n"
-        )
-        assert serving.process.stdout.readline() == fault
+        assert "model: openai/gpt-4.1-nona (by RICORDO_MODEL" in serving.said
+        near = "Did you mean openai/gpt-4.1-nano or openai/gpt-4.1?"
+        told_by(serving, f"RICORDO_MODEL=openai/gpt-4.1-nona cannot be used. {near}\n")
         refused = httpx2.post(f"{serving.address}/v1/agents/", json={"name": "x"}, trust_env=False)
-        assert (refused.status_code, "Did you mean openai/gpt-4.1-nano" in refused.text) == (404, True)
+        assert (refused.status_code, near in refused.text) == (404, True)
 
 
-def test_a_start_does_not_wait_for_a_provider_that_hangs(shell: Shell) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+def test_a_start_does_not_wait_for_a_provider_that_is_slow_and_says_later_what_it_found(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        address = f"http://127.0.0.1:{slow.getsockname()[1]}/v1"
         with shell.serving(OPENAI_BASE_URL=address) as serving:
-            assert f"model: {LIBRARIAN} (built in" in serving.said
-            assert serving.process.stdout
-            assert "openai has not listed its models yet" in serving.process.stdout.readline()
+            assert "(built in, no language model; see `" in serving.said
+            assert "doctor`; providers are still asked)\n" in serving.said
             assert httpx2.get(f"{serving.address}/v1/health/", trust_env=False).status_code == 200
+            with slow.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(b'HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\n{"data":[{"id":"gpt-4.1"}]}')
+                told_by(serving, f"New agents use the model {MODEL} (OPENAI_BASE_URL is set).\n")
 
 
 def test_an_agent_that_names_no_model_gets_the_default_and_the_list_says_which_it_is(http: httpx2.Client) -> None:

@@ -47,7 +47,7 @@ def test_before_its_list_has_come_the_first_choice_of_a_service_stands_and_a_lis
     default = choose([(OPENAI, None)])
     assert (default.handle, default.reason) == (
         f"openai/{PREFERRED['openai'][0]}",
-        "OPENAI_API_KEY is set, its models are not listed yet",
+        "OPENAI_API_KEY is set, but its models have not been listed",
     )
     here = replace(local_server("ollama", 1, "/api/tags"))
     found = listing(here, "qwen3:8b")
@@ -209,7 +209,7 @@ async def test_a_provider_that_hangs_is_waited_for_once_and_not_for_long(
         known = models(openai_base_url=silent.url)
         for _ in range(3):
             assert (await known.find_default()).lines == [
-                "OPENAI_BASE_URL is set, but openai has not listed its models yet. Name one in RICORDO_MODEL."
+                "OPENAI_BASE_URL is set, but openai has not listed its models. Name one in RICORDO_MODEL."
             ]
         assert len(silent.requests) == 1
     assert "Not every provider" in caplog.text

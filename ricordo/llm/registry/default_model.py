@@ -4,9 +4,8 @@ Pure: it chooses by what providers have listed and what is known of their models
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from ricordo.domain.ids import unique
 from ricordo.domain.model import LIBRARIAN
@@ -39,7 +38,6 @@ _ADVICE = {
     "vllm": "Start it with --enable-auto-tool-choice and --tool-call-parser.",
     "llamacpp": "Start it with --jinja.",
 }
-_LONGEST_HANDLE = 200  # characters that are compared
 _DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2})$")
 
 
@@ -78,7 +76,7 @@ def choose(offers: Sequence[tuple[Provider, ModelList | None]], found: Collectio
         names = _best_first(provider, listed)
         usable = [name for name in names if missing_extra(provider, name) is None]
         if usable:
-            reason += "" if listed else ", its models are not listed yet"
+            reason += "" if listed else ", but its models have not been listed"
             if usable[0] != names[0]:
                 reason += f"; {names[0]} needs the extra `{missing_extra(provider, names[0])}`"
             rank = 2 if is_found else 0 if listed else 1
@@ -90,7 +88,7 @@ def choose(offers: Sequence[tuple[Provider, ModelList | None]], found: Collectio
             lacks = f"{provider.name} at {provider.base_url} has no model that calls tools."
             advice.append(f"{lacks} {_ADVICE[provider.name]}")
         else:
-            fault = "lists no model that is known to call tools" if listed else "has not listed its models yet"
+            fault = "lists no model that is known to call tools" if listed else "has not listed its models"
             advice.append(f"{reason}, but {provider.name} {fault}. Name one in RICORDO_MODEL.")
     if candidates:
         return min(candidates, key=lambda each: each[0])[1]
@@ -109,9 +107,3 @@ def _best_first(provider: Provider, listed: ModelList | None) -> list[str]:
     others = [info for info in able if info.calls_tools or not is_hosted]
     others.sort(key=lambda info: not info.calls_tools)
     return unique([info.name for info in (*known, *others)])
-
-
-def near(handle: str, known: Iterable[str]) -> str:
-    """Return a sentence with the known handles that are written much like this one; nothing where none is."""
-    found = get_close_matches(handle[:_LONGEST_HANDLE], known, n=3, cutoff=0.75)
-    return f"Did you mean {' or '.join(found)}?" if found else ""

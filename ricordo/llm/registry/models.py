@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from ricordo.domain.model import LIBRARIAN, EmbeddingInfo, ModelInfo
 from ricordo.errors import NotFound
@@ -17,12 +18,13 @@ from ricordo.llm.model_lists import ModelList, embedding_of, info_of, takes_tool
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_sdks import build_model, install_command, missing_extra
 from ricordo.llm.provider_table import LOCAL_SERVERS, Provider, configured, what_to_set
-from ricordo.llm.registry.default_model import DefaultModel, choose, near, undated
+from ricordo.llm.registry.default_model import DefaultModel, choose, undated
 from ricordo.settings import ProviderSettings, Settings
 
 NONE = "none"
 LOOK_SECONDS = 5.0  # for all providers and servers of this machine together
 LOOK_AGAIN_SECONDS = 30.0
+LONGEST_COMPARED = 200  # characters of a handle
 PROBED = ("vllm", "llamacpp")  # whose lists do not tell whether they were started to take tools
 # What clients of the retired Letta V1 server name to get that server's own default.
 ALIASES = ("letta/letta-free",)
@@ -205,9 +207,8 @@ class Models(Registry[ChatModel]):
         asked = [
             (each, listed.chat[0].name) for each, listed in silent if each.name in PROBED and listed and listed.chat
         ]
-        client = self._connections.client()
-        answers = await asyncio.gather(*(takes_tools(client, provider, name) for provider, name in asked))
-        for (provider, _), answer in zip(asked, answers, strict=True):
+        for provider, name in asked:
+            answer = await takes_tools(self._connections.client(), provider, name)
             if answer is not None:
                 self._takes_tools[provider.name] = answer
 
@@ -226,9 +227,9 @@ class Models(Registry[ChatModel]):
         name = handle.partition("/")[0]
         if self._directory.split(f"{name}/-") is None and (setting := what_to_set(name)):
             return setting
-        return near(
-            handle, [*self._added, *(info.handle for each in self._directory.all_listed() for info in each.chat)]
-        )
+        known = [*self._added, *(info.handle for each in self._directory.all_listed() for info in each.chat)]
+        close = get_close_matches(handle[:LONGEST_COMPARED], known, n=3, cutoff=0.75)
+        return f"Did you mean {' or '.join(close)}?" if close else ""
 
     def default_handle(self) -> str:
         return self.default().handle
