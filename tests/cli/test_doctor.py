@@ -45,7 +45,7 @@ def test_an_empty_machine_is_well_and_stays_empty(shell: Shell) -> None:
         "database": "made at the first start",
     }.items():
         assert text in found[name]
-    assert "OPENAI_API_KEY is set, but openai has not listed its models. Name one in" in examined.stdout
+    assert "OPENAI_API_KEY is set, but openai has not listed its models. Check it, or name" in examined.stdout
     assert not shell.data.exists()
 
 

@@ -59,10 +59,16 @@ def test_a_service_that_lists_nothing_we_know_is_not_guessed_at() -> None:
     default = choose([listing(OPENAI, "davinci-002", "sora-9")])
     assert default.handle == LIBRARIAN
     assert default.lines == [
-        "OPENAI_API_KEY is set, but openai lists no model that is known to call tools. Name one in RICORDO_MODEL."
+        "OPENAI_API_KEY is set, but openai lists no model that is known to call tools. Check it, or name a model in RICORDO_MODEL."
     ]
-    bedrock = Provider("bedrock", "", "bedrock", "bedrock", "eu-central-1")
-    assert choose([(bedrock, None)]).lines == [], "a region is set for other programs too"
+    azure = Provider("azure", "https://x.example/openai/v1", "azure", api_key="k")
+    assert choose([listing(azure, "gpt-4.1")]).handle == LIBRARIAN, "what could be deployed there"
+    assert choose([listing(replace(azure, api_version="2024-10-21"), "mine")]).handle == "azure/mine"
+
+
+async def test_a_region_is_set_for_other_programs_too(caplog: pytest.LogCaptureFixture) -> None:
+    default = await models(Settings(_env_file=None, find_local_models=False), aws_region="eu-central-1").find_default()
+    assert (default.handle, default.lines, caplog.text) == (LIBRARIAN, [], "")
 
 
 def test_a_model_whose_library_is_missing_is_not_taken_and_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +215,7 @@ async def test_a_provider_that_hangs_is_waited_for_once_and_not_for_long(
         known = models(openai_base_url=silent.url)
         for _ in range(3):
             assert (await known.find_default()).lines == [
-                "OPENAI_BASE_URL is set, but openai has not listed its models. Name one in RICORDO_MODEL."
+                "OPENAI_BASE_URL is set, but openai has not listed its models. Check it, or name a model in RICORDO_MODEL."
             ]
         assert len(silent.requests) == 1
     assert "Not every provider" in caplog.text

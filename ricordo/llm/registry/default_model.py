@@ -31,6 +31,8 @@ PREFERRED = {
     }.items()
 }
 PREFERRED["azure"] = PREFERRED["openai"]
+# Adapters of services without a list of models; their region and project are often set for other programs.
+UNLISTED = ("bedrock", "vertex")
 # What to do where a server has no model that calls tools.
 _ADVICE = {
     "ollama": "Pull one: ollama pull qwen3:8b",
@@ -68,8 +70,7 @@ def choose(offers: Sequence[tuple[Provider, ModelList | None]], found: Collectio
     """
     advice, candidates = [], list[tuple[int, DefaultModel]]()
     for provider, listed in offers:
-        # Region and project are set for other programs too, and their models have no list.
-        if provider.adapter in ("bedrock", "vertex"):
+        if provider.adapter in UNLISTED:
             continue
         is_found = provider.name in found
         reason = "found on this machine" if is_found else f"{variables_of(provider)} is set"
@@ -89,7 +90,7 @@ def choose(offers: Sequence[tuple[Provider, ModelList | None]], found: Collectio
             advice.append(f"{lacks} {_ADVICE[provider.name]}")
         else:
             fault = "lists no model that is known to call tools" if listed else "has not listed its models"
-            advice.append(f"{reason}, but {provider.name} {fault}. Name one in RICORDO_MODEL.")
+            advice.append(f"{reason}, but {provider.name} {fault}. Check it, or name a model in RICORDO_MODEL.")
     if candidates:
         return min(candidates, key=lambda each: each[0])[1]
     return DefaultModel(LIBRARIAN, BUILT_IN, tuple(advice))
@@ -101,6 +102,8 @@ def _best_first(provider: Provider, listed: ModelList | None) -> list[str]:
     is_hosted = provider.base_url == address_of(provider.name)
     if listed is None:
         return list(preferred) if is_hosted else []
+    if provider.name == "azure" and provider.api_version is None:
+        return []  # this version of its API lists what could be deployed, not what is
     able = [info for info in listed.chat if info.calls_tools is not False]
     known = [info for name in preferred for info in able if undated(info.name) == name]
     # Whoever runs a server of their own chose its models; a service lists many that are for something else.

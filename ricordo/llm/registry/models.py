@@ -18,7 +18,7 @@ from ricordo.llm.model_lists import ModelList, embedding_of, info_of, takes_tool
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_sdks import build_model, install_command, missing_extra
 from ricordo.llm.provider_table import LOCAL_SERVERS, Provider, configured, what_to_set
-from ricordo.llm.registry.default_model import DefaultModel, choose, undated
+from ricordo.llm.registry.default_model import UNLISTED, DefaultModel, choose, undated
 from ricordo.settings import ProviderSettings, Settings
 
 NONE = "none"
@@ -201,8 +201,9 @@ class Models(Registry[ChatModel]):
         if self._settings.model:
             _, self._fault = await asyncio.gather(self.find_local(), self._examine(self._settings.model))
             return
-        unlisted = [provider for provider, listed in self._directory.offers() if listed is None]
-        await asyncio.gather(self.find_local(), *map(self._directory.ask, unlisted))
+        offers = self._directory.offers()
+        unknown = [each for each, listed in offers if listed is None and each.adapter not in UNLISTED]
+        await asyncio.gather(self.find_local(), *map(self._directory.ask, unknown))
         silent = [(each, listed) for each, listed in self._directory.offers() if each.name not in self._takes_tools]
         asked = [
             (each, listed.chat[0].name) for each, listed in silent if each.name in PROBED and listed and listed.chat
