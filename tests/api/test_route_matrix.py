@@ -29,7 +29,7 @@ GIT = 3
 OPEN = {("GET", path) for path in ("/", "/v1/health", "/v1/health/", "/login", "/login/callback", "/ui/login")}
 OPEN |= {("GET", "/ui/static/{name}"), ("POST", "/ui/login")}
 # With a key of any kind: how to talk to the server, and the end of a session.
-OTHER_ROUTES = {("GET", "/openapi.json"), ("POST", "/logout"), ("POST", "/ui/logout")}
+OTHER_ROUTES = {("GET", "/openapi.json"), ("POST", "/logout"), ("POST", "/ui/logout"), ("GET", "/ui/{rest:path}")}
 
 
 @pytest.fixture(scope="module")

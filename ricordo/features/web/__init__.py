@@ -29,7 +29,8 @@ class WebPlugin:
             LazyRouter(f"{pages}.models", ("/ui/models",)),
             LazyRouter(f"{pages}.settings", ("/ui/settings",)),
             LazyRouter(f"{pages}.statics", (STATIC,), open=tuple(f"{STATIC}/{name}" for name in TYPES)),
-            LazyRouter(f"{pages}.login", ("/ui/login", "/ui/logout"), open=("/ui/login",), login="/ui/login"),
+            # The last, as it has a page for every other address below /ui too.
+            LazyRouter(f"{pages}.login", ("/ui",), open=("/ui/login",), login="/ui/login"),
         ]
 
 

@@ -19,7 +19,7 @@ _CONFLICT = 409
 async def show_proposal(request: Request, proposal_id: str) -> Response:
     """One proposal, with an editor for other words."""
     waiting = await _find(request, proposal_id)
-    return await _page(request, waiting)
+    return await _page(request, waiting, next=request.query_params.get("next", ""))
 
 
 @router.post("/{proposal_id}/approve")
@@ -36,7 +36,9 @@ async def approve(request: Request, proposal_id: str) -> Response:
         )
         if conflict is None:
             raise
-        return await _page(request, waiting, conflict=conflict, words=str(error), body=form.get("body"))
+        return await _page(
+            request, waiting, conflict=conflict, words=str(error), body=form.get("body"), next=form.get("next", "")
+        )
     return await _decided(request, waiting, form, "applied", decided)
 
 
@@ -58,7 +60,8 @@ async def _find(request: Request, proposal_id: str) -> WaitingProposal:
 
 
 async def _page(request: Request, waiting: WaitingProposal, **values: Any) -> Response:
-    given = {"conflict": None, "words": "", "body": None} | values
+    given = {"conflict": None, "words": "", "body": None, "next": ""} | values
+    given["next"] = local_path(given["next"]) or waiting.owner.path
     status = _CONFLICT if given["conflict"] else 200
     template = "decision_part.html" if is_part(request) else "decision.html"
     return await render(request, template, status=status, waiting=waiting, **given)

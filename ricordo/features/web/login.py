@@ -6,6 +6,7 @@ from ricordo.api.authentication import SESSION_SECONDS
 from ricordo.api.guard import COOKIE
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.errors import NotFound
 from ricordo.features.web.shell import Pages, base_of, done, form_of, local_path, render
 
 router = Pages()
@@ -42,6 +43,13 @@ async def log_in(request: Request) -> Response:
         samesite="lax",
     )
     return response
+
+
+@router.get("/ui/{rest:path}")
+@needs()
+async def find_no_page(request: Request) -> Response:
+    """Whatever has no page."""
+    raise NotFound(f"There is no page {request.url.path[:80]}. Check the address.")
 
 
 @router.post("/ui/logout")

@@ -1,0 +1,192 @@
+"""The pages in a real browser: sound for everybody, usable by the keyboard and without scripts, and nothing leaves the machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.seams.server import ServerInThread, serving
+from tests.support.browser import Visitor, open_browser, visit
+
+HOSTILE = (
+    '<script>document.title="owned"</script><img src=x onerror="document.title=1"> [click](javascript:alert(1))\n'
+    "\u202egnp.exe \u0000 " + "long" * 2000 + "\n| broken | table\n```\nunclosed"
+).replace("\u0000", "")
+SIZES = [(1440, False), (375, True)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Place"]:
+    with serving(tmp_path_factory.mktemp("pages"), traces="all") as server, server.http() as http:
+        yield Place(server, http)
+
+
+class Place:
+    """A server with an agent, two users, proposals, an archive, and hostile texts in all of them."""
+
+    def __init__(self, server: ServerInThread, http: httpx2.Client) -> None:
+        self.server, self.http = server, http
+        blocks = [{"label": "persona", "value": "I am a companion."}, {"label": "human", "value": HOSTILE[:5000]}]
+        body = {"name": "Companion", "model": "scripted/model", "memory_blocks": blocks, "tags": ["tutor"]}
+        self.agent = str(self.ask("POST", "/v1/agents/", body)["id"])
+        self.ask("POST", f"/v1/agents/{self.agent}/archival-memory", {"text": "Ada has a dog.", "tags": ["pets"]})
+        for text in ("My name is Ada, and I play chess.", HOSTILE):
+            server.says(f"I see. {text}")
+            self.ask("POST", f"/v1/agents/{self.agent}/messages", {"messages": [{"role": "user", "content": text}]})
+        self.ask("PUT", "/users/ada/blocks/human", {"body": "Ada likes tea.\nAda plays chess.", "policy": "propose"})
+        self.ask("PUT", "/users/ada/blocks/notes", {"body": HOSTILE})
+        self.ada = next(user["id"] for user in self.ask("GET", "/v1/users/") if user["name"] == "ada")
+        self.run = self.ask("GET", "/v1/runs/")[0]["id"]
+        self.step = self.ask("GET", "/v1/steps/")[0]["id"]
+        self.job = self.ask("GET", "/v1/jobs/")[0]["id"]
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        answer = self.http.request(method, path, json=body)
+        assert answer.is_success, (path, answer.text)
+        return answer.json()
+
+    def propose(self, old: str, new: str) -> str:
+        body = {"old_string": old, "new_string": new, "reasoning": "She said so.", "agent_id": self.agent}
+        return str(self.ask("POST", "/users/ada/blocks/human/propose", body)["id"])
+
+    def human(self) -> str:
+        return str(self.ask("GET", "/users/ada/blocks/human")["body"])
+
+    def set_human(self, text: str) -> None:
+        self.ask("PUT", "/users/ada/blocks/human", {"body": text})
+
+    def pages(self) -> list[str]:
+        proposal = self.ask("GET", "/users/ada/diffs")[0]["id"]
+        home = f"/ui/agents/{self.agent}"
+        return [
+            "/",
+            "/ui/agents",
+            f"{home}/context?step={self.step}",
+            f"{home}/archive",
+            f"{home}/archive?q=dog",
+            f"{home}/settings",
+            "/ui/search",
+            "/ui/search?q=chess",
+            "/ui/runs",
+            f"/ui/runs/{self.run}",
+            "/ui/jobs",
+            f"/ui/jobs/{self.job}",
+            "/ui/models",
+            "/ui/settings",
+            "/ui/login",
+            f"/ui/proposals/{proposal}",
+            "/ui/runs/run-00000000-0000-4000-8000-000000000000",
+        ]
+
+
+@pytest.fixture
+def visitor(browser: Browser, place: Place) -> Iterator[Visitor]:
+    with visit(browser, place.server.url) as opened:
+        yield opened
+        opened.require_quiet()
+
+
+@pytest.mark.parametrize(("width", "dark"), SIZES, ids=["wide and light", "narrow and dark"])
+def test_every_page_is_sound(browser: Browser, place: Place, width: int, dark: bool) -> None:
+    """No error, no request elsewhere, no serious finding of axe-core, nothing wider than the screen, and nothing that ran."""
+    place.set_human("Ada likes tea.\nAda plays chess.")
+    place.propose("tea", "coffee")
+    faults = {}
+    with visit(browser, place.server.url, width=width, dark=dark) as visitor:
+        for path in place.pages():
+            page = visitor.see(path)
+            found = visitor.faults() + (["wider than the screen"] if visitor.is_wider_than_the_screen() else [])
+            found += [] if page.title() not in ("owned", "1") else ["a script in a text ran"]
+            expected = "Failed to load resource: the server responded with a status of 404 (Not Found)"
+            found += [words for words in visitor.told if words != expected or not path.startswith("/ui/runs/run-0000")]
+            visitor.told.clear()
+            faults.update({path: found} if found else {})
+        assert visitor.left == []
+    assert faults == {}
+    place.ask("POST", "/users/ada/diffs/reject", {"all": True})
+
+
+def test_a_proposal_is_approved_edited_and_rejected_by_the_keyboard(visitor: Visitor, place: Place) -> None:
+    place.set_human("Ada likes tea.\nAda plays chess.")
+    place.propose("tea", "coffee")
+    page = visitor.see("/")
+    page.keyboard.press("j")
+    page.keyboard.press("a")
+    expect(page.get_by_role("status").filter(has_text="applied")).to_be_visible()
+    assert "coffee" in place.human()
+    place.propose("chess", "go")
+    visitor.see("/")
+    page.keyboard.press("j")
+    page.keyboard.press("e")
+    page.get_by_label("Text of the block").fill("Ada likes coffee.\nAda plays checkers.")
+    page.get_by_role("button", name="Approve with these words").click()
+    expect(page.get_by_role("status")).to_contain_text("human: applied.")
+    assert place.human() == "Ada likes coffee.\nAda plays checkers."
+    place.propose("checkers", "poker")
+    visitor.see("/")
+    page.keyboard.press("j")
+    page.keyboard.press("r")
+    expect(page.get_by_role("status").filter(has_text="rejected")).to_be_visible()
+    assert "poker" not in place.human()
+
+
+def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
+    page = visitor.see("/")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("a")
+    page.wait_for_url("**/ui/agents")
+    page.keyboard.press("g")
+    page.keyboard.press("h")
+    page.wait_for_url(f"{visitor.url}/")
+    page.keyboard.press("/")
+    page.keyboard.type("chess")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/ui/search?q=chess")
+    expect(page.locator("mark").first).to_have_text("chess")
+
+
+def test_what_deletes_asks_first(visitor: Visitor, place: Place) -> None:
+    other = place.ask("POST", "/v1/agents/", {"name": "Gone", "model": "scripted/model", "memory_blocks": []})["id"]
+    page = visitor.see(f"/ui/agents/{other}/settings")
+    asked: list[str] = []
+    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    page.get_by_role("button", name="Delete Gone").click()
+    assert asked[0].startswith("Delete Gone, its 0 blocks and 1 conversations")
+    assert place.http.get(f"/v1/agents/{other}").status_code == 200
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete Gone").click()
+    page.wait_for_url("**/ui/agents")
+    expect(page.get_by_role("status")).to_contain_text("Gone was deleted.")
+    assert place.http.get(f"/v1/agents/{other}").status_code == 404
+
+
+def test_reading_and_approving_work_without_scripts(browser: Browser, place: Place) -> None:
+    place.set_human("Ada likes tea.")
+    place.propose("tea", "milk")
+    with visit(browser, place.server.url, java_script_enabled=False) as visitor:
+        page = visitor.see("/")
+        page.get_by_role("button", name="Approve").first.click()
+        expect(page.get_by_role("status")).to_contain_text("human: applied.")
+        assert place.human() == "Ada likes milk."
+
+
+def test_from_an_empty_server_to_a_remembered_answer(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http, visit(browser, server.url) as visitor:
+        page = visitor.see("/")
+        page.get_by_label("Your first message makes an agent that remembers it").fill("My name is Ada.")
+        with page.expect_navigation():
+            page.get_by_role("button", name="Say it").click()
+        agent = http.get("/v1/agents/").json()[0]
+        assert "My name is Ada." in next(one["value"] for one in agent["blocks"] if one["label"] == "human")

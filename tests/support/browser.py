@@ -1,0 +1,130 @@
+"""A real browser for the tests: Debian's Chromium, driven by Playwright, and cut off from everything but one server."""
+
+import os
+import shutil
+import struct
+import subprocess
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Milliseconds that an action may take on a busy machine.
+PATIENCE = 20_000
+
+
+def chromium() -> str:
+    """The path of a Chromium, which is installed where there is none and this may be done. Raises RuntimeError."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found:
+        return found
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        print("installing Debian's chromium for the tests of the pages")
+        for command in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", "chromium"]):
+            subprocess.run(["apt-get", *command], check=True, capture_output=True)
+        return chromium()
+    raise RuntimeError("The tests of the pages need Chromium. Install it, for example with: apt-get install chromium")
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # As root Chromium runs only without its own sandbox; it sees no page but ours.
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visitor:
+    """One browser window on one server. `told` has what the console said, `left` what was asked of other hosts."""
+
+    context: BrowserContext
+    page: Page
+    url: str
+    told: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def see(self, path: str) -> Page:
+        self.page.goto(f"{self.url}{path}")
+        return self.page
+
+    def require_quiet(self) -> None:
+        """Check that nothing went wrong in the pages so far, and that nothing outside was asked for."""
+        assert (self.told, self.left) == ([], []), f"{self.page.url}: {self.told} {self.left}"
+
+    def faults(self) -> list[str]:
+        """What axe-core finds wrong in the page that is shown, if it is serious."""
+        found: list[dict[str, Any]] = Axe().run(self.page).response["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        return [f"{one['id']}: {[node['html'][:200] for node in one['nodes'][:3]]}" for one in serious]
+
+    def is_wider_than_the_screen(self) -> bool:
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth + 1"))
+
+
+@contextmanager
+def visit(
+    browser: Browser, url: str, *, width: int = 1440, height: int = 900, dark: bool = False, **given: Any
+) -> Iterator[Visitor]:
+    """Open a window on this server: whatever asks for another host is noted and gets nothing."""
+    scheme: Any = "dark" if dark else "light"
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce", **given
+    )
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    visitor = Visitor(context, page, url)
+
+    def stay(route: Route) -> None:
+        if route.request.url.startswith(f"{url}/"):
+            route.continue_()
+        else:
+            visitor.left.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", stay)
+    page.on("console", lambda said: visitor.told.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: visitor.told.append(str(error)))
+    yield visitor
+    context.close()
+
+
+def moving_picture(frames: Sequence[bytes], seconds: float, path: Path) -> None:
+    """Write PNG pictures of one size as a PNG that moves (https://www.w3.org/TR/png-3/#apng-frame-based-animation)."""
+    parts = [list(_chunks(frame)) for frame in frames]
+    header = next(data for kind, data in parts[0] if kind == b"IHDR")
+    assert all(next(data for kind, data in frame if kind == b"IHDR") == header for frame in parts), (
+        "frames differ in size"
+    )
+    size, number = header[:8], 0
+    written = [b"\x89PNG\r\n\x1a\n", _chunk(b"IHDR", header), _chunk(b"acTL", struct.pack(">II", len(frames), 0))]
+    for place, frame in enumerate(parts):
+        control = size + struct.pack(">IIHHBB", 0, 0, int(seconds * 1000), 1000, 0, 0)
+        written.append(_chunk(b"fcTL", struct.pack(">I", number) + control))
+        number += 1
+        pixels = b"".join(data for kind, data in frame if kind == b"IDAT")
+        if place == 0:
+            written.append(_chunk(b"IDAT", pixels))
+        else:
+            written.append(_chunk(b"fdAT", struct.pack(">I", number) + pixels))
+            number += 1
+    path.write_bytes(b"".join([*written, _chunk(b"IEND", b"")]))
+
+
+def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
+    place = 8
+    while place < len(png):
+        (length,) = struct.unpack(">I", png[place : place + 4])
+        yield png[place + 4 : place + 8], png[place + 8 : place + 8 + length]
+        place += 12 + length
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
