@@ -197,12 +197,13 @@ def _model(chat: Chat, handle: str) -> None:
 
 def _search(chat: Chat, words: str) -> None:
     path = f"/v1/agents/{chat.agent['id']}/archival-memory/search"
-    results = chat.client.ask("GET", path, query={"query": words})["results"]
+    found = chat.client.ask("GET", path, query={"query": words})["results"]
+    results = [result for result in found if result["relevance"]["matches_well"]]
     for result in results:
         tags = f"  [{', '.join(result['tags'])}]" if result["tags"] else ""
         chat.screen.tell(f"{result['timestamp'][:10]}  {result['content']}{tags}")
-    found = f"{len(results)} found" if results else "Nothing found"
-    chat.screen.tell(f"{found} in the archive, best first. To search what was said, ask {chat.agent['name']} about it.")
+    count = f"{len(results)} found in the archive, best first" if results else "Nothing found in the archive"
+    chat.screen.tell(f"{count}. To search what was said, ask {chat.agent['name']} about it.")
 
 
 def _reset(chat: Chat, argument: str) -> None:

@@ -244,6 +244,10 @@ def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(server: Serv
     assert "1 found in the archive" in found
     assert "ask nina about it" in found
     assert "Nothing found" in command(talk, "/search zeppelin")
+    unrelated = "In which hangar of Friedrichshafen is the blue zeppelin under repair?"
+    path = f"/v1/agents/{talk.agent['id']}/archival-memory/search"
+    assert talk.client.ask("GET", path, query={"query": unrelated})["count"] == 1  # the nearest there is
+    assert command(talk, f"/search {unrelated}").startswith("Nothing found in the archive.")
 
 
 def test_a_reset_asks_first_and_a_pipe_deletes_nothing(
