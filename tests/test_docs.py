@@ -13,11 +13,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
+import httpx2
 import pytest
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
 from ricordo.api.models import agents, turns
 from ricordo.background.callbacks import signature, signing_key
+from ricordo.cli import app
 from ricordo.cli.settings_list import listed_settings
 from ricordo.domain.agent import AgentType, CompactionMode
 from ricordo.domain.model import LIBRARIAN
@@ -95,6 +98,9 @@ def test_the_readmes_conversation_is_remembered_after_a_sigkill(tmp_path: Path, 
         answer, human = run_python(ask.replace(ADDRESS, server.url)).split("\nHer name is Ada.")
         assert "My favourite tea is jasmine." in answer
         assert "My favourite tea is jasmine." in human
+        run_python(tell.replace(ADDRESS, server.url))
+        with httpx2.Client(base_url=server.url, trust_env=False) as http:
+            assert [agent["name"] for agent in http.get("/v1/agents/").json()] == ["companion"]  # run twice, made once
 
 
 def say_something(seen: Seen) -> Answer:
@@ -227,14 +233,15 @@ def test_a_students_day_goes_as_its_page_tells(reader: ServerInThread, tmp_path:
 
 def test_a_school_has_keys_as_its_page_tells(tmp_path: Path, run_python: Python) -> None:
     _, page = page_text("a-students-day.md").split("## With keys")
-    (clones,) = blocks(page, "bash")
+    _start, clones = blocks(page, "bash")
     with serving(tmp_path / "data") as server:
-        *said, key = run_python("\n".join(blocks(page, "python")).replace(ADDRESS, server.url)).splitlines()
-        assert said == ["403 403 403", "approved"]
         host = server.url.removeprefix("http://")
-        cloned = run_shell(key + "\n" + clones.replace("127.0.0.1:8283", host), tmp_path)
+        program = "\n".join(blocks(page, "python")).replace("127.0.0.1:8284", host)
+        *said, key = run_python(program).splitlines()
+        assert said == ["403 403 403", "approved"]
+        cloned = run_shell(key + "\n" + clones.replace("127.0.0.1:8284", host), tmp_path)
         assert cloned == "Ada:What I like\n"
-        with server.http(headers={"authorization": f"Bearer {key.removeprefix('KEY=')}"}) as http:
+        with server.http(headers={"authorization": f"Bearer {key.removeprefix('export KEY=')}"}) as http:
             assert http.get("/users/ada/blocks/human").json()["body"].endswith("She likes proofs.\n")
 
 
@@ -303,6 +310,17 @@ def test_every_command_that_is_named_exists() -> None:
     shown = printed([str(Path(sys.executable).with_name("ricordo")), "--help"])
     assert named
     assert {name for name in named if not re.search(rf"\b{name}\b", shown)} == set()
+
+
+def test_every_command_within_a_sentence_has_its_options() -> None:
+    """Such as `ricordo key create --user ada`: asked for its help, so that nothing is done, and an unknown option is an error."""
+    seen: dict[str, Any] = {}
+    pages = "\n".join(text for page, text in PAGES.items() if page.parent.name == "docs" or page.name == "README.md")
+    prose = re.sub(r"^```.*?^```", "", pages, flags=re.DOTALL | re.MULTILINE)
+    for line in re.findall(r"`ricordo ([^`]+)`", prose):
+        seen[line] = CliRunner().invoke(app, [*line.replace("…", "").split(), "--help"])
+    assert len(seen) > 20
+    assert {line: ran.output for line, ran in seen.items() if ran.exit_code != 0} == {}
 
 
 def test_every_setting_that_is_named_exists() -> None:

@@ -1,0 +1,276 @@
+"""A stranger's first hour: README.md and all pages of docs/, in reading order, in one home, one folder and one server.
+
+Every command and every snippet is run as it stands, and what a page says to save is saved. `NOT_RUN` lists what is not, and why.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.server_process import free_port, wait_until_up
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 120  # seconds for one command or snippet
+PORT, SECOND_PORT = "8283", "8284"
+DATABASE = "needs a PostgreSQL server; tests/storage/test_postgres.py and tests/features/move have one"
+OPENAI = "needs a key of OpenAI; tests/test_docs.py runs it on a stand-in"
+REMOTE = "needs a git or Dolt server of one's own; tests/features/remotes and tests/features/dolt have one"
+# What is not run, by page: a part of the line, or of the snippet in Python, and the reason.
+NOT_RUN = {
+    "README.md": {
+        "make test": "it would run this test again",
+        "OPENAI_API_KEY=sk-": "needs a key of OpenAI; tests/llm has stand-ins",
+        "pip install": "needs a package index; the environment has the package already",
+    },
+    "agents.md": {
+        "weather = client.agents.create": OPENAI,
+        "novelist = client.agents.create": OPENAI,
+        "novelist.id}/context": OPENAI,
+    },
+    "databases.md": {
+        "RICORDO_DATABASE_URL=": DATABASE,
+        "ricordo serve": DATABASE,
+        "migrate-to postgresql": DATABASE,
+        "migrate-to sqlite": DATABASE,
+        "--partition agent-": "the id is an example",
+    },
+    "models.md": {
+        "ricordo agent model companion": OPENAI,
+        "thinker = client.agents.create": OPENAI,
+        "--model ollama": "needs Ollama",
+    },
+    "remotes.md": {"git.example.org": REMOTE, "RICORDO_DOLT_REMOTE=": REMOTE},
+}
+# What a page says in words: this is done on a file that no server uses.
+STOPPED = ("ricordo search reindex", "ricordo doctor --repair")
+SAID = {"ricordo chat": "I grow roses.\n", "ricordo memory forget": "y\n"}
+
+# Runs each snippet that comes in as a line of JSON, with the names of those before, as at Python's prompt.
+PROMPT = """
+import io, json, sys, traceback
+from contextlib import redirect_stdout
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    out, fault = io.StringIO(), None
+    with redirect_stdout(out):
+        try:
+            exec(compile(json.loads(line), "snippet", "exec"), names)
+        except BaseException:
+            fault = traceback.format_exc()
+    print(json.dumps([out.getvalue(), fault]), flush=True)
+"""
+
+
+def reading_order() -> list[Path]:
+    """README.md, the pages that it leads to, in the order of its links, then those that they lead to."""
+    pages = [ROOT / "README.md"]
+    for page in pages:
+        links = re.findall(r"\]\(([^)#:]+\.md)", page.read_text())
+        found = [(page.parent / link).resolve() for link in links]
+        pages += [link for link in dict.fromkeys(found) if link not in pages and link.parent == ROOT / "docs"]
+    return pages
+
+
+class Stranger:
+    """Somebody with a fresh home who has copied the folder, and types what the pages show."""
+
+    def __init__(self, place: Path) -> None:
+        self.home, self.folder = place / "home", place / "ricordo"
+        self.home.mkdir()
+        self._ports = {PORT: str(free_port()), SECOND_PORT: str(free_port())}
+        self._here = self.folder
+        self._exports: list[str] = []
+        self._servers: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
+        self._prompt: subprocess.Popen[str] | None = None
+        kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT") if name in os.environ}
+        self.environment = kept | {
+            "HOME": str(self.home),
+            "PATH": os.defpath + os.pathsep + os.environ["PATH"],
+            "RICORDO_PORT": self._ports[PORT],
+            "RICORDO_FIND_LOCAL_MODELS": "false",
+            "GIT_TERMINAL_PROMPT": "0",
+        }
+        self._copy_folder()
+
+    def read(self, page: Path) -> None:
+        """Do what the page says, from its top to its end."""
+        text, reasons = page.read_text(), NOT_RUN.get(page.name, {})
+        left = set(reasons)
+        for found in re.finditer(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            language, block = found.groups()
+            before = text[: found.start()].rstrip().rpartition("\n\n")[2]
+            if language in ("sh", "bash", "console"):
+                lines = block.splitlines()
+                left -= {part for part in reasons if part in block}
+                block = "\n".join(line for line in lines if not any(part in line for part in reasons))
+                self._type(block.replace("$ ricordo", "ricordo"))
+            elif language == "python" and (parts := {part for part in reasons if part in block}):
+                left -= parts
+            elif language == "python":
+                if "kill the server" in before:
+                    self.stop(signal.SIGKILL)
+                    self._type("make run")
+                self._run(block)
+            elif name := re.search(r"[Ss]ave this(?: one)?\s+as\s+`([^`]+)`", before):
+                path = self._here / name[1].replace("~", str(self.home))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block)
+        assert left == set(), f"{page.name} does not have these any more"
+        self._end_prompt()
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> list[str]:
+        """Stop all servers; returns the commands that started them."""
+        commands = []
+        for command, process in self._servers.values():
+            os.killpg(process.pid, how)
+            process.wait(LIMIT)
+            commands.append(command)
+        self._servers = {}
+        return commands
+
+    def _type(self, block: str) -> None:
+        for line in filter(str.strip, re.sub(r"\\\n", "", block).splitlines()):
+            command = self._translated(line)
+            if re.match(r"(make run|ricordo serve)\b", command):
+                self._serve(command)
+                continue
+            halted = self.stop() if command.startswith(STOPPED) else []
+            self._shell(command)
+            for each in halted:
+                self._serve(each)
+
+    def _shell(self, command: str) -> None:
+        said = next((said for name, said in SAID.items() if command.startswith(name)), "")
+        state = self.home / ".shell"
+        remember = f"pwd > {state}; export -p >> {state}"
+        ran = self._popen_and_wait(["bash", "-e", "-o", "pipefail", "-c", f"{command}\n{remember}"], said)
+        assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
+        assert not re.search(r'"(detail|error)":', ran.stdout), (
+            f"{command}\n{ran.stdout}"
+        )  # curl succeeds with refusals
+        folder, _, exports = state.read_text().partition("\n")
+        self._here, self._exports = Path(folder), [line for line in exports.splitlines() if " PWD=" not in line]
+
+    def _popen_and_wait(self, command: list[str], said: str) -> "subprocess.CompletedProcess[str]":
+        command[-1] = "\n".join([*self._exports, command[-1]])
+        return subprocess.run(
+            command,
+            input=said,
+            capture_output=True,
+            text=True,
+            cwd=self._here,
+            env=self.environment,
+            timeout=LIMIT,
+            check=False,
+        )
+
+    def _serve(self, command: str) -> None:
+        port = next((port for port in self._ports.values() if port in command), self._ports[PORT])
+        if port in self._servers:
+            return  # it runs already
+        script = "\n".join([*self._exports, f"exec {command}"])
+        with (self.home / "server.log").open("ab") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", script],
+                cwd=self._here,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._servers[port] = (command, process)
+        wait_until_up(f"http://127.0.0.1:{port}", (self.home / "server.log").read_text)
+
+    def _run(self, code: str) -> None:
+        """Run a snippet with the Python that the shell finds, in the same program as those before it on the page."""
+        if self._prompt is None:
+            script = "\n".join([*self._exports, 'exec python -c "$0"'])
+            self._prompt = subprocess.Popen(
+                ["bash", "-c", script, PROMPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=self._here,
+                env=self.environment,
+            )
+        assert self._prompt.stdin
+        assert self._prompt.stdout
+        self._prompt.stdin.write(json.dumps(self._translated(code)) + "\n")
+        self._prompt.stdin.flush()
+        printed, fault = json.loads(self._prompt.stdout.readline())
+        assert fault is None, f"{code}\n{fault}"
+        self._exports += re.findall(r"^export \w+=\S+$", printed, re.MULTILINE)  # as the page says: paste it
+
+    def _end_prompt(self) -> None:
+        if self._prompt:
+            self._prompt.communicate(timeout=LIMIT)
+            assert self._prompt.returncode == 0
+            self._prompt = None
+
+    def close(self) -> None:
+        if self._prompt:
+            self._prompt.kill()
+            self._prompt.communicate()
+        self.stop(signal.SIGKILL)
+
+    def _translated(self, text: str) -> str:
+        """The text with ports that are free here."""
+        for port, free in self._ports.items():
+            text = text.replace(port, free)
+        return text
+
+    def _copy_folder(self) -> None:
+        left_out = shutil.ignore_patterns(".*", "__pycache__", "tests", "bench", "*.egg-info")
+        shutil.copytree(ROOT, self.folder, ignore=left_out)
+        venv = self.folder / ".venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=LIMIT)
+        (site,) = venv.glob("lib/python*/site-packages")
+        (site / "shared.pth").write_text(f"{self.folder}\n{sysconfig.get_path('purelib')}\n")
+        script = venv / "bin" / "ricordo"
+        script.write_text(f"#!{venv}/bin/python\nfrom ricordo.cli import app\n\napp()\n")
+        script.chmod(0o755)
+        # What `make run` would install lies there.
+        for mark in (".created", ".installed"):
+            (venv / mark).touch()
+
+
+@contextmanager
+def stranger(place: Path) -> Iterator[Stranger]:
+    opened = Stranger(place)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+on_posix = pytest.mark.skipif(os.name != "posix", reason="the pages are written for a POSIX shell")
+
+
+@on_posix
+def test_the_first_minutes_go_as_the_pages_say(tmp_path: Path) -> None:
+    with stranger(tmp_path) as reader:
+        reader.read(ROOT / "README.md")
+        reader.read(ROOT / "docs" / "a-students-day.md")
+
+
+@pytest.mark.soak
+@on_posix
+def test_the_first_hour_goes_as_the_pages_say(tmp_path: Path) -> None:
+    with stranger(tmp_path) as reader:
+        for page in reading_order():
+            reader.read(page)
+
+
+def test_every_page_is_read() -> None:
+    assert set(reading_order()) == {ROOT / "README.md", *ROOT.glob("docs/*.md")}
+    assert set(NOT_RUN) <= {page.name for page in reading_order()}
