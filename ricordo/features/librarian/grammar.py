@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Literal
 
+from ricordo.domain.redaction import redact
+
 # The characters of one text that are read: more would hold up all other turns, and what a text is about is at its start.
 READ_LENGTH = 4_000
 NOTE_LENGTH = 300
 _QUESTION_MARKS = ("?", "？")
 _AFTER = "\"'”’) "
 
-IntentKind = Literal["tell", "ask", "list", "forget", "yes", "talk", "help", "task"]
+IntentKind = Literal["tell", "ask", "list", "forget", "yes", "talk", "help", "task", "secret", "code"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,29 @@ CORRECTION = (
     r"\b(?:actually|correction|no longer|any ?more|now|changed|instead|i mean(?:t)?|wrong|in fact)\b|^(?:no|sorry)[, ]"
 )
 
+# What is neither repeated nor filed: what redaction removes, and what is a secret by its name alone.
+_PRIVATE = (
+    r"(?:pass(?:word|phrase|code)|passwort|kennwort|contraseña|pin(?: (?:code|number))?|cvv|cvc|(?:card|social security) number|ssn"
+    r"|(?:alarm|access|safe|entry) code|(?:api|private|secret|access) key|access token)"
+)
+_SECRET = (
+    rf"\[secret removed: |\b{_PRIVATE}(?: (?!is\b)\w+){{0,3}}\s?(?:\bis\b|\bist\b|\bes\b|è|:|=)\s*\S"
+    r"|(?<!\d)(?:\d{4}[ -]){3}\d{4}(?!\d)"
+)
+_SECRET_ASKED = rf"\b(?:my|our|the|mein|mia|mi) (?:\w+ ){{0,2}}?{_PRIVATE}\b"
+_FENCE = r"```[\s\S]*?(?:```|$)"
+_CODE_LINE = (
+    r"^(?:import \w[\w.]*(?:$|[;,]| as )|from [\w.]+ import |(?:async )?def \w+\(|(?:async )?function\b[^(]{0,60}\("
+    r"|class \w+(?:\([^()]{0,80}\))?(?::| ?\{)$|(?:const|let|var|val) \w+ ?(?::[^=]{1,40})?=|#include|#!/|>>> |\$ \w"
+    r"|@\w+(?:\(|$)|for \w.{0,80} in .{1,80}:|(?:public|private|static|int|void|char) [^;{]{0,120}[;{]"
+    r"|(?-i:SELECT .{1,200} FROM|INSERT INTO|UPDATE \w+ SET|CREATE TABLE|DELETE FROM) |Traceback \(most"
+    r"|File \"[^\"]+\", line \d|(?-i:[A-Z]\w*(?:Error|Exception)): |</?[a-z][\w-]*(?: [^<>]*)?/?>"
+    r"|[\w.]+\([^()]*\);?$|[\w.\[\]]+ ?(?:[-+*/]?=|:=) ?[^\n]*[;)\]}\"'\d]$|[\[{]\s*[\"'][^\n]*[\]}],?$"
+    r"|(?-i:[a-z])[^\n]*\);$|[^\n]*\{$|[{}\[\]()]+[;,]?$)"
+)
+# Lines that are code where the line before is.
+_CODE_GOES_ON = r"^(?:\s{2,}\S|\t|(?:return|else|elif|except|try|if|while)\b|[)}\]]|\s*$)|[{};:,\\]\s*$"
+
 # Facts as they are told: "My name is Ada.", "Name: Ada", and in words of their own.
 _OWN = (
     r"\bmy ([^\W\d_][\w'’ -]{1,40}?)(?: is| are|:) |\bmy (name)['’]s "
@@ -118,6 +143,25 @@ _ASKING = (
 def read(text: str) -> tuple[Intent, ...]:
     """Return what the text asks for, in order. A long text or a list is one note; a question after it is answered too."""
     text = text.strip()
+    # Memory itself redacts a longer one; what is repeated of it is redacted then.
+    text = redact(text).text if len(text) <= READ_LENGTH else text
+    prose = _without_code(text)
+    return _read_prose(prose) if prose == text else (*_read_prose(prose), Intent("code"))
+
+
+def _without_code(text: str) -> str:
+    """Return the text without pasted code; of a very long one that begins with code, the question at its end alone."""
+    kept, is_code, lines = [], False, _compiled(_FENCE).sub("\n", text[:READ_LENGTH]).split("\n")
+    for line in lines:
+        is_code = bool(found_in(_CODE_LINE, line.strip()) or (is_code and found_in(_CODE_GOES_ON, line)))
+        kept += [] if is_code else [line]
+    if len(text) > READ_LENGTH:
+        last = text[-READ_LENGTH:].rpartition("\n")[2]
+        return text if len(kept) * 2 > len(lines) else last if last.endswith(_QUESTION_MARKS) else ""
+    return "\n".join(kept).strip() if len(kept) < len(lines) or "```" in text else text
+
+
+def _read_prose(text: str) -> tuple[Intent, ...]:
     if len(text) > NOTE_LENGTH or found_in(_LIST_LINE, text):
         return _read_note(text)
     intents: list[Intent] = []
@@ -148,6 +192,11 @@ def _read_sentence(sentence: str) -> Intent:
     is_marked = sentence.rstrip(_AFTER).endswith(_QUESTION_MARKS)
     # "Remember my name?" asks, "Can you remember my name?" wishes.
     is_wish = wish != bare or not is_marked
+    is_secret = found_in(_SECRET, sentence) or (
+        found_in(_SECRET_ASKED, sentence) and (is_marked or found_in(_QUESTION, bare))
+    )
+    if is_secret and not (is_wish and found_in(_FORGET, wish)):
+        return Intent("secret")
     plain: tuple[tuple[IntentKind, str], ...] = (("yes", _YES), ("talk", _TALK), ("help", _HELP), ("list", _LIST))
     for kind, pattern in plain:
         if found_in(pattern, bare):

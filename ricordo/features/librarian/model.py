@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from typing import Any
 
 from ricordo.domain.message import Part, TextPart, ToolCallPart
 from ricordo.domain.model import LIBRARIAN, Chunk, ModelInfo, ModelReply, ModelRequest
@@ -38,7 +39,15 @@ from ricordo.features.librarian.plan import (
     points_of,
     question_of,
 )
-from ricordo.features.librarian.view import SEND, LibrarianCall, LibrarianView, newer_name, note_of, view_of
+from ricordo.features.librarian.view import (
+    SEND,
+    LibrarianCall,
+    LibrarianView,
+    newer_name,
+    note_of,
+    stored_words,
+    view_of,
+)
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
 
@@ -62,6 +71,11 @@ _FIXED = {
     "help": _HELP,
     "talk": _ALL_RIGHT,
     "task": 'I cannot do that: it takes a language model, and I only file and find. Say "help" to learn how to connect one.',
+    "secret": (
+        "That is about a password or a key: I neither keep nor repeat secrets. Where you sent one, it stays in that message; "
+        "deleting messages is up to you."
+    ),
+    "code": "I keep no code in memory. Yours stays in the message in which you sent it.",
 }
 _NOT_FOUND = (
     'I don\'t know: I looked in {places} and found nothing about "{topic}". '
@@ -81,6 +95,14 @@ _CANNOT_FORGET = (
 _STAYS = "The message in which you said it stays in our history; deleting messages is up to you, not to me."
 # What the result of an edit says that waits for the block's owner.
 _PROPOSED = " was proposed"
+_WAITS = "It waits until that is approved."
+# Results are for models and may hold anything: of a failure only its kind is told, by a word that is in it.
+_REASONS = (
+    ("limit", "there is no room left"),
+    ("read-only", "that part of memory may not be changed"),
+    ("denied", "it was not approved"),
+    ("", "the memory did not take it"),
+)
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
 _MOST_QUOTED = 3
 _MOST_NOTES = 20
@@ -176,7 +198,7 @@ def _told(view: LibrarianView, text: str) -> str:
     if done.tool == ARCHIVE:
         return f'I have filed this in the archive: "{words}"'
     if _PROPOSED in done.text:
-        return f'I asked to have this put in my notes: "{words}", and {_refusal(done)}'
+        return f'I asked to have this put in my notes: "{words}"\n{_WAITS}'
     if done.tool == REPLACE:
         return f'I have corrected my notes about you: "{words}" (before: "{_replaced(done)}")'
     return f'I have put this in my notes about you: "{words}"'
@@ -188,7 +210,7 @@ def _forgotten(done: LibrarianCall) -> str:
     if done.failed:
         return f'I could not strike out "{words}": {_refusal(done)}.'
     if _PROPOSED in done.text:
-        return f'I asked to have this struck out of my notes: "{words}", and {_refusal(done)}'
+        return f'I asked to have this struck out of my notes: "{words}"\n{_WAITS}'
     return f'I have struck this out of my notes: "{words}"\n{_STAYS}'
 
 
@@ -209,7 +231,8 @@ def _replaced(outcome: LibrarianCall) -> str:
 
 
 def _refusal(outcome: LibrarianCall) -> str:
-    return f'{outcome.tool} says "{_short(outcome.text, 240)}"'
+    said = outcome.text[:READ_LENGTH].casefold()
+    return next(reason for mark, reason in _REASONS if mark in said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +259,7 @@ def _found(view: LibrarianView, question: str) -> str:
         lines = [_NOT_FOUND.format(places=f"{', '.join(places)} and {last}" if places else last, topic=about)]
     elif len(lines) > 1:
         lines = ["Here is what I found:", *(f"- {line}" for line in lines)]
-    broken = (f"Searching did not work everywhere: {_refusal(each)}." for each in view.made(*SEARCHES) if each.failed)
+    broken = dict.fromkeys(f"I could not search {_PLACES[each.tool]}." for each in view.made(*SEARCHES) if each.failed)
     return "\n".join([*lines, *broken])
 
 
@@ -261,7 +284,8 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
 def _hits(view: LibrarianView) -> Iterator[Evidence]:
     """Yield what the searches found; of a message only what was told in it: what was asked before is no answer."""
     rows = [row for outcome in view.made(*SEARCHES) if not outcome.failed for row in _rows(outcome)]
-    said = [(row, read(str(row["content"]))) for row in rows]
+    rows = [{**row, "content": stored_words(str(row["content"]))} for row in rows]
+    said = [(row, read(row["content"])) for row in rows]
     forgotten = [
         (intent.text, str(row.get("timestamp")))
         for row, intents in said
@@ -271,7 +295,7 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
     ]
     for row, intents in said:
         on = str(row.get("timestamp") or "")
-        item = Evidence(str(row["content"]), f"The archive says, filed on {_day(on)}", 2, on)
+        item = Evidence(row["content"], f"The archive says, filed on {_day(on)}", 2, on)
         if row.get("role"):
             told = " ".join(intent.text for intent in intents if intent.kind == "tell")
             item = Evidence(told if row["content"] != view.words else "", _opening(on), 1, on)
@@ -280,7 +304,7 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
             yield item
 
 
-def _rows(outcome: LibrarianCall) -> list[dict[str, object]]:
+def _rows(outcome: LibrarianCall) -> list[dict[str, Any]]:
     found = outcome.message.get("results") if isinstance(outcome.message, dict) else outcome.message
     rows = [row for row in found if isinstance(row, dict) and row.get("content")] if isinstance(found, list) else []
     # Turns that follow each other are one result.
@@ -288,7 +312,7 @@ def _rows(outcome: LibrarianCall) -> list[dict[str, object]]:
     return [row for row in rows if row.get("role", "user") == "user"]
 
 
-def _turns(before: object) -> list[dict[str, object]]:
+def _turns(before: object) -> list[dict[str, Any]]:
     found = before if isinstance(before, list) else []
     return [turn for turn in found if isinstance(turn, dict) and turn.get("content")]
 
@@ -317,7 +341,7 @@ def _opening(on: str, label: str = "") -> str:
 
 def _short(words: str, length: int = 160) -> str:
     # A little more than fits is enough to see that it does not.
-    words = " ".join(words[: 20 * length].split())
+    words = " ".join(redact(words[: 20 * length]).text.split())
     if len(words) <= length:
         return words
     cut = words[:length].rsplit(" ", 1)[0]
@@ -329,5 +353,5 @@ def _day(on: str) -> str:
     try:
         day = date.fromisoformat(on[:10])
     except ValueError:
-        return on
+        return "an unknown day"
     return f"{day.day} {day:%B %Y}"

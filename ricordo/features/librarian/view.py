@@ -25,6 +25,7 @@ _VALUE_END = "</value>\n</"
 _LIMIT = re.compile(r"^- chars_limit=(\d+)", re.MULTILINE)
 _TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
 _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
+_SOURCE = re.compile(r"\[(?:sources?|file|passage|score|id|tool|function)\b[^\[\]\n]{0,200}\]", re.IGNORECASE)
 # Older types of agents have tools of other names, and with other names of parameters, for the same edits.
 _NEWER = {"core_memory_append": "memory_insert", "core_memory_replace": "memory_replace"}
 _PERSON_LABELS = ("human", "user", "student", "person", "profile")
@@ -142,6 +143,14 @@ def _spoken_words(message: Message) -> str | None:
     # Some types of agents read what people say as JSON.
     packaged = object_in(message.text)
     return str(packaged.get("message", "")) if packaged.get("type") == "user_message" else message.text
+
+
+def stored_words(text: str) -> str:
+    """Return what a message or passage says, without what only programs read: nothing of data, no note of its source."""
+    found = read_json(text)
+    if isinstance(found, dict | list):
+        text = str(found.get("message", "")) if isinstance(found, dict) and found.get("type") == "user_message" else ""
+    return _SOURCE.sub(" ", text).strip()
 
 
 def shown_blocks(system: str) -> tuple[ShownBlock, ...]:

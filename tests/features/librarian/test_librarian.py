@@ -317,8 +317,8 @@ async def test_when_everything_fails_it_says_so_and_stops() -> None:
     talk = Talk(broken=dict.fromkeys(NATIVE, "The disk is full."))
     answer = await talk.says("I play the violin. Where is my bow?")
     assert talk.rounds == 1
-    assert 'memory_insert says "The disk is full."' in answer
-    assert 'conversation_search says "The disk is full."' in answer
+    assert 'I could not file "I play the violin.": the memory did not take it.' in answer
+    assert "I could not search our conversations." in answer
     assert "I have filed" not in answer
     assert "I looked in my notes and found nothing" in answer
 
@@ -327,7 +327,7 @@ async def test_an_edit_that_waits_for_its_owner_is_not_called_filed() -> None:
     talk = Talk()
     talk._memory_insert = lambda **_: "Your change was proposed as p-1. It waits for the owner."  # type: ignore[method-assign]
     answer = await talk.says("I play the violin.")
-    assert 'memory_insert says "Your change was proposed as p-1. It waits for the owner."' in answer
+    assert 'I asked to have this put in my notes: "I play the violin."\nIt waits until that is approved.' in answer
 
 
 async def test_a_note_is_struck_out_and_leaves_no_empty_line() -> None:
@@ -409,9 +409,7 @@ async def test_what_cannot_be_forgotten_is_said() -> None:
     talk.tools = ()
     assert (await talk.says("Forget the green tea.")).startswith("I cannot strike anything out")
     talk.tools, talk.broken = NATIVE, {"memory_replace": "Closed."}
-    assert 'could not strike out "Likes green tea": memory_replace says "Closed."' in await talk.says(
-        "Forget green tea"
-    )
+    assert 'could not strike out "Likes green tea": the memory did not take it.' in await talk.says("Forget green tea")
 
 
 async def test_it_says_what_it_is_once_in_a_conversation() -> None:

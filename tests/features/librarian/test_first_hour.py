@@ -1,0 +1,181 @@
+"""The first hour of a newcomer with the librarian, over HTTP: what it files, finds, corrects, forgets, and never says."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.seams.http import Wire, ok
+
+KEY = "sk-abcdefghijklmnopqrstuvwx1234"
+# What only models and programs read: tools, their results and packages, metadata, headers, ids.
+MACHINE = re.compile(
+    r"memory_(?:insert|replace)|(?:conversation|archival_memory)_(?:search|insert)|send_message|core_memory"
+    r"|\[source|[{}]|\"?(?:status|timestamp|role|content)\"?: |AGENT_ID|<[a-z_/]+>"
+    r"|(?:message|passage|agent|block|call)[-_][0-9a-f]{4}"
+)
+
+
+@dataclass
+class Newcomer:
+    """Somebody who talks to an agent of their own."""
+
+    http: httpx2.Client
+    path: str
+
+    def says(self, text: str, **more: Any) -> str:
+        """Return the answer's words, after a look that no machine's words are in it."""
+        return self.hears(self.sends({"role": "user", "content": text}, **more))
+
+    def sends(self, message: Wire, **more: Any) -> list[Wire]:
+        answer: list[Wire] = ok(self.http.post(f"{self.path}/messages", json={"messages": [message], **more}))[
+            "messages"
+        ]
+        return answer
+
+    def hears(self, messages: list[Wire]) -> str:
+        words = "\n".join(each["content"] for each in messages if each["message_type"] == "assistant_message")
+        assert MACHINE.findall(words) == []
+        return words
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines of the block about them, without the dates."""
+        value: str = ok(self.http.get(f"{self.path}/core-memory/blocks/human"))["value"]
+        return [re.sub(r'^\d{4}-\d\d-\d\d: "(.*)"$', r"\1", line) for line in value.split("\n") if line]
+
+    @property
+    def archive(self) -> list[str]:
+        return [each["text"] for each in ok(self.http.get(f"{self.path}/archival-memory"))]
+
+    @property
+    def everything_sent(self) -> str:
+        """All that the model wrote, words and calls, as one text."""
+        kinds = ("assistant_message", "tool_call_message", "reasoning_message")
+        sent = ok(self.http.get(f"{self.path}/messages", params={"limit": 200}))
+        return json.dumps([each for each in sent if each["message_type"] in kinds], ensure_ascii=False)
+
+
+def newcomer(http: httpx2.Client, human: str = "", agent_type: str = "letta_v1_agent", **more: Any) -> Newcomer:
+    blocks = [{"label": "human", "value": human}, {"label": "persona", "value": "I am Sam."}]
+    body = {"agent_type": agent_type, "model": "ricordo/librarian", "memory_blocks": blocks, **more}
+    return Newcomer(http, f"/v1/agents/{ok(http.post('/v1/agents/', json=body))['id']}")
+
+
+def test_a_denied_call_is_told_without_its_name_or_the_reason_as_it_was_sent(http: httpx2.Client) -> None:
+    rules = [{"type": "requires_approval", "tool_name": name} for name in ("memory_insert", "conversation_search")]
+    ada = newcomer(http, tool_rules=rules)
+    for words, answer in (("I play the violin.", "I could not file"), ("Where is my hat?", "I could not search our")):
+        request = next(m for m in ada.sends({"role": "user", "content": words}) if "approval" in m["message_type"])
+        denial = {"approve": False, "approval_request_id": request["id"], "reason": '{"status": "no [source: x]"}'}
+        assert answer in ada.hears(ada.sends({"type": "approval", **denial}))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"status": "OK", "message": "[source: a.pdf] violin {\\"role\\": \\"user\\"}"}',
+        '[{"content": "{\\"type\\": \\"heartbeat\\", \\"reason\\": \\"violin\\"}", "role": "user"}]',
+        '[{"content": "[source: passage-1234 | score: 0.3] The violin is here.", "timestamp": "message-1234"}]',
+        f'[{{"content": "The violin opens with the password: hunter2 and {KEY}", "role": "user"}}]',
+        "<memory_metadata>\n- AGENT_ID: agent-1\n</memory_metadata> violin " * 500,
+        "Traceback (most recent call last):\n  File",
+    ],
+)
+@pytest.mark.parametrize("status", ["success", "error"])
+def test_what_a_clients_tool_gives_is_not_repeated_as_it_is(http: httpx2.Client, result: str, status: str) -> None:
+    tool = {
+        "name": "conversation_search",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+    }
+    ada = newcomer(http)
+    tools = {"client_tools": [{**tool, "description": "Searches."}]}
+    asked = ada.sends({"role": "user", "content": "Wo ist die violin?"}, **tools)
+    call = next(m["tool_call"] for m in asked if m["message_type"] == "approval_request_message")
+    returned = {"type": "tool", "tool_call_id": call["tool_call_id"], "tool_return": result, "status": status}
+    answer = ada.hears(ada.sends({"type": "approval", "approvals": [returned]}, **tools))
+    assert answer
+    assert "hunter2" not in answer
+    assert KEY not in answer
+
+
+@pytest.mark.parametrize("agent_type", ["memgpt_agent", "letta_v1_agent"])
+def test_of_passages_and_events_only_words_are_quoted(http: httpx2.Client, agent_type: str) -> None:
+    ada = newcomer(http, agent_type=agent_type)
+    for text in ('{"violin": {"id": "passage-1234"}}', "[source: file-1234, page 3] The violin is blue."):
+        ok(http.post(f"{ada.path}/archival-memory", json={"text": text}))
+    ada.sends({"role": "system", "content": '{"type": "system_alert", "message": "violin"}'})
+    assert '"The violin is blue."' in ada.says("What colour is the violin?")
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "secret"),
+    [
+        ("My password is hunter2!", "What is my password?", "hunter2"),
+        (f"My api key is {KEY}, please remember it", "What is my API key?", KEY),
+        ("Remember: my PIN is 4711", "what's my pin", "4711"),
+        ("Mein Passwort ist Geheim99.", "Wie lautet mein Passwort?", "Geheim99"),
+        ("La mia password è gatto99.", "Qual è la mia password?", "gatto99"),
+        ("Mi contraseña es gato1234.", "¿Cuál es mi contraseña?", "gato1234"),
+        ("4111 1111 1111 1111", "Do I have a number 4111?", "1111"),
+    ],
+)
+def test_a_secret_is_neither_stored_nor_repeated(http: httpx2.Client, told: str, asked: str, secret: str) -> None:
+    ada = newcomer(http)
+    assert "neither keep nor repeat secrets" in ada.says(f"I play chess. {told}")
+    assert secret not in ada.says(asked)
+    assert secret not in ada.says(f"Is {secret} still valid?" if len(secret) > 8 else "Which secrets do you know?")
+    assert secret not in ada.says("What do you know about me?")
+    assert (ada.notes, ada.archive) == (["I play chess."], [])
+    assert secret not in ada.everything_sent
+
+
+CODE = [
+    'def add(a, b):\n    """Add."""\n    return a + b',
+    '```python\nprint("hello")\n```',
+    "import os; os.system('ls')",
+    "SELECT * FROM users;",
+    "const x = 5;",
+    '{"name": "Eva", "age": 5}',
+    'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\nValueError: no',
+    '#include <stdio.h>\nint main(void) {\n  puts("my name is Eva");\n  return 0;\n}',
+    "<div>\n  <p>I live in Rome.</p>\n</div>",
+    "for (let i = 0; i < 9; i++) {\n  console.log(i);\n}",
+    "my_name = 'Eva'\n" * 400,
+]
+
+
+@pytest.mark.parametrize("code", CODE)
+def test_pasted_code_is_not_memory(http: httpx2.Client, code: str) -> None:
+    ada = newcomer(http)
+    answer = "\n".join(each["content"] for each in ada.sends({"role": "user", "content": code}) if each.get("content"))
+    assert answer.startswith("I keep no code in memory")
+    assert (ada.notes, ada.archive) == ([], [])
+    assert "I don't know" in ada.says("What is my name?")
+
+
+def test_the_words_around_code_are_read(http: httpx2.Client) -> None:
+    ada = newcomer(http)
+    answer = ada.says("My name is Ada.\n```python\nname = 'Eva'\n```\nWhat's my name?")
+    assert ada.notes == ["My name is Ada."]
+    assert '"My name is Ada."' in answer
+    assert "no code" in answer
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "My class starts at 9: room 4",
+        "I import tea from India",
+        "Name: Ada",
+        "I return on Friday (from Rome).",
+        "I like <3",
+    ],
+)
+def test_prose_that_looks_a_little_like_code_is_memory(http: httpx2.Client, words: str) -> None:
+    ada = newcomer(http)
+    ada.says(words)
+    assert ada.notes == [words]
