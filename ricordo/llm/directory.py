@@ -35,6 +35,8 @@ class ListCache:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.listed: ModelList | None = None
+        self.last: ModelList | None = None
+        """The newest list that could be read."""
         self._until = float("-inf")
         self._now = now
         self._asking = asyncio.Lock()
@@ -50,7 +52,8 @@ class ListCache:
             return self.listed
 
     def keep(self, listed: ModelList) -> None:
-        self.listed, self._until = listed, self._now() + KEPT_SECONDS
+        self.listed = self.last = listed
+        self._until = self._now() + KEPT_SECONDS
 
 
 class ModelDirectory:
@@ -88,8 +91,8 @@ class ModelDirectory:
         return self._lists[provider.name].listed or ModelList()
 
     def offers(self) -> list[tuple[Provider, ModelList | None]]:
-        """Return each provider with what it last listed, without asking it; None where it was not asked or did not answer."""
-        return [(provider, self._lists[name].listed) for name, provider in self._providers.items()]
+        """Return each provider with the newest list of its that could be read, without asking it; None where there is none."""
+        return [(provider, self._lists[name].last) for name, provider in self._providers.items()]
 
     def all_listed(self) -> list[ModelList]:
         return [each.listed for each in self._lists.values() if each.listed]

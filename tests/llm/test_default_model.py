@@ -10,6 +10,7 @@ import pytest
 from ricordo.domain.model import LIBRARIAN
 from ricordo.errors import NotFound
 from ricordo.llm import provider_sdks
+from ricordo.llm.directory import KEPT_SECONDS
 from ricordo.llm.model_lists import ModelList, models_in
 from ricordo.llm.openai_dialect import OPENAI_ADDRESS
 from ricordo.llm.provider_table import Provider, local_server
@@ -166,6 +167,20 @@ async def test_a_model_that_is_pulled_later_is_found_at_the_next_look(server: Mo
     server.otherwise = ollama(qwen3=CAPABLE)
     assert (await known.find_default()).handle == LIBRARIAN, "nobody is asked by every request"
     now.seconds += registry.LOOK_AGAIN_SECONDS
+    assert (await known.find_default()).handle == "ollama/qwen3"
+
+
+async def test_a_list_that_cannot_be_read_any_more_changes_nothing_and_a_better_one_does(server: ModelServer) -> None:
+    now = Now()
+    server.otherwise = ollama(gemma3=PLAIN)
+    known = models(ollama_base_url=server.root, now=now)
+    assert (await known.find_default()).handle == LIBRARIAN
+    server.otherwise = ollama(gemma3=PLAIN, qwen3=CAPABLE)
+    now.seconds += KEPT_SECONDS
+    assert (await known.find_default()).handle == "ollama/qwen3"
+    server.otherwise = lambda _: Answer({}, 500)
+    now.seconds += KEPT_SECONDS
+    assert "qwen3" not in str(await known.list())
     assert (await known.find_default()).handle == "ollama/qwen3"
 
 

@@ -201,9 +201,10 @@ class Models(Registry[ChatModel]):
         if self._settings.model:
             _, self._fault = await asyncio.gather(self.find_local(), self._examine(self._settings.model))
             return
-        offers = self._directory.offers()
-        unknown = [each for each, listed in offers if listed is None and each.adapter not in UNLISTED]
-        await asyncio.gather(self.find_local(), *map(self._directory.ask, unknown))
+        offers = [(each, listed) for each, listed in self._directory.offers() if each.adapter not in UNLISTED]
+        wants_better = self.default().handle == LIBRARIAN
+        asked_again = [each for each, listed in offers if listed is None or wants_better]
+        await asyncio.gather(self.find_local(), *map(self._directory.ask, asked_again))
         silent = [(each, listed) for each, listed in self._directory.offers() if each.name not in self._takes_tools]
         asked = [
             (each, listed.chat[0].name) for each, listed in silent if each.name in PROBED and listed and listed.chat
