@@ -207,9 +207,10 @@ SHARED = {
     """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
         POST /ui/first
-        GET /ui/(runs|jobs|models|search)
+        GET /ui/(runs|jobs|models|search|people)
         (GET|POST) /ui/agents
-        GET /ui/agents/<agent_id>(/settings|/context|/archive)?
+        GET /ui/agents/<agent_id>(/settings|/context|/archive|/memory|/memory/new)?
+        POST /ui/agents/<agent_id>/memory/new
         POST /ui/agents/<agent_id>/(settings|tools/<tool_id>|delete|reset|archive)
         POST /ui/models/providers
         POST /ui/models/providers/<provider_id>/(check|delete)

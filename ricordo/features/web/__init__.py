@@ -24,6 +24,9 @@ class WebPlugin:
             LazyRouter(f"{pages}.agents", ("/ui/agents",)),
             LazyRouter(f"{pages}.context", ("/ui/agents/*/context",)),
             LazyRouter(f"{pages}.archive", ("/ui/agents/*/archive",)),
+            # A label may hold slashes: what can follow one is matched first.
+            LazyRouter(f"{pages}.history", ("/ui/people", "/ui/blocks")),
+            LazyRouter(f"{pages}.memory", ("/ui/people", "/ui/blocks", "/ui/agents/*/memory")),
             LazyRouter(f"{pages}.search", ("/ui/search",)),
             LazyRouter(f"{pages}.runs", ("/ui/runs", "/ui/jobs")),
             LazyRouter(f"{pages}.models", ("/ui/models",)),

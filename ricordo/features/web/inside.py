@@ -1,6 +1,6 @@
 """The API of this server as a page asks it: with the rights of the caller, so that no page shows more than the API."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -43,16 +43,32 @@ class Api:
         except RefusedByApi:
             return None
 
-    async def ask(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
-        """Return the answer: of JSON its value, else the text. Raises RefusedByApi where its status says so."""
-        status, content_type, content = await self._call(method, path, body, query or {})
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+    ) -> Any:
+        """Return the answer: of JSON its value, else the text. Raises RefusedByApi where its status says so.
+
+        `if_match` is the entity tag, without quotes, of what is changed; `if_none_match` as "*" makes only what is new.
+        """
+        headers = [(b"if-match", f'"{if_match}"'.encode())] if if_match else []
+        headers += [(b"if-none-match", if_none_match.encode())] if if_none_match else []
+        status, content_type, content = await self._call(method, path, body, query or {}, headers)
         is_json = content_type.startswith("application/json")
         answer = orjson.loads(content) if is_json and content else content.decode("utf-8", "replace")
         if status >= 400:
             raise RefusedByApi(status, answer)
         return answer
 
-    async def _call(self, method: str, path: str, body: Any, query: Mapping[str, Any]) -> tuple[int, str, bytes]:
+    async def _call(
+        self, method: str, path: str, body: Any, query: Mapping[str, Any], headers: Sequence[tuple[bytes, bytes]]
+    ) -> tuple[int, str, bytes]:
         outer, sent = self._request.scope, orjson.dumps(body) if body is not None else b""
         given = {name: value for name, value in query.items() if value is not None}
         scope = {
@@ -63,7 +79,7 @@ class Api:
             "path": path,
             "raw_path": quote(path).encode(),
             "query_string": urlencode(given, doseq=True).encode(),
-            "headers": [(b"content-type", b"application/json"), *self._headers],
+            "headers": [(b"content-type", b"application/json"), *self._headers, *headers],
             "state": {},
         }
         started: Message = {}
@@ -79,5 +95,5 @@ class Api:
                 pieces.append(message.get("body", b""))
 
         await self._request.app(scope, receive, send)
-        headers = dict(started["headers"])
-        return started["status"], headers.get(b"content-type", b"").decode("latin-1"), b"".join(pieces)
+        answered = dict(started["headers"])
+        return started["status"], answered.get(b"content-type", b"").decode("latin-1"), b"".join(pieces)

@@ -1,22 +1,26 @@
 """What pages show of several things at once, in one statement each, where the API would be asked once a row."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
 
-from sqlalchemy import and_, case, false, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, false, func, or_, select
 
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import Scope, User
 from ricordo.domain.version import Proposal
 from ricordo.storage import proposals as stored_proposals
+from ricordo.storage import users as stored_users
 from ricordo.storage.agent_access import may_use
-from ricordo.storage.engine.repository import Page, seen_by
+from ricordo.storage.engine.repository import Page, in_scope, seen_by
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.schema.core_tables import agents, conversations, users
-from ricordo.storage.schema.memory_tables import blocks, chains
+from ricordo.storage.schema.core_tables import agents, conversations, messages, passages, users
+from ricordo.storage.schema.memory_tables import blocks, blocks_log, chains, memory_remotes, proposals
 
 # A list of agents' names in one statement.
 _MOST_NAMES = 500
+_WAITS = proposals.c.status.in_(("open", "conflicted"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +145,135 @@ def owners_of_blocks(tx: Transaction, scope: Scope, ids: Sequence[str]) -> Mappi
     chain_of = {row.id: row.chain_id for row in tx.all(statement)} if ids else {}
     owners = owners_of(tx, chain_of.values()) if chain_of else {}
     return {id: owners[chain_id] for id, chain_id in chain_of.items() if chain_id in owners}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBlock:
+    """A block as a list shows it; `id` is empty where it is only proposed yet. `length` and `limit` are in characters."""
+
+    id: str
+    label: str
+    title: str | None
+    length: int
+    limit: int
+    policy: str
+    is_untrusted: bool
+    waiting: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A user as the list of people shows one: how many blocks, of how many characters, and what waits."""
+
+    user: User
+    blocks: int
+    characters: int
+    waiting: int
+
+
+def people(tx: Transaction, scope: Scope, wanted: Page, words: str) -> list[Person]:
+    """Return one page of the users, with these words in their names, newest first."""
+    columns = (users.c.name, users.c.identifier)
+    is_named = or_(*(column.icontains(words, autoescape=True) for column in columns)) if words else None
+    found = stored_users.ROWS.page(tx, scope, wanted, is_named, id=scope.subject_id)
+    is_theirs = and_(chains.c.owner_kind == "user", chains.c.owner_id.in_([user.id for user in found]))
+    sizes = select(
+        chains.c.owner_id, func.count().label("blocks"), func.sum(func.length(blocks.c.value)).label("characters")
+    ).join(chains, chains.c.id == blocks.c.chain_id)
+    waits = select(chains.c.owner_id, func.count().label("waiting")).join(chains, chains.c.id == proposals.c.chain_id)
+    held = {row.owner_id: row for row in tx.all(sizes.where(is_theirs).group_by(chains.c.owner_id))}
+    waiting = tx.all(waits.where(is_theirs, _WAITS).group_by(chains.c.owner_id))
+    asked = {row.owner_id: row.waiting for row in waiting}
+    return [
+        Person(
+            user,
+            held[user.id].blocks if user.id in held else 0,
+            int(held[user.id].characters or 0) if user.id in held else 0,
+            asked.get(user.id, 0),
+        )
+        for user in found
+    ]
+
+
+def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[ListedBlock]:
+    """Return a user's blocks by their labels, and what is only proposed yet; what the caller may see is checked before."""
+    counts = stored_proposals.waiting_counts(tx, chain_id)
+    found = _listed(tx, blocks.c.chain_id == chain_id, lambda row: f"{owner.path}/blocks/{quote(row.label)}")
+    known = {one.label for one in found}
+    new = [
+        ListedBlock("", label, None, 0, 0, "", False, waiting, f"{owner.path}/blocks/{quote(label)}")
+        for label, waiting in sorted(counts.items())
+        if label not in known
+    ]
+    return found + new
+
+
+def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> list[ListedBlock]:
+    """Return an agent's blocks by their labels; what the caller may see is checked before."""
+    return _listed(tx, blocks.c.id.in_([*ids]), lambda row: f"/ui/blocks/{row.id}") if ids else []
+
+
+def _listed(tx: Transaction, which: ColumnElement[bool], path: Callable[[Any], str]) -> list[ListedBlock]:
+    of_block = and_(proposals.c.chain_id == blocks.c.chain_id, proposals.c.label == blocks.c.label)
+    waiting = select(func.count()).select_from(proposals).where(of_block, _WAITS).scalar_subquery()
+    names = ("id", "label", "title", "limit", "policy", "read_only", "is_untrusted")
+    columns = (blocks.c[name] for name in names)
+    statement = select(*columns, func.length(blocks.c.value).label("length"), waiting.label("waiting"))
+    return [
+        ListedBlock(
+            row.id,
+            row.label,
+            row.title,
+            row.length,
+            row.limit,
+            "read_only" if row.read_only else row.policy,
+            row.is_untrusted,
+            row.waiting,
+            path(row),
+        )
+        for row in tx.all(statement.where(which).order_by(blocks.c.label).limit(_MOST_NAMES))
+    ]
+
+
+def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
+    """Return the labels of blocks that were deleted and did not come back."""
+    is_deleted = (blocks_log.c.chain_id == chain_id) & blocks_log.c.deleted_label.is_not(None)
+    is_back = select(blocks.c.label).where(blocks.c.chain_id == chain_id)
+    statement = select(blocks_log.c.deleted_label).distinct().where(is_deleted).limit(_MOST_NAMES)
+    rows = tx.all(statement.where(blocks_log.c.deleted_label.not_in(is_back)))
+    return sorted(row.deleted_label for row in rows)
+
+
+def messages_of_runs(tx: Transaction, scope: Scope, run_ids: Iterable[str | None]) -> Mapping[str, str]:
+    """Return by run the address of the message that began it, as far as the caller may read messages."""
+    wanted = sorted({id for id in run_ids if id})[:_MOST_NAMES]
+    if not wanted or not scope.may("messages:read"):
+        return {}
+    is_first = select(func.min(messages.c.seq)).where(messages.c.run_id.in_(wanted), messages.c.role == "user")
+    columns = (messages.c[name] for name in ("run_id", "agent_id", "conversation_id", "id"))
+    statement = select(*columns).where(messages.c.seq.in_(is_first.group_by(messages.c.run_id)))
+    return {
+        row.run_id: f"/ui/agents/{row.agent_id}/chat?conversation={row.conversation_id}&message={row.id}"
+        for row in tx.all(statement.where(*in_scope(messages, scope)))
+    }
+
+
+def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[str, int]:
+    """Return how much there is of a user, by its name for people; what the caller may see is checked before."""
+    of_chain = select(chains.c.versions).where(chains.c.id == chain_id)
+    counted = {
+        "blocks": blocks.c.chain_id == chain_id,
+        "proposals": proposals.c.chain_id == chain_id,
+        "conversations": and_(conversations.c.user_id == user_id, conversations.c.deleted_at.is_(None)),
+        "messages": messages.c.conversation_id.in_(
+            select(conversations.c.id).where(conversations.c.user_id == user_id)
+        ),
+        "passages": passages.c.user_id == user_id,
+        "remotes": memory_remotes.c.chain_id == chain_id,
+    }
+    found = {"versions": of_chain.scalar_subquery()} | {
+        name: select(func.count()).where(which).scalar_subquery() for name, which in counted.items()
+    }
+    row = tx.all(select(*(column.label(name) for name, column in found.items())))[0]
+    return {name: getattr(row, name) or 0 for name in ("blocks", *found)}
