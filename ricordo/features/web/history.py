@@ -7,8 +7,9 @@ from fastapi import Request, Response
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import NotFound
 from ricordo.features.web import queries
+from ricordo.features.web.block_address import find_block, open_block, read_versions
 from ricordo.features.web.inside import Api
-from ricordo.features.web.memory import find_block, open_block, outcome_of, read_versions
+from ricordo.features.web.memory import outcome_of
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 from ricordo.memory.blame import blame
 from ricordo.storage import history, versions
