@@ -98,7 +98,7 @@ async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
     """Raise Unavailable where the missing secret key opens something in the database; warn where it may have signed something."""
     require_unneeded(settings.data_dir, await store.read(keys.needing_secret))
     if await store.read(lambda tx: damage.some_conversations(tx, 0)):
-        log.warning(
+        log.error(  # so that commands, which show errors alone, say it too
             "there was no secret key beside this database, so a new one is made: callbacks and receipts are signed with another "
             "key than before. If you have the old secret.key, stop the server and put it back.",
             extra={"folder": str(settings.data_dir)},

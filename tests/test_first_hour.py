@@ -138,6 +138,21 @@ class Stranger:
         self._servers = {}
         return commands
 
+    def type_what_the_server_said(self) -> None:
+        """Type the command that the first `make run` printed, in a new terminal in the folder."""
+        command = re.findall(r"Talk to it with `([^`]+)`", (self.home / "server.log").read_text())[0]
+        ran = subprocess.run(
+            ["bash", "-c", command],
+            input="Hello.\n",
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+
     def _type(self, block: str) -> None:
         for line in filter(str.strip, re.sub(r"\\\n", "", block).splitlines()):
             command = self._translated(line)
@@ -260,6 +275,7 @@ on_posix = pytest.mark.skipif(os.name != "posix", reason="the pages are written 
 def test_the_first_minutes_go_as_the_pages_say(tmp_path: Path) -> None:
     with stranger(tmp_path) as reader:
         reader.read(ROOT / "README.md")
+        reader.type_what_the_server_said()
         reader.read(ROOT / "docs" / "a-students-day.md")
 
 

@@ -102,10 +102,8 @@ def test_a_missing_secret_key_is_refused_where_keys_need_it_until_another_is_mad
 def test_a_missing_secret_key_is_warned_of_where_it_may_have_signed_something(shell: Shell) -> None:
     assert "Darjeeling" not in shell.run("chat", said="My favourite tea is Darjeeling.\n").stderr
     (shell.data / FILE).unlink()
-    with shell.serving() as server:
-        server.process.terminate()
-        _, logged = server.process.communicate(timeout=20)
-    assert "there was no secret key beside this database" in logged
+    made = shell.run("user", "create", "ada")
+    assert (made.returncode, "there was no secret key beside this database" in made.stderr) == (0, True)
     with shell.serving() as server:
         server.process.terminate()
         _, logged = server.process.communicate(timeout=20)
