@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+IMAGE_EXTRAS := $(addprefix --extra ,anthropic openai google bedrock postgres dolt)
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 # One more than there are processors, since many tests wait for something.
@@ -10,7 +11,8 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # Modules are compiled once: the tests start hundreds of processes of ours.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install run test soak check bench bench-retrieval bench-search lock
+.PHONY: help install run test soak check bench bench-retrieval bench-search lock dist
+DIST ?= dist
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283"
 	@echo "make test     run the tests"
@@ -18,6 +20,7 @@ help:
 	@echo "make check    formatter, linter, strict types, architecture"
 	@echo "make bench    measure speed and size, and print a table"
 	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
+	@echo "make dist     build the sdist and the wheel into dist/"
 	@echo "make install  set up .venv (the others do it when needed)"
 	@echo "make lock     compile requirements/*.txt again"
 
@@ -43,6 +46,10 @@ lock: .venv/.developing
 	$(LOCK) pyproject.toml requirements/base.in --extra anthropic --extra openai -o requirements/base.txt
 	$(LOCK) pyproject.toml -c requirements/base.txt --extra embeddings -o requirements/embeddings.txt
 	$(LOCK) requirements/dev.in -o requirements/dev.txt
+	$(LOCK) pyproject.toml requirements/base.in -c requirements/dev.txt $(IMAGE_EXTRAS) -o requirements/container.txt
+
+dist: .venv/.developing
+	$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST)
 
 .venv/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Ricordo needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'

@@ -218,8 +218,8 @@ class Settings(BaseSettings):
     # Secret, as it may hold a password.
     dolt_remote: SecretStr | None = about(
         "Address of a Dolt database that the memory of all users is synced with: mysql://user:password@host/database or "
-        "doltlite:///path/file.db (needs the extra `dolt`). With {organization} in it each organization has its own; else it is "
-        "the default organization's."
+        "doltlite:///path/file.db (needs the extra `dolt` or `doltlite`). With {organization} in it each organization has its "
+        "own; else it is the default organization's."
     )
     daily_tokens: int | None = about(
         "Tokens that all agents may use in a day (UTC); background work stops at 80 %.", ge=1

@@ -216,7 +216,7 @@ class Doltlite(Engine):
 
     def __init__(self, address: DoltAddress) -> None:
         if find_spec("doltlite") is None:
-            raise Invalid('A file of doltlite needs the package doltlite: pip install "ricordo[dolt]"')
+            raise Invalid('A file of doltlite needs the package doltlite: pip install "ricordo[doltlite]"')
         address.require_usable()
         assert address.path  # noqa: S101 - it is a file
         address.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,225 @@
+"""What people install: the sdist and the wheel, and a server that runs from the wheel with nothing but the packages it names."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from letta_client import Letta
+from packaging.requirements import Requirement
+
+from ricordo import __version__
+from tests.support.server_process import free_port, wait_until_up
+
+ROOT = Path(__file__).parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+# Modules by the extra that brings them.
+MODULES = {
+    "anthropic": "anthropic",
+    "openai": "openai",
+    "google": "google.genai",
+    "bedrock": "boto3",
+    "postgres": "psycopg",
+    "embeddings": "wordllama",
+    "dolt": "pymysql",
+    "doltlite": "doltlite",
+    "turbopuffer": "turbopuffer",
+    "pinecone": "pinecone",
+    "qdrant": "qdrant_client",
+}
+
+
+def run(*command: str | Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in this folder with these variables alone, so that nothing of the checkout is found."""
+    given = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "RICORDO_FIND_LOCAL_MODELS": "false", **environment}
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=120, check=False)
+
+
+def needed(requirements: Iterable[str], found: dict[str, Distribution] | None = None) -> dict[str, Distribution]:
+    """The installed distributions that these requirements bring, with all that those need."""
+    found = {} if found is None else found
+    for requirement in map(Requirement, requirements):
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        seen = f"{requirement.name.lower()}[{','.join(sorted(requirement.extras))}]"
+        if seen in found:
+            continue
+        found[seen] = made = distribution(requirement.name)
+        wanted = made.requires or []
+        needed(wanted, found)
+        for extra in requirement.extras:
+            chosen = [each for each in map(Requirement, wanted) if each.marker and "extra" in str(each.marker)]
+            named = [
+                str(each).partition(";")[0] for each in chosen if each.marker and each.marker.evaluate({"extra": extra})
+            ]
+            needed(named, found)
+    return found
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A virtual environment with the wheel, and with the packages of the base alone."""
+
+    wheel: Path
+    sdist: Path
+    bin: Path
+    package: Path
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Build both and install the wheel, without the network: what it needs is linked from the environment of the tests."""
+    dist, fresh = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("fresh") / "venv"
+    made = subprocess.run(["make", "dist", f"DIST={dist}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", fresh], check=True)
+    (site,) = fresh.glob("lib/python*/site-packages")
+    for each in needed(PROJECT["dependencies"]).values():
+        for top in {path.parts[0] for path in each.files or () if path.parts[0] not in ("..", "__pycache__")}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(each.locate_file(top))))
+    uv = Path(sys.executable).with_name("uv")
+    install = [uv, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", fresh / "bin" / "python", wheel]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Installed(wheel, sdist, fresh / "bin", site / "ricordo")
+
+
+@pytest.fixture(scope="module")
+def address(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`ricordo serve` of the wheel."""
+    folder, port = tmp_path_factory.mktemp("home"), free_port()
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "RICORDO_FIND_LOCAL_MODELS": "false"}
+    command = [installed.bin / "ricordo", "serve", "--port", str(port)]
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            wait_until_up(f"http://127.0.0.1:{port}", lambda: f"code {server.poll()}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+        assert server.stderr
+        said = server.stderr.read()
+    assert (folder / ".ricordo" / "ricordo.db").exists()
+    assert "Traceback" not in said, said
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(installed: Installed) -> None:
+    """A template that is left out is missed by nobody who works in the checkout."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "ricordo"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    files = {name for name in listed if name and (ROOT / name).is_file()}
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        assert inside == files
+        assert [name for name in files if wheel.read(name) != (ROOT / name).read_bytes()] == []
+    assert any(name.endswith(".html") for name in files)
+    assert installed.sdist.name == f"ricordo-{__version__}.tar.gz"
+
+
+def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
+    installed: Installed, tmp_path: Path
+) -> None:
+    shown = run(installed.bin / "ricordo", "--version", folder=tmp_path)
+    assert (shown.stdout.strip(), shown.stderr) == (f"ricordo {__version__}", "")
+    program = (
+        "import ricordo, sys; from importlib.util import find_spec as f; print(ricordo.__file__, *map(f, sys.argv[1:]))"
+    )
+    tops = [module.partition(".")[0] for module in MODULES.values() if module != "google.genai"]
+    path, *extras = run(installed.bin / "python", "-c", program, *tops, folder=tmp_path).stdout.split()
+    assert Path(path) == installed.package / "__init__.py"
+    assert [found for found in extras if found != "None"] == []
+
+
+def test_a_server_of_the_wheel_answers_shows_its_pages_and_remembers(address: str) -> None:
+    """Each kind of packaged file is used: pages and styles, the texts of prompts, the words that searches leave out, migrations."""
+    with httpx2.Client(base_url=address, trust_env=False) as http:
+        assert http.get("/v1/health").json() == {"version": __version__, "status": "ok"}
+        page = http.get("/").text
+        assert page.startswith("<!doctype html>")
+        named = set(re.findall(r'"(/ui/static/[^"]+)"', page))
+        assert named
+        for path in {*named, *(f"/ui/static/{file.name}" for file in (ROOT / "ricordo/features/web/static").iterdir())}:
+            assert http.get(path).status_code == 200, path
+        for path in ("/ui/agents", "/ui/search?q=tea", "/ui/models", "/ui/settings", "/openapi.json"):
+            assert http.get(path).status_code == 200, path
+    with Letta(base_url=address, api_key=None) as client:
+        agent = client.agents.create(memory_blocks=[{"label": "human", "value": "Her name is Ada."}])
+        client.agents.messages.create(agent.id, input="My favourite tea is jasmine.")
+        answer = client.agents.messages.create(agent.id, input="What is my favourite tea?")
+        assert "My favourite tea is jasmine." in str(answer.messages[-1])
+
+
+def test_every_template_of_the_wheel_compiles(installed: Installed, tmp_path: Path) -> None:
+    program = "from ricordo.features.web.shell import environment; e = environment()\n"
+    program += "print(*[e.get_template(name).name for name in e.list_templates()])"
+    done = run(installed.bin / "python", "-c", program, folder=tmp_path)
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == {path.name for path in (ROOT / "ricordo/features/web/templates").iterdir()}
+
+
+def test_every_extra_that_is_named_exists_and_every_extra_is_named() -> None:
+    """A file of doltlite once asked for an extra that did not bring doltlite."""
+    text = "\n".join(path.read_text("utf-8") for path in (ROOT / "ricordo").rglob("*.py"))
+    docs = "\n".join(path.read_text("utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
+    named = set(re.findall(r"ricordo\[([a-z]+)\]|extras? `([a-z]+)`", text + docs))
+    assert {name or other for name, other in named} - {"extra"} <= set(EXTRAS)
+    assert set(MODULES) == set(EXTRAS)
+    assert [extra for extra in EXTRAS if f"ricordo[{extra}]" not in docs and f"`{extra}`" not in docs] == []
+
+
+def test_each_extra_brings_the_module_that_is_looked_for() -> None:
+    for extra, module in MODULES.items():
+        brought = needed(EXTRAS[extra]).values()
+        tops = {path.parts[0].removesuffix(".py") for each in brought for path in each.files or ()}
+        assert module.partition(".")[0] in tops, extra
+
+
+# Programs that need an extra, each of which prints the error that it meets.
+WITHOUT = {
+    "openai": "from ricordo.llm.provider_sdks import need; need('openai', 'openai')",
+    "bedrock": "from ricordo.llm.provider_sdks import need; need('boto3', 'bedrock')",
+    "dolt": "from ricordo.features.dolt import engines as e\n"
+    "e.DoltServer(e.read_address('mysql://ada@127.0.0.1/m', allow_private=True))",
+    "doltlite": "from pathlib import Path; from ricordo.features.dolt import engines as e\n"
+    "e.Doltlite(e.read_address(f'doltlite://{Path.cwd()}/memory.db', folders=(Path.cwd(),)))",
+    "embeddings": "import asyncio; from ricordo.llm.embedding.embedded import EmbeddedModel\n"
+    "asyncio.run(EmbeddedModel().embed(['tea']))",
+    "turbopuffer": "from ricordo.features.vector_services.service import library; library('turbopuffer', 'Turbopuffer')",
+    "pinecone": "from ricordo.features.vector_services.service import library; library('pinecone', 'Pinecone')",
+    "qdrant": "from ricordo.features.vector_services.service import library; library('qdrant_client.models', 'Qdrant')",
+}
+
+
+@pytest.mark.parametrize("extra", WITHOUT)
+def test_without_an_extra_the_error_has_the_command_that_installs_it(
+    installed: Installed, tmp_path: Path, extra: str
+) -> None:
+    done = run(installed.bin / "python", "-c", WITHOUT[extra], folder=tmp_path)
+    error = done.stderr.rstrip().rpartition("\n")[2]
+    assert error.startswith("ricordo.errors."), done.stderr
+    assert f'pip install "ricordo[{extra}]"' in error
+
+
+def test_without_their_extras_providers_and_postgresql_are_refused_by_name(
+    installed: Installed, tmp_path: Path
+) -> None:
+    keys = {"ANTHROPIC_API_KEY": "sk-x", "GEMINI_API_KEY": "x"}
+    shown = run(installed.bin / "ricordo", "doctor", folder=tmp_path, **keys).stdout
+    for extra in ("anthropic", "google"):
+        assert f"pip install 'ricordo[{extra}]'" in " ".join(shown.split()), shown
+    url = "postgresql://ricordo@127.0.0.1:9/ricordo"
+    refused = run(installed.bin / "ricordo", "serve", folder=tmp_path, RICORDO_DATABASE_URL=url)
+    sentence = (
+        "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
+    )
+    assert (refused.returncode, refused.stderr) == (2, f"ricordo: {sentence}\n")
