@@ -188,6 +188,7 @@ def create_app(
     lazy = [router for router in routers if isinstance(router, LazyRouter)]
     app = Application(
         lazy,
+        settings.root_path,
         title="Ricordo",
         version=__version__,
         description="AI agents whose memory belongs to the people it is about. Compatible with letta-client.",

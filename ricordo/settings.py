@@ -160,6 +160,7 @@ class Settings(BaseSettings):
         "Address to listen on. Any address but loopback requires a key: RICORDO_API_KEY, or a stored one.", "127.0.0.1"
     )
     port: int = about("Port to listen on; 0 takes a free one.", 8283, ge=0, le=65535)
+    root_path: str = about("Path below which a proxy serves this server, like /ricordo.", "", pattern=r"^(/[\w.~-]+)*$")
     data_dir: Folder = about("Folder for the database, backups and the secret key.", Path("~/.ricordo"))
     # Secret, as it may hold a password.
     database_url: SecretStr | None = about(
@@ -215,7 +216,6 @@ class Settings(BaseSettings):
     remote_folders: str | None = about(
         "Folders for remotes on this machine, separated by colons. By default <data>/remotes."
     )
-    # Secret, as it may hold a password.
     dolt_remote: SecretStr | None = about(
         "Address of a Dolt database that the memory of all users is synced with: mysql://user:password@host/database or "
         "doltlite:///path/file.db (needs the extra `dolt` or `doltlite`). With {organization} in it each organization has its "

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Depends, Query, Request, Response
 from fastapi.dependencies.models import Dependant
+from starlette._utils import get_route_path
 
 from ricordo.api.guard import USER_HEADER
 from ricordo.api.models.agents import AgentResponse
@@ -67,7 +68,7 @@ async def _call(request: Request) -> RequestContext:
     if scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
     here = RequestContext(request, runtime, scope)
-    if request.url.path in _SELECT_BY_USER and scope.subject_id is None:
+    if get_route_path(request.scope) in _SELECT_BY_USER and scope.subject_id is None:
         return here
     return await for_user(here, request.query_params.get("user_id"), reads=request.method == "GET")
 

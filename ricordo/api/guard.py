@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
 import orjson
+from starlette._utils import get_route_path
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -56,7 +57,7 @@ class Guard:
             if status == 401 and self._login and _is_navigation(scope):
                 await self._to_login(scope)(scope, receive, send)
                 return
-            asks = status == 401 and _GIT_PATH.match(scope["path"])
+            asks = status == 401 and _GIT_PATH.match(get_route_path(scope))
             headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
             await refuse(status, detail, headers)(scope, receive, send)
         else:
@@ -65,14 +66,14 @@ class Guard:
     async def _refusal(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
         runtime: Any = getattr(scope["app"].state, "runtime", None)
-        is_open = scope["path"] in self._open_paths
+        is_open = get_route_path(scope) in self._open_paths
         local = await self._authentication.local(runtime, asks=not is_open)
         if local:
             scope[REQUEST_SCOPE] = local
-            return self._foreign(headers)
+            return self._foreign(scope)
         if is_open and not _cookie(_header(headers, b"cookie")):
             return None
-        key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(scope["path"])))
+        key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(get_route_path(scope))))
         cookie = "" if key else _cookie(_header(headers, b"cookie"))
         if cookie and scope["method"] not in _SAFE and not _is_own_page(headers):
             return 403, "With a login only pages of this server may write. Programs send a key instead."
@@ -89,12 +90,14 @@ class Guard:
 
     def _to_login(self, scope: Scope) -> Response:
         base = scope.get("root_path", "").rstrip("/")
-        asked = scope["path"].removeprefix(base) + (
-            f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
-        )
+        query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
+        asked = get_route_path(scope) + query
         return RedirectResponse(f"{base}{self._login}?next={quote(asked, safe='')}", 303, {"Cache-Control": "no-store"})
 
-    def _foreign(self, headers: Iterable[tuple[bytes, bytes]]) -> _Refusal | None:
+    def _foreign(self, scope: Scope) -> _Refusal | None:
+        headers = scope["headers"]
+        if not _is_near(scope):
+            return 403, "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY."
         host = _header(headers, b"host").decode("latin-1")
         if _hostname(host) not in self._hosts:
             sentence = f'This server is not known as "{_hostname(host)}".'

@@ -301,13 +301,21 @@ class LazyRoutes:
 
 
 class Application(FastAPI):
-    """An app with lazy routes. Its document has every route, also of modules that were not requested yet."""
+    """An app with lazy routes. Its document has every route, also of modules that were not requested yet.
 
-    def __init__(self, features: Sequence[LazyRouter] = (), **options: Any) -> None:
+    `base` is the path below which a proxy serves it; the proxy takes it off, or leaves it.
+    """
+
+    def __init__(self, features: Sequence[LazyRouter] = (), base: str = "", **options: Any) -> None:
         super().__init__(**options)
+        self._base = base
         self.lazy_routes = LazyRoutes(self.router.routes, features)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._base and scope["type"] == "http":
+            is_whole = scope["path"].startswith(f"{self._base}/")
+            scope["root_path"] = self._base
+            scope["path"] = scope["path"] if is_whole else f"{self._base}{scope['path']}"
         await super().__call__(scope, receive, _explaining(scope, receive, send))
 
     def openapi(self) -> dict[str, Any]:

@@ -65,9 +65,11 @@ async def come_back(request: Request, state: str = "", code: str = "", error: st
         status = next(status for kind, status in _STATUS if isinstance(fault, kind))
         response = refuse(status, str(fault), _HEADERS)
     else:
-        response = RedirectResponse(attempt.next, _SEE_OTHER, _HEADERS)
+        response = RedirectResponse(_below_base(request, attempt.next), _SEE_OTHER, _HEADERS)
         _set_cookie(request, response, COOKIE, key, SESSION_SECONDS, "/")
-    response.delete_cookie(ATTEMPT_COOKIE, _CALLBACK, httponly=True, samesite="lax")  # an attempt is used once
+    response.delete_cookie(
+        ATTEMPT_COOKIE, _below_base(request, _CALLBACK), httponly=True, samesite="lax"
+    )  # an attempt is used once
     return response
 
 
@@ -80,8 +82,8 @@ async def log_out(request: Request) -> Response:
     if not await _runtime(request).store.write(lambda tx: keys.end_session(tx, scope)):
         raise Invalid("This is no session of a login. A key is revoked with DELETE /v1/keys/{key_id}.")
     request.app.state.authentication.forget()
-    response = RedirectResponse("/", _SEE_OTHER, _HEADERS)
-    response.delete_cookie(COOKIE, "/", httponly=True, samesite="lax")
+    response = RedirectResponse(_below_base(request, "/"), _SEE_OTHER, _HEADERS)
+    response.delete_cookie(COOKIE, _below_base(request, "/"), httponly=True, samesite="lax")
     return response
 
 
@@ -111,10 +113,16 @@ def _secret(request: Request) -> bytes:
     return Secret(_runtime(request).settings.data_dir).derive("login")
 
 
+def _below_base(request: Request, path: str) -> str:
+    """The path as browsers ask for it: below RICORDO_ROOT_PATH."""
+    return f"{request.scope.get('root_path', '')}{path}"
+
+
 def _redirect_uri(request: Request) -> str:
     return f"{str(request.base_url).rstrip('/')}{_CALLBACK}"
 
 
 def _set_cookie(request: Request, response: Response, name: str, value: str, seconds: int, path: str) -> None:
     is_https = request.url.scheme == "https"  # as a proxy on this machine says, where there is one
+    path = _below_base(request, path)
     response.set_cookie(name, value, max_age=seconds, path=path, secure=is_https, httponly=True, samesite="lax")

@@ -37,7 +37,7 @@ async def log_in(request: Request) -> Response:
         COOKIE,
         authentication.open_session(key),
         max_age=SESSION_SECONDS,
-        path=base_of(request) or "/",
+        path=f"{base_of(request)}/",
         secure=is_https,
         httponly=True,
         samesite="lax",
@@ -56,5 +56,5 @@ async def find_no_page(request: Request) -> Response:
 @needs()
 async def log_out(request: Request) -> Response:
     response = done(request, "/ui/login" if request.scope.get(REQUEST_SCOPE) else "/")
-    response.delete_cookie(COOKIE, path=base_of(request) or "/", httponly=True, samesite="lax")
+    response.delete_cookie(COOKIE, path=f"{base_of(request)}/", httponly=True, samesite="lax")
     return response

@@ -136,7 +136,7 @@ async def render(request: Request, template: str, *, status: int = 200, **values
     )
     response = HTMLResponse(text, status, HEADERS)
     if told:
-        response.delete_cookie(_TOLD_COOKIE, path=base_of(request) or "/")
+        response.delete_cookie(_TOLD_COOKIE, path=f"{base_of(request)}/")
     return response
 
 
@@ -147,7 +147,7 @@ def done(request: Request, path: str, words: str = "", *, undo: str = "") -> Res
         text = quote(orjson.dumps({"words": words[:500], "undo": undo}).decode())
         value = f"{text}.{_signature(request, text)}"
         response.set_cookie(
-            _TOLD_COOKIE, value, max_age=_TOLD_SECONDS, path=base_of(request) or "/", httponly=True, samesite="strict"
+            _TOLD_COOKIE, value, max_age=_TOLD_SECONDS, path=f"{base_of(request)}/", httponly=True, samesite="strict"
         )
     return response
 
