@@ -4,7 +4,8 @@ What it cannot tell is a statement, in any language. Words are compared as the s
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -16,16 +17,18 @@ NOTE_LENGTH = 300
 _QUESTION_MARKS = ("?", "？")
 _AFTER = "\"'”’) "
 
-IntentKind = Literal["tell", "ask", "list", "forget", "yes", "talk", "help", "task", "secret", "code"]
+IntentKind = Literal["tell", "ask", "list", "forget", "yes", "talk", "help", "task", "secret", "code", "fragment"]
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What one sentence asks for. A note is kept whole in the archive, whatever it is about."""
+    """What one sentence asks for. A note is kept whole in the archive; what corrects may name the words that it replaces."""
 
     kind: IntentKind
     text: str = ""
     is_note: bool = False
+    corrects: bool = False
+    replaces: str = ""
 
 
 @cache
@@ -38,25 +41,40 @@ def found_in(pattern: str, text: str) -> re.Match[str] | None:
 
 
 _SENTENCE_END = r"(?<![.!?…])[.!?…]+[\"'”’)]*\s+|[。！？]+[”」』]?\s*|\n+"
-_STATEMENT_END = _SENTENCE_END + r"|(?<!\s)\s*;\s*|(?:,|(?<!\s))\s+and (?=i\b)"
+_CLAUSE_END = r"(?:,|(?<!\s))\s+and (?=(?:i|we|my|our)\b)|,\s+(?=(?:i|we|my|our)\b)"
+# What can stand alone, and what shows that a sentence cannot be divided.
+_CLAUSE = r"^(?:i|we)\b\S* \S|^(?:my|our) [\w'’ -]{1,40}? (?:is|are|was|were|has|lives?|likes?|works?|studies) "
+_BOUND = (
+    r"\b(?:when|if|while|because|since|after|before|although|though|unless|until|that|than|where|who|which|so|said|told|thinks?"
+    r"|thought|hope|wish)\b"
+)
+_REFERS = r"\b(?:he|she|it|they|him|her|them|this|that|these|those|there|then|too|also|n?either|both)\b"
 _NO_END = r"(?:^|[\s(])(?:\d+|[^\W\d_]|dr|mr|mrs|ms|prof|st|no|nr|vs|etc|e\.g|i\.e|ca|sig|dott)$"
 _LIST_LINE = r"(?:^|\n)[^\S\n]*(?:[-*•]|\d+[.)])\s+\S"
 _FILLER = r"^(?:(?:please|hey|okay|ok|so|well|and|also|btw|by the way|oh|listen)\b[\s,:;!]*)+(?=\S)"
 _POLITE = r"^(?:(?:can|could|would|will) you|you (?:should|must|can)|i(?:['’]d like| would like| want| need) you to) (?:please )?"
 _KEEP = (
-    r"^(?:remember|note|memori[sz]e|keep in mind|do(?:n['’]?t| not) forget|write down|make a note|save|store)\b"
-    r"(?:[\s,]*(?:of )?(?:that|this)\b)?[\s,:：]*(?P<rest>.+)$"
+    r"^(?:remember|note|memori[sz]e|keep in mind|do(?:n['’]?t| not) forget|write down|make a note|save"
+    r"|store)\b(?:[\s,]*(?:of )?(?:that|this)\b)?[\s,:：]*(?P<rest>.+)$"
 )
-_FORGET = r"^(?:forget|delete|remove|erase|strike)\b[\s,]*(?:(?:about|that|what i said about)\b\s*)*(?P<rest>.*)$"
+_FORGET = (
+    r"^(?:forget|delete|remove|erase|strike|vergiss|lösche|olvida|borra|dimentica|cancella)\b[\s,]*(?:(?:(?:everything |all "
+    r"|anything )?(?:(?:you know|(?:that )?i (?:said|told you)|what i (?:said|told you)) )?(?:about|that)|dass|que"
+    r"|che)\b\s*)*(?P<rest>.*)$"
+)
 _LIST = (
-    r"^(?:what (?:do|did|can) you (?:know|remember)(?: about me)?|(?:list|show)(?: me)?(?: (?:all|everything"
-    r"|(?:all )?(?:my|your) (?:notes|memory)))?|tell me (?:everything|all|what you know)(?: (?:you know )?about me)?)\W*$"
+    r"^(?:what (?:all )?(?:do|did|can|have) (?:you|i) (?:know|remember|stored?|filed?|saved?|kept|learn(?:ed|t)?|told? you"
+    r"|tell you)(?: (?:about|of) (?:me|myself))?|what(?:['’]s| is| do you have) in (?:your|my|the) (?:memory|notes|archive)"
+    r"|(?:list|show|tell|give)(?: me)?(?: (?:all|everything|what|(?:all )?(?:of )?(?:my|your|the) (?:notes|memory|memories"
+    r"|facts)))?(?: (?:that )?(?:you|i)(?: have|['’]ve)? (?:know|remember|stored|filed|saved|told you|wrote down))?(?: about me)?"
+    r"|(?:do|can) you (?:know|remember) me|everything(?: you know)?(?: about me)?|was wei(?:ß|ss)t du(?: alles)?(?: über mich)?"
+    r"|(?:¿\s*)?qué sabes(?: de mí| sobre mí)?|(?:che )?cosa sai(?: di me)?)(?: so far| now| yet| please)?\W*$"
 )
 _HELP = (
-    r"^/?help(?: me)?\W*$|^(?:who|what) are you\b|^what(?:['’]s| is) your name|^what can you do|^how do you work"
-    r"|^what is (?:this|ricordo)\W*$|^are you (?:an? )?(?:ai|bot|robot|human|person|real|machine|language model|librarian)"
-    r"|^(?:(?:how|where|can|could|i want)\b.{0,30}\b)?(?:connect|use|set ?up|configure|add|choose) (?:an? |the |another )?"
-    r"(?:real |other |better )?(?:language )?(?:model|llm|ollama|openai|anthropic|api key)\b"
+    r"^(?:/?help(?: me)?|i need help|hilfe|ayuda|aiuto)\W*$|^(?:who|what) are you\b|^what(?:['’]s| is) your name|^what can you do"
+    r"|^how do you work|^what is (?:this|ricordo)\W*$|^are you (?:an? )?(?:ai|bot|robot|human|person|real|machine|language model"
+    r"|librarian)|^(?:(?:how|where|can|could|i want)\b.{0,30}\b)?(?:connect|use|set ?up|configure|add|choose) (?:an? |the "
+    r"|another )?(?:real |other |better )?(?:language )?(?:model|llm|ollama|openai|anthropic|api key)\b"
 )
 _TASK = (
     r"^(?:write|translate|summari[sz]e|explain|calculate|compute|solve|generate|compose|rewrite|draw|imagine|pretend"
@@ -64,18 +82,19 @@ _TASK = (
 )
 _YES = r"^(?:yes|yeah|yep|sure|do it|go ahead|all of them|both)(?:[, ]+(?:please|all|both|them|of))*\W*$"
 _TALK = (
-    r"^(?:hi|hello|hey|good (?:morning|afternoon|evening|day|night)|how are you|(?:many )?thanks|thank you|(?:good ?)?bye"
-    r"|see you|no|nope|none|never ?mind|ok(?:ay)?|fine|great|nice|cool|good|perfect|right|alright|got it"
-    r"|that(?:['’]s| is) (?:great|good|nice|right|correct|fine|all))"
-    r"(?: (?:there|again|so much|very much|a lot|today|later|(?-i:[A-Z])\w+))*\W*$"
+    r"^(?:hallo|guten (?:morgen|tag|abend)|danke|tschüss|hola|buenos días|gracias|adiós|ciao|buongiorno|grazie|lol|haha"
+    r"|test(?:ing)?|hm+|what['’]?s up|hi|hello|hey|good (?:morning|afternoon|evening|day|night)|how are you|(?:many )?thanks"
+    r"|thank you|(?:good ?)?bye|see you|no|nope|none|never ?mind|ok(?:ay)?|fine|great|nice|cool|good|perfect|right|alright|got it"
+    r"|that(?:['’]s| is) (?:great|good|nice|right|correct|fine|all))(?: (?:there|again|so much|very much|a lot|today|later"
+    r"|(?-i:[A-Z])\w+))*\W*$"
 )
 _LOOK = (
     r"^(?:tell me|find|search|look (?:up|for)|show (?:me )?|list|remind me (?:of|about|what|where|when|who|which|how|why)"
     r"|what about|i(?:['’]d like| would like| want| need) to know|i wonder|i forgot (?:what|where|when|who|which|how))\b"
 )
 _VERB = (
-    r"(?:is|are|was|were|am|do|does|did|can|could|should|would|will|shall|have|has|had|may|might|(?:is|are|was|do"
-    r"|does|did)n['’]?t)"
+    r"(?:is|are|was|were|am|do|does|did|can|could|should|would|will|shall|have|has|had|may|might|(?:is|are|was|do|does"
+    r"|did)n['’]?t)"
 )
 _QUESTION = (
     rf"^(?:what|who|whom|where|when|which|whose|why|how)(?:['’]?s\b|['’]?re\b|(?: \w+){{0,3}}? {_VERB}\b(?! (?:so"
@@ -83,16 +102,33 @@ _QUESTION = (
     rf"|^{_VERB} (?:i|you|we|he|she|it|they|my|your|our|his|her|their|the|there|this|that|these|those|any|anyone)\b"
 )
 _WHEN_I = r"^(?:when|where|while|what|how|which) (?:i|we|my|our|he|she|they)\b"
-_CONTINUES = r"^(?:she|he|it|they|this|that|these|those|her|his|its|their|because|and|but)\b"
+CONTINUES = r"^(?:she|he|it|they|this|that|these|those|her|his|its|their|because|and|but)\b"
 _FIRST_PERSON = r"\b(?:i|i['’](?:m|ve|d|ll)|me|my|mine|myself|we|we['’](?:re|ve|ll)|our|us)\b"
+IS_CLAUSE = r"^(?:i|we)\b\S* \S|^(?:my|our) .{1,60} (?:is|are|was|were) "
+NEGATED = r"\b(?:not|no|never|without)\b|n['’]?t\b"
+_OPENS_CORRECTION = (
+    r"^(?:(?:(?:no|nope|sorry|wait|oops|wrong|well|that(?:['’]s| is| was) (?:wrong|not (?:right|true))"
+    r"|not \w+)(?:\s*[,.:;!–-]+\s*|\s+(?=actually|sorry|i mean))|(?:actually|correction|update|in fact|i mean(?:t)?(?! it| that"
+    r"| to| what| well))\b[\s,:]*(?:but )?))+(?=\S)"
+)
+_ONLY_OPENS = (
+    r"^(?:no|nope|sorry|wait|oops|wrong|actually|correction|that(?:['’]s| is| was) (?:wrong|not (?:right|true)))\W*$"
+)
+_HAS_VERB = r"\b(?:is|are|was|were|am|have|has|had|do|does|did|likes?|lives?|can|will|not)\b|['’](?:s|m|re)\b"
+_ADDS = r"\b(?:too|also|as well|another|both)\b"
+# How a statement begins: what comes after it is what may be corrected.
+_FRAME = (
+    r"^(.{1,120}\b(?:is|are|was|i['’]m|am|in|on|at|to|from|by|called|named|like|love|hate|prefer|study|play|speak|an?"
+    r"|the))\s+[^\s,;]+(?: [^\s,;]+){0,2}?[.!]?$"
+)
 CORRECTION = (
     r"\b(?:actually|correction|no longer|any ?more|now|changed|instead|i mean(?:t)?|wrong|in fact)\b|^(?:no|sorry)[, ]"
 )
 
 # What is neither repeated nor filed: what redaction removes, and what is a secret by its name alone.
 _PRIVATE = (
-    r"(?:pass(?:word|phrase|code)|passwort|kennwort|contraseña|pin(?: (?:code|number))?|cvv|cvc|(?:card|social security) number|ssn"
-    r"|(?:alarm|access|safe|entry) code|(?:api|private|secret|access) key|access token)"
+    r"(?:pass(?:word|phrase|code)|passwort|kennwort|contraseña|pin(?: (?:code|number))?|cvv|cvc|(?:card|social security) number"
+    r"|ssn|(?:alarm|access|safe|entry) code|(?:api|private|secret|access) key|access token)"
 )
 _SECRET = (
     rf"\[secret removed: |\b{_PRIVATE}(?: (?!is\b)\w+){{0,3}}\s?(?:\bis\b|\bist\b|\bes\b|è|:|=)\s*\S"
@@ -102,33 +138,34 @@ _SECRET_ASKED = rf"\b(?:my|our|the|mein|mia|mi) (?:\w+ ){{0,2}}?{_PRIVATE}\b"
 _FENCE = r"```[\s\S]*?(?:```|$)"
 _CODE_LINE = (
     r"^(?:import \w[\w.]*(?:$|[;,]| as )|from [\w.]+ import |(?:async )?def \w+\(|(?:async )?function\b[^(]{0,60}\("
-    r"|class \w+(?:\([^()]{0,80}\))?(?::| ?\{)$|(?:const|let|var|val) \w+ ?(?::[^=]{1,40})?=|#include|#!/|>>> |\$ \w"
-    r"|@\w+(?:\(|$)|for \w.{0,80} in .{1,80}:|(?:public|private|static|int|void|char) [^;{]{0,120}[;{]"
-    r"|(?-i:SELECT .{1,200} FROM|INSERT INTO|UPDATE \w+ SET|CREATE TABLE|DELETE FROM) |Traceback \(most"
-    r"|File \"[^\"]+\", line \d|(?-i:[A-Z]\w*(?:Error|Exception)): |</?[a-z][\w-]*(?: [^<>]*)?/?>"
-    r"|[\w.]+\([^()]*\);?$|[\w.\[\]]+ ?(?:[-+*/]?=|:=) ?[^\n]*[;)\]}\"'\d]$|[\[{]\s*[\"'][^\n]*[\]}],?$"
-    r"|(?-i:[a-z])[^\n]*\);$|[^\n]*\{$|[{}\[\]()]+[;,]?$)"
+    r"|class \w+(?:\([^()]{0,80}\))?(?::| ?\{)$|(?:const|let|var|val) \w+ ?(?::[^=]{1,40})?=|#include|#!/|>>> |\$ \w|@\w+(?:\(|$)"
+    r"|for \w.{0,80} in .{1,80}:|(?:public|private|static|int|void|char) [^;{]{0,120}[;{]|(?-i:SELECT .{1,200} FROM|INSERT INTO"
+    r"|UPDATE \w+ SET|CREATE TABLE|DELETE FROM) |Traceback \(most|File \"[^\"]+\", line \d|(?-i:[A-Z]\w*(?:Error|Exception)): "
+    r"|</?[a-z][\w-]*(?: [^<>]*)?/?>|[\w.]+\([^()]*\);?$|[\w.\[\]]+ ?(?:[-+*/]?=|:=) ?[^\n]*[;)\]}\"'\d]$"
+    r"|[\[{]\s*[\"'][^\n]*[\]}],?$|(?-i:[a-z])[^\n]*\);$|[^\n]*\{$|[{}\[\]()]+[;,]?$)"
 )
 # Lines that are code where the line before is.
 _CODE_GOES_ON = r"^(?:\s{2,}\S|\t|(?:return|else|elif|except|try|if|while)\b|[)}\]]|\s*$)|[{};:,\\]\s*$"
 
 # Facts as they are told: "My name is Ada.", "Name: Ada", and in words of their own.
 _OWN = (
-    r"\bmy ([^\W\d_][\w'’ -]{1,40}?)(?: is| are|:) |\bmy (name)['’]s "
-    r"|^\W*(?:(?:the )?(?:user|human)'s |(?:user|human) )?([a-z][a-z -]{1,20}):"
+    r"\bmy ([^\W\d_][\w'’ -]{1,40}?)(?: is| are|:) |\bmy (name)['’]s |^\W*(?:(?:the )?(?:user|human)'s |(?:user"
+    r"|human) )?([a-z][a-z -]{1,20}):"
 )
 _NAME = (
-    r"\bcall me (?!an? |the |later|back|when|if|on |at |to|in )\w|\bi(?:'m|’m| am) called \w"
-    r"|^(?:i'm|i’m|i am) (?-i:[A-Z])\w+(?<!ish|ian|ese|can|man)[.!]?$"
+    r"\b(?:change my name to|call me) (?!an? |the |later|back|when|if|on |at |to|in )\w|\bi(?:'m|’m| am) called \w|^(?:i'm|i’m"
+    r"|i am) (?-i:[A-Z])\w+(?<!ish|ian|ese|can|man)[.!]?$"
 )
 _HOME = (
-    r"\bi(?:'m|’m| am)? (?:now |currently )?(?:live|living|reside) (?:in|at|near|on)\b"
-    r"|\bi(?:'ve|’ve| have)?(?: just| recently)? moved to\b|^\W*lives in\b"
+    r"\bi(?:'m|’m| am)? (?:now |currently )?(?:live|living|reside) (?:in|at|near|on)\b|\bi(?:'ve|’ve| have)?(?: just"
+    r"| recently)? moved to\b|^\W*lives in\b"
 )
-_TOLD = (("name", _NAME), ("home", _HOME), (None, _OWN))
+_AGE = r"^i(?:'m|’m| am| turned| just turned) (?:now )?\d{1,3}(?: years old| now)?\W*$"
+_TOLD = (("name", _NAME), ("home", _HOME), ("age", _AGE), (None, _OWN))
 _ASKED = (
     ("name", r"\bwho (?:am i|i am)\b|\bi(?:'m| am) called|\bdo you call me\b"),
     ("home", r"\b(?:do|did) i live\b|\bi live\b"),
+    ("age", r"\bhow old (?:am i|i am)\b"),
     (None, r"\bmy ([^\W\d_][\w'’ -]{1,30}?)(?= (?:is|are)\b|\s*[?.!]|$)"),
 )
 # A person has one of these at a time, and one of each favourite.
@@ -165,14 +202,59 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
     if len(text) > NOTE_LENGTH or found_in(_LIST_LINE, text):
         return _read_note(text)
     intents: list[Intent] = []
-    for sentence in sentences(text):
+    opening = ""
+    for each in sentences(text):
+        sentence, opening = opening + each, ""
+        if found_in(_ONLY_OPENS, each) and not text.endswith(each):
+            opening = each + " "
+            continue
         intent = _read_sentence(sentence)
-        if intents and intents[-1].kind == intent.kind == "tell" and found_in(_CONTINUES, sentence):
+        if intents and intents[-1].kind == intent.kind == "tell" and found_in(CONTINUES, sentence):
             # "My sister is Emma. She is a doctor.": apart, the second would say nothing.
-            intents[-1] = Intent("tell", f"{intents[-1].text} {sentence}")
-        elif intent not in intents:
+            intents[-1] = replace(intents[-1], text=f"{intents[-1].text} {sentence}")
+        else:
             intents.append(intent)
-    return tuple(intents)
+    return tuple(dict.fromkeys(part for intent in intents for part in _parts(intent)))
+
+
+def _parts(intent: Intent) -> list[Intent]:
+    """Return one intent for each statement that can stand on a line of its own."""
+    told = statements(intent.text) if intent.kind == "tell" else []
+    if len(told) < 2 or any(found_in(CONTINUES, part) for part in told):
+        return [intent]
+    return [replace(intent, text=part.removesuffix(" and").rstrip(" ,;")) for part in told]
+
+
+def corrected(intents: Sequence[Intent], filed: str) -> tuple[Intent, ...]:
+    """Return the intents, with "No, green." made a sentence out of what was filed last: "My favourite colour is blue."."""
+    start = frame(filed)
+    end = start.lower().rpartition(" ")[2] + " "
+    made = {
+        each: f"{start} {each.text[len(end) * each.text.lower().startswith(end) :]}"
+        for each in intents
+        if each.kind == "fragment" and start
+    }
+    return tuple(
+        Intent("tell", made[each], corrects=True, replaces=filed) if each in made else each for each in intents
+    )
+
+
+def frame(text: str) -> str:
+    """Return how the statement begins, up to what it says of it; nothing where it cannot be told."""
+    found = found_in(_FRAME, text) if len(text) <= NOTE_LENGTH else None
+    return found[1] if found else ""
+
+
+def is_denied(one: str, other: str) -> bool:
+    """Whether the other says that this does not hold: "I like tea.", "I don't like tea any more."."""
+    is_same = bool(topic(one)) and words_in(one) <= words_in(other)
+    return is_same and bool(found_in(NEGATED, one)) != bool(found_in(NEGATED, other))
+
+
+def is_same_frame(one: str, other: str) -> bool:
+    """Whether both say something of the same, and each only one thing: "I work at Fiat.", "I work at Ferrari."."""
+    start = frame(one).casefold()
+    return len(start.split()) > 2 and start == frame(other).casefold() and not found_in(_ADDS, other)
 
 
 def _read_note(text: str) -> tuple[Intent, ...]:
@@ -188,6 +270,8 @@ def _read_note(text: str) -> tuple[Intent, ...]:
 
 def _read_sentence(sentence: str) -> Intent:
     bare = _compiled(_FILLER).sub("", sentence)
+    opened, bare = bare, _compiled(_OPENS_CORRECTION).sub("", bare)
+    corrects = bare != opened
     wish = _compiled(_POLITE).sub("", bare)
     is_marked = sentence.rstrip(_AFTER).endswith(_QUESTION_MARKS)
     # "Remember my name?" asks, "Can you remember my name?" wishes.
@@ -213,8 +297,11 @@ def _read_sentence(sentence: str) -> Intent:
         or (found_in(_QUESTION, bare) and not found_in(_WHEN_I, bare) and bare[-1:] != "!")
     ):
         return Intent("ask", sentence)
+    if corrects and len(bare.split()) <= 4 and not found_in(_FIRST_PERSON, bare) and not found_in(_HAS_VERB, bare):
+        return Intent("fragment", bare)
     # A word alone is something to look for rather than something told.
-    return Intent("ask" if len(bare.split()) == 1 and len(bare) < 15 and bare.isascii() else "tell", bare)
+    is_word = len(bare.split()) == 1 and len(bare) < 15 and bare.isascii()
+    return Intent("ask", bare) if is_word else Intent("tell", bare, corrects=corrects)
 
 
 def sentences(text: str, end_pattern: str = _SENTENCE_END) -> list[str]:
@@ -229,7 +316,14 @@ def sentences(text: str, end_pattern: str = _SENTENCE_END) -> list[str]:
 
 
 def statements(text: str) -> list[str]:
-    return sentences(text, _STATEMENT_END)
+    """Divide the text into what can be said, corrected and forgotten by itself."""
+    return [part for sentence in sentences(text, _SENTENCE_END + r"|(?<!\s)\s*;\s*") for part in _clauses(sentence)]
+
+
+def _clauses(sentence: str) -> list[str]:
+    found = sentences(sentence, _CLAUSE_END)
+    stand = all(found_in(_CLAUSE, part) for part in found) and not found_in(_BOUND, sentence)
+    return found if stand and not any(found_in(_REFERS, part) for part in found[1:]) else [sentence]
 
 
 def is_personal(text: str) -> bool:

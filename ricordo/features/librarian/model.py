@@ -5,6 +5,7 @@ keeps no state, and gives the same answer to the same request.
 """
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -16,8 +17,11 @@ from ricordo.domain.redaction import redact
 from ricordo.features.librarian.grammar import (
     READ_LENGTH,
     Intent,
+    corrected,
     facts_asked,
     facts_told,
+    is_denied,
+    is_same_frame,
     is_single,
     read,
     shared,
@@ -51,6 +55,11 @@ from ricordo.features.librarian.view import (
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
 
+_FILED = ("I have put this in my notes about you:", "I have filed this in the archive:")
+# What an answer says that it filed or corrected, so that "No, green." can be understood.
+_WAS_FILED = re.compile(
+    r'^(?:- |I have (?:put|filed|corrected) [^:\n]*: )"([^\n]+?)"(?: \(before: .*\))?$', re.MULTILINE
+)
 # What marks its own introduction, so that it introduces itself once in a conversation.
 _MARK = "not a language model"
 _INTRODUCTION = (
@@ -75,6 +84,10 @@ _FIXED = {
         "That is about a password or a key: I neither keep nor repeat secrets. Where you sent one, it stays in that message; "
         "deleting messages is up to you."
     ),
+    "fragment": (
+        'I do not know what that corrects. Say it in a whole sentence, as "My favourite colour is green.", and it takes the '
+        "place of the old line."
+    ),
     "code": "I keep no code in memory. Yours stays in the message in which you sent it.",
 }
 _NOT_FOUND = (
@@ -95,14 +108,9 @@ _CANNOT_FORGET = (
 _STAYS = "The message in which you said it stays in our history; deleting messages is up to you, not to me."
 # What the result of an edit says that waits for the block's owner.
 _PROPOSED = " was proposed"
+# Results are for models and may hold anything: why an edit failed is not told in their words.
+_FAILED = "the memory did not take it"
 _WAITS = "It waits until that is approved."
-# Results are for models and may hold anything: of a failure only its kind is told, by a word that is in it.
-_REASONS = (
-    ("limit", "there is no room left"),
-    ("read-only", "that part of memory may not be changed"),
-    ("denied", "it was not approved"),
-    ("", "the memory did not take it"),
-)
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
 _MOST_QUOTED = 3
 _MOST_NOTES = 20
@@ -129,7 +137,8 @@ class Librarian:
 
 def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[LibrarianCall]:
     """Return the words to say, or the calls to make."""
-    intents = read(view.words)
+    filed = "" if FORGET_WHICH in view.said_before else next(iter(_WAS_FILED.findall(view.said_before)[-1:]), "")
+    intents = corrected(read(view.words), filed)
     name = newer_name(request.forced_tool or "")
     forced = name if name in view.tools else None
     planned = [] if request.tool_choice == "none" or view.made(SEND) else planned_calls(view, intents)
@@ -178,10 +187,21 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
                 lines.append(_CANNOT_FORGET)
             case _:
                 pass
-    lines = lines or [_ALL_RIGHT]
+    lines = _joined(lines) or [_ALL_RIGHT]
     if all(_MARK not in text for text in (*view.own_words, *lines)):
         lines.append(_INTRODUCTION)
-    return "\n\n".join(dict.fromkeys(lines))
+    return "\n\n".join(lines)
+
+
+def _joined(lines: Sequence[str]) -> list[str]:
+    """Put what was filed the same way into one list."""
+    joined: dict[str, list[str]] = {}
+    for line in dict.fromkeys(lines):
+        opening = next((each for each in _FILED if line.startswith(each)), line)
+        joined.setdefault(opening, []).append(line.removeprefix(opening))
+    return [
+        key + ("\n- ".join(["", *map(str.strip, told)]) if len(told) > 1 else told[0]) for key, told in joined.items()
+    ]
 
 
 def _told(view: LibrarianView, text: str) -> str:
@@ -194,7 +214,7 @@ def _told(view: LibrarianView, text: str) -> str:
         return f'I have that in my notes already: "{_short(note.words)}"' if note else _NOWHERE
     words = _short(words)
     if done.failed:
-        return f'I could not file "{words}": {_refusal(done)}. Your message stays in our history.'
+        return f'I could not file "{words}": {_FAILED}. Your message stays in our history.'
     if done.tool == ARCHIVE:
         return f'I have filed this in the archive: "{words}"'
     if _PROPOSED in done.text:
@@ -208,7 +228,7 @@ def _forgotten(done: LibrarianCall) -> str:
     old, new = _replaced(done), note_of("", done.new_words).words
     words = _short(next((each for each in statements(old) if each not in new), old)) if new else old
     if done.failed:
-        return f'I could not strike out "{words}": {_refusal(done)}.'
+        return f'I could not strike out "{words}": {_FAILED}.'
     if _PROPOSED in done.text:
         return f'I asked to have this struck out of my notes: "{words}"\n{_WAITS}'
     return f'I have struck this out of my notes: "{words}"\n{_STAYS}'
@@ -228,11 +248,6 @@ def _not_forgotten(view: LibrarianView, text: str) -> str:
 
 def _replaced(outcome: LibrarianCall) -> str:
     return _short(note_of("", outcome.old_words.strip()).words)
-
-
-def _refusal(outcome: LibrarianCall) -> str:
-    said = outcome.text[:READ_LENGTH].casefold()
-    return next(reason for mark, reason in _REASONS if mark in said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +283,8 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
     # The last line first: of two lines from one day, the later is the newer.
     notes = [Evidence(note.words, _opening(note.said_on, note.label), 0, note.said_on) for note in reversed(view.notes)]
     ranked = [replace(each, points=points_of(each.words, wanted, kinds)) for each in (*notes, *_hits(view))]
-    ranked = [each for each in ranked if each.points]
+    # A note that says something else of the same has taken the place of what was told before.
+    ranked = [each for each in ranked if each.points and not (each.rank and _is_replaced(view, each.words))]
     ranked.sort(key=lambda each: each.on, reverse=True)
     ranked.sort(key=lambda each: (-each.points, each.rank))
     facts = [each for each in ranked if kinds & facts_told(each.words)]
@@ -277,8 +293,13 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
         noted = [each for each in facts if each.rank == 0]
         ranked = [max(noted or facts, key=lambda each: (each.on, -each.rank))]
     best = [each for each in ranked if each.points * 2 > ranked[0].points]
-    unique = {" ".join(each.words.casefold().split()): each for each in reversed(best)}
+    unique = {" ".join(each.words.casefold().rstrip(".! ").split()): each for each in reversed(best)}
     return [each for each in best if each in unique.values()][:_MOST_QUOTED]
+
+
+def _is_replaced(view: LibrarianView, words: str) -> bool:
+    alike = [each.words for each in view.notes if is_same_frame(words, each.words) or is_denied(words, each.words)]
+    return bool(alike) and words not in alike
 
 
 def _hits(view: LibrarianView) -> Iterator[Evidence]:
@@ -295,13 +316,14 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
     ]
     for row, intents in said:
         on = str(row.get("timestamp") or "")
-        item = Evidence(row["content"], f"The archive says, filed on {_day(on)}", 2, on)
+        items = [Evidence(row["content"], f"The archive says, filed on {_day(on)}", 2, on)]
         if row.get("role"):
-            told = " ".join(intent.text for intent in intents if intent.kind == "tell")
-            item = Evidence(told if row["content"] != view.words else "", _opening(on), 1, on)
+            told = [intent.text for intent in intents if intent.kind == "tell" and row["content"] != view.words]
+            items = [Evidence(text, _opening(on), 1, on) for text in told]
         # The history keeps what was struck out, but its owner did not want to hear it again.
-        if item.words and not any(on < later and _is_about(text, item.words) for text, later in forgotten):
-            yield item
+        for item in items:
+            if item.words and not any(on < later and _is_about(text, item.words) for text, later in forgotten):
+                yield item
 
 
 def _rows(outcome: LibrarianCall) -> list[dict[str, Any]]:
@@ -328,8 +350,10 @@ def _overview(view: LibrarianView) -> str:
     lines = [f'- "{_short(note.words)}"' + (f" ({note.said_on})" if note.said_on else "") for note in view.notes]
     if len(lines) > _MOST_NOTES:
         lines[_MOST_NOTES:] = [f"… and {len(lines) - _MOST_NOTES} more lines."]
-    if lines:
-        return "\n".join(["This is what my notes say:", *lines])
+    if lines or view.archived:
+        count = f"{view.archived} text{'s' if view.archived > 1 else ''}"
+        more = [f"The archive holds {count}. Ask for one by a word that is in it."] if view.archived else []
+        return "\n".join(["This is what my notes say:" if lines else "My notes are empty.", *lines, *more])
     return "I know nothing about you yet. Tell me something, and I file it."
 
 

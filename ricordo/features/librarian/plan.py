@@ -7,13 +7,17 @@ from typing import Any
 
 from ricordo.domain.model import ToolSchema
 from ricordo.features.librarian.grammar import (
+    CONTINUES,
     CORRECTION,
+    IS_CLAUSE,
+    NEGATED,
     READ_LENGTH,
     Intent,
     facts_asked,
     facts_told,
     found_in,
     is_personal,
+    is_same_frame,
     is_single,
     shared,
     statements,
@@ -35,19 +39,26 @@ _MAX_ROUNDS = 20
 _LONGEST_CORRECTED = 120
 _LONGEST_QUERY = 400
 _OLDER = (("new_string", "content"), ("new_string", "new_content"), ("old_string", "old_content"))
+# Words of a sentence that a note need not have.
+_UNSAID = "i im ive i'm i've am we we're my our is are was were a an the that to"
 _LEAST = {"boolean": False, "integer": 0, "number": 0, "array": [], "object": {}, "null": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One thing that a note says: all of it, or one of its sentences."""
+    """One thing that a note says: all of it, or one of its sentences. `about` is the sentence that this one goes on from."""
 
     note: Note
     words: str
+    about: str = ""
 
     @property
     def rest(self) -> str:
-        return " ".join(self.note.words.replace(self.words, " ", 1).split()).removesuffix(" and").strip(" ;")
+        """The note without this, and without the sentences that go on from it and say nothing alone."""
+        left = self.note.words
+        for words in (self.words, *(each.words for each in statements_of(self.note) if each.about == self.words)):
+            left = left.replace(words, " ", 1)
+        return " ".join(left.split()).removesuffix(" and").strip(" ;,")
 
 
 def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
@@ -100,9 +111,24 @@ def _plain(text: str) -> str:
 def matching(view: LibrarianView, words: str) -> list[Statement]:
     """Return the statements of notes that fit the words best: one, several where it is undecided, none."""
     wanted, kinds = topic(words), facts_asked(words) | facts_told(words)
-    found = [(points_of(each.words, wanted, kinds), each) for each in _statements(view)]
+    found = [
+        (points_of(f"{each.about} {each.words}" if each.about else each.words, wanted, kinds), each)
+        for each in _statements(view)
+        if _is_said_in(words, each.words)
+    ]
     best = max((points for points, _ in found), default=0)
-    return [each for points, each in found if points == best] if best * 2 > len(wanted) and best else []
+    fits = [each for points, each in found if points == best] if best * 2 > len(wanted) and best else []
+    # "Forget Mia": what only goes on from a sentence about her goes with it.
+    return [each for each in fits if not any(each.about == other.words for other in fits)]
+
+
+def _is_said_in(wish: str, words: str) -> bool:
+    """Whether the words say what a wish names by a whole sentence: who does not like tea has not said "I like tea"."""
+    if not found_in(IS_CLAUSE, wish):
+        return True
+    is_same_kind = facts_told(wish) & facts_told(words)
+    named = topic(wish) - words_in("live name call move") if is_same_kind else words_in(wish) - words_in(_UNSAID)
+    return shared(named, words) == len(named) and bool(found_in(NEGATED, wish)) == bool(found_in(NEGATED, words))
 
 
 def points_of(text: str, wanted: frozenset[str], kinds: set[str]) -> int:
@@ -112,7 +138,15 @@ def points_of(text: str, wanted: frozenset[str], kinds: set[str]) -> int:
 def _statements(view: LibrarianView) -> list[Statement]:
     writable = {block.label for block in view.blocks if not block.is_read_only}
     notes = [note for note in view.notes if note.label in writable]
-    return [Statement(note, words) for note in notes for words in statements(note.words)]
+    return [each for note in notes for each in statements_of(note)]
+
+
+def statements_of(note: Note) -> list[Statement]:
+    found: list[Statement] = []
+    for words in statements(note.words):
+        before = (found[-1].about or found[-1].words) if found and found_in(CONTINUES, words) else ""
+        found.append(Statement(note, words, before))
+    return found
 
 
 def is_confirmed(view: LibrarianView, intents: Sequence[Intent]) -> bool:
@@ -153,7 +187,7 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
     for intent in told:
         line = f'{view.today.isoformat()}: "{" ".join(intent.text.split())}"'
         fits = len(line) <= room and (not archives or (is_personal(intent.text) and not intent.is_note))
-        if block and fits and REPLACE in view.tools and (old := _outdated(block, intent.text)):
+        if block and fits and REPLACE in view.tools and (old := _outdated(block, intent)):
             yield _replacement(block.label, old.line, line, quote=intent.text)
             room -= len(line) - len(old.line)
         elif fits and INSERT in view.tools:
@@ -168,13 +202,15 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
         yield from (LibrarianCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in archived)
 
 
-def _outdated(block: ShownBlock, told: str) -> Note | None:
+def _outdated(block: ShownBlock, intent: Intent) -> Note | None:
     """Return the line whose place the new fact takes: the last one of its kind, if it says nothing else."""
-    kinds, corrects = facts_told(told), found_in(CORRECTION, told) is not None
+    told = intent.text
+    kinds, corrects = facts_told(told), intent.corrects or found_in(CORRECTION, told) is not None
     for note in reversed(block.notes):
         words = note.words
         is_same = bool(kinds) and facts_told(words) == kinds and (corrects or all(map(is_single, kinds)))
         is_same = is_same or (corrects and bool(topic(words)) and topic(words) <= words_in(told))
+        is_same = is_same or words == intent.replaces or (intent.corrects and is_same_frame(words, told))
         bare = words.lower().removeprefix("actually, ").removeprefix("no, ")
         says_one_thing = len(words) <= _LONGEST_CORRECTED and len(statements(words)) == 1 and ", " not in bare
         if is_same and says_one_thing and block.value.count(note.line) == 1:

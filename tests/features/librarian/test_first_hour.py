@@ -179,3 +179,124 @@ def test_prose_that_looks_a_little_like_code_is_memory(http: httpx2.Client, word
     ada = newcomer(http)
     ada.says(words)
     assert ada.notes == [words]
+
+
+def test_a_question_about_a_name_alone_is_answered(http: httpx2.Client) -> None:
+    ada = newcomer(http)
+    ada.says("I have a sister called Mia. She is a doctor. My friend Tom lives in Rome.")
+    for question in ("Who is Mia?", "who's mia", "Mia?", "Tell me about Mia", "Sorry, who is Mia?"):
+        assert '"I have a sister called Mia. She is a doctor."' in (answer := ada.says(question)), question
+        assert "Tom" not in answer
+    assert "I don't know" in ada.says("Who is Zoe?")
+
+
+LISTS = """list everything|List everything you know.|list all|What do you know about me?|what do you know|What have you stored?
+What's in your memory?|Show me all my notes|tell me everything you know about me|Everything?|Do you remember me?
+What did I tell you?|Was weißt du über mich?|¿Qué sabes de mí?|Cosa sai di me?"""
+
+
+def test_everything_is_listed_when_it_is_asked_for(http: httpx2.Client) -> None:
+    ada = newcomer(http, "# About\n{\nLikes tea\n}")
+    ada.says("I play chess. The meeting is on Friday.")
+    for words in re.split(r"[|\n]", LISTS):
+        answer = ada.says(words)
+        assert re.findall(r'^- "(.*?)"', answer, re.MULTILINE) == ["Likes tea", "I play chess."], words
+        assert "The archive holds 1 text." in answer
+    assert ada.archive == ["The meeting is on Friday."]
+
+
+@pytest.mark.parametrize(
+    ("told", "correction", "after"),
+    [
+        ("My name is Ada and I live in Turin.", "No, actually I live in Rome.", ["My name is Ada", "I live in Rome."]),
+        ("I work at Fiat.", "Actually, I work at Ferrari", ["I work at Ferrari"]),
+        ("I'm allergic to nuts.", "No! I'm allergic to milk.", ["I'm allergic to milk."]),
+        ("My favourite colour is blue.", "Actually green", ["My favourite colour is green"]),
+        ("I like tea. I have a meeting on Friday", "sorry, on Monday", ["I like tea.", "I have a meeting on Monday"]),
+        ("My sister is Mia", "That's wrong. My sister is Maria.", ["My sister is Maria."]),
+        ("I am 20 years old.", "I turned 21.", ["I turned 21."]),
+        # What adds something or is no correction leaves the old line.
+        ("I have a cat.", "Actually, I have a dog too.", ["I have a cat.", "I have a dog too."]),
+        ("I play chess.", "No one likes my cooking.", ["I play chess.", "No one likes my cooking."]),
+        ("I like tea.", "No, thanks", ["I like tea."]),
+    ],
+)
+def test_a_correction_replaces_the_old_line(http: httpx2.Client, told: str, correction: str, after: list[str]) -> None:
+    ada = newcomer(http)
+    ada.says(told)
+    ada.says(correction)
+    assert ada.notes == after
+    assert ada.archive == []
+
+
+def test_what_was_corrected_does_not_answer_again_and_can_be_corrected_again(http: httpx2.Client) -> None:
+    ada = newcomer(http)
+    for words in ("I'm allergic to nuts.", "No, milk.", "No, eggs", "I like coffee.", "I don't like coffee any more."):
+        ada.says(words)
+    assert ada.notes == ["I'm allergic to eggs", "I don't like coffee any more."]
+    answer = ada.says("What am I allergic to?")
+    assert "eggs" in answer
+    assert "nuts" not in answer
+    assert "I like coffee" not in ada.says("What about coffee?")
+    assert "whole sentence" in newcomer(http).says("No, green.")
+
+
+@pytest.mark.parametrize(
+    ("told", "lines"),
+    [
+        ("My name is Ada, I live in Turin and I study maths.", ["My name is Ada", "I live in Turin", "I study maths."]),
+        ("Remember that I like tea; I hate coffee", ["I like tea", "I hate coffee"]),
+        ("My dog is Rex and my sister is Mia", ["My dog is Rex", "my sister is Mia"]),
+        ("I met Tom and I liked him", ["I met Tom and I liked him"]),
+        ("When I was young, I lived in Rome", ["When I was young, I lived in Rome"]),
+        ("I love my dog and my cat", ["I love my dog and my cat"]),
+    ],
+)
+def test_each_statement_has_a_line_of_its_own(http: httpx2.Client, told: str, lines: list[str]) -> None:
+    ada = newcomer(http)
+    answer = ada.says(told)
+    assert ada.notes == lines
+    assert all(f'"{line}"' in answer for line in lines)
+    assert answer.count("I have put this in my notes") == 1
+
+
+MIA = "I have a sister called Mia. She is a doctor."
+
+
+@pytest.mark.parametrize(
+    ("wish", "left"),
+    [
+        ("Forget Mia", ["I like tea", "I don't like coffee", "I live in Rome"]),
+        (
+            "Forget that Mia is a doctor",
+            ["I have a sister called Mia.", "I like tea", "I don't like coffee", "I live in Rome"],
+        ),
+        ("Forget everything I told you about tea", [MIA, "I don't like coffee", "I live in Rome"]),
+        ("Please forget that I like coffee", [MIA, "I like tea", "I don't like coffee", "I live in Rome"]),
+        ("Forget that I live in Turin", [MIA, "I like tea", "I don't like coffee", "I live in Rome"]),
+        ("Forget where I live", [MIA, "I like tea", "I don't like coffee"]),
+        ("Vergiss meine Adresse", [MIA, "I like tea", "I don't like coffee", "I live in Rome"]),
+        ("forget everything", [MIA, "I like tea", "I don't like coffee", "I live in Rome"]),
+    ],
+)
+def test_only_what_was_named_is_forgotten(http: httpx2.Client, wish: str, left: list[str]) -> None:
+    ada = newcomer(http)
+    ada.says(f"{MIA}\nI like tea\nI don't like coffee\nI live in Rome")
+    ada.says(wish)
+    assert (ada.notes, ada.archive) == (left, [])
+
+
+@pytest.mark.parametrize(
+    ("hello", "told", "asked"),
+    [
+        ("Hallo!", "Meine Schwester heißt Mia.", "Wer ist Mia?"),
+        ("Hola", "Mi hermana se llama Mia.", "¿Quién es Mia?"),
+        ("Ciao!", "Mia sorella si chiama Mia.", "Chi è Mia?"),
+    ],
+)
+def test_other_languages_are_greeted_filed_and_found(http: httpx2.Client, hello: str, told: str, asked: str) -> None:
+    ada = newcomer(http)
+    assert ada.says(hello).startswith("All right.")
+    ada.says(told)
+    assert ada.archive == [told]
+    assert f'"{told}"' in ada.says(asked)

@@ -220,7 +220,7 @@ async def test_the_same_fact_is_not_filed_twice() -> None:
 @pytest.mark.parametrize(
     ("before", "words", "after"),
     [
-        ('2026-01-02: "My name is Ada."', "Actually my name is Anna", '|2026-11-21: "Actually my name is Anna"'),
+        ('2026-01-02: "My name is Ada."', "Actually my name is Anna", '|2026-11-21: "my name is Anna"'),
         ("Name: Ada", "My name is Anna.", '|2026-11-21: "My name is Anna."'),
         ('2026-01-02: "I live in Turin."', "I moved to Rome.", '|2026-11-21: "I moved to Rome."'),
         (
@@ -231,7 +231,7 @@ async def test_the_same_fact_is_not_filed_twice() -> None:
         (
             '2026-01-02: "My sister\'s name is Eva."',
             "No, my sister's name is Emma.",
-            '|2026-11-21: "No, my sister\'s name is Emma."',
+            '|2026-11-21: "my sister\'s name is Emma."',
         ),
     ],
 )
@@ -267,7 +267,7 @@ async def test_after_a_correction_only_the_present_fact_answers() -> None:
     await talk.says("My name is Ada.")
     await talk.next_day().says("Actually my name is Anna.")
     answer = await talk.next_day().says("What's my name?")
-    assert answer.startswith('You told me on 22 November 2026: "Actually my name is Anna."')
+    assert answer.startswith('You told me on 22 November 2026: "my name is Anna."')
     assert "Ada" not in answer
 
 
@@ -445,7 +445,7 @@ async def test_all_notes_are_told_when_asked_what_it_knows() -> None:
     assert answer.startswith('This is what my notes say:\n- "Name: Ada"\n- "Fact number 0"')
     assert "… and 11 more lines." in answer
     assert (await Talk().says("What do you know about me?")).startswith("I know nothing about you yet")
-    assert (await Talk().says("Tell me?")).startswith("I can look things up by their words")
+    assert (await Talk().says("What?")).startswith("I can look things up by their words")
 
 
 @pytest.mark.parametrize(
