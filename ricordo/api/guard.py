@@ -3,12 +3,12 @@
 import re
 from base64 import b64decode
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
 import orjson
 from starlette._utils import get_route_path
+from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -66,17 +66,19 @@ class Guard:
     async def _refusal(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
         runtime: Any = getattr(scope["app"].state, "runtime", None)
-        is_open = get_route_path(scope) in self._open_paths
+        path = get_route_path(scope) or "/"  # without the path below which a proxy or another app serves this one
+        is_open = path in self._open_paths
         local = await self._authentication.local(runtime, asks=not is_open)
         if local:
             scope[REQUEST_SCOPE] = local
             return self._foreign(scope)
-        if is_open and not _cookie(_header(headers, b"cookie")):
-            return None
-        key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(get_route_path(scope))))
+        key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
         cookie = "" if key else _cookie(_header(headers, b"cookie"))
-        if cookie and scope["method"] not in _SAFE and not _is_own_page(headers):
+        is_from_elsewhere = not _is_own_page(headers) and (cookie or (is_open and _is_page(headers)))
+        if is_from_elsewhere and scope["method"] not in _SAFE:
             return 403, "With a login only pages of this server may write. Programs send a key instead."
+        if is_open and not cookie:
+            return None
         if key or cookie:
             is_near, address = _is_near(scope), (scope.get("client") or ("",))[0]
             await self._authentication.slow_down(address, key or cookie)
@@ -89,10 +91,12 @@ class Guard:
         return None
 
     def _to_login(self, scope: Scope) -> Response:
-        base = scope.get("root_path", "").rstrip("/")
-        query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
-        asked = get_route_path(scope) + query
-        return RedirectResponse(f"{base}{self._login}?next={quote(asked, safe='')}", 303, {"Cache-Control": "no-store"})
+        asked = "/"
+        if scope["method"] == "GET":  # what a form sent is gone, and its address may show nothing
+            query = scope["query_string"].decode("latin-1")
+            asked = quote(get_route_path(scope) or "/") + (f"?{query}" if query else "")
+        address = f"{scope.get('root_path', '').rstrip('/')}{self._login}?next={quote(asked, safe='')}"
+        return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
 
     def _foreign(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
@@ -109,11 +113,11 @@ class Guard:
 
 
 def _is_navigation(scope: Scope) -> bool:
-    """Whether a browser opens a page."""
+    """Whether a browser opens a page, or sends the form of one."""
     headers = scope["headers"]
     mode = _header(headers, b"sec-fetch-mode")
     asks_page = mode == b"navigate" or (not mode and _header(headers, b"accept").startswith(b"text/html"))
-    return scope["method"] == "GET" and asks_page
+    return scope["method"] in ("GET", "POST") and asks_page
 
 
 def refuse(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
@@ -134,6 +138,11 @@ def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return bool(origin) and _split(origin).netloc == _header(headers, b"host").decode("latin-1")
 
 
+def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether some page sends this, and no program."""
+    return bool(_header(headers, b"sec-fetch-site") or _header(headers, b"origin"))
+
+
 def _key(credential: bytes, *, is_git: bool) -> str:
     """The key in an Authorization header; empty where there is none."""
     scheme, _, given = credential.partition(b" ")
@@ -149,11 +158,8 @@ def _key(credential: bytes, *, is_git: bool) -> str:
 
 
 def _cookie(header: bytes) -> str:
-    try:
-        found: Any = SimpleCookie(header.decode("latin-1")).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""
+    # The standard library stops reading at the first cookie that is not as it should be, which may be another server's.
+    return cookie_parser(header.decode("latin-1")).get(COOKIE, "")
 
 
 def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:

@@ -313,7 +313,7 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._base and scope["type"] == "http":
-            is_whole = scope["path"].startswith(f"{self._base}/")
+            is_whole = f"{scope['path']}/".startswith(f"{self._base}/")
             scope["root_path"] = self._base
             scope["path"] = scope["path"] if is_whole else f"{self._base}{scope['path']}"
         await super().__call__(scope, receive, _explaining(scope, receive, send))
@@ -350,7 +350,6 @@ class LazyRoutesMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
         if scope["type"] == "http":
-            self._lazy_routes.load_for(
-                get_route_path(scope)
-            )  # without the path under which another app mounts this one
+            # Without the path under which a proxy or another app serves this one.
+            self._lazy_routes.load_for(get_route_path(scope) or "/")
         await self._app(scope, receive, send)

@@ -71,13 +71,14 @@ class Api:
     ) -> tuple[int, str, bytes]:
         outer, sent = self._request.scope, orjson.dumps(body) if body is not None else b""
         given = {name: value for name, value in query.items() if value is not None}
+        root = outer.get("root_path", "")
         scope = {
             **{name: outer.get(name) for name in ("type", "asgi", "http_version", "scheme", "client", "server", "app")},
             REQUEST_SCOPE: outer[REQUEST_SCOPE],
-            "root_path": "",
+            "root_path": root,
             "method": method,
-            "path": path,
-            "raw_path": quote(path).encode(),
+            "path": root + path,
+            "raw_path": quote(root + path).encode(),
             "query_string": urlencode(given, doseq=True).encode(),
             "headers": [(b"content-type", b"application/json"), *self._headers, *headers],
             "state": {},

@@ -8,6 +8,7 @@ from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import NotFound
 from ricordo.features.web.shell import Pages, base_of, done, form_of, local_path, render
+from ricordo.storage import keys
 
 router = Pages()
 
@@ -31,6 +32,7 @@ async def log_in(request: Request) -> Response:
         authentication.note_failure(address)
         words = "This key is unknown, expired or revoked. Check it, or ask an administrator for a new one."
         return await render(request, "login.html", status=401, next=next, words=words)
+    await _end_session(request)
     response = done(request, next)
     is_https = request.url.scheme == "https"
     response.set_cookie(
@@ -47,14 +49,24 @@ async def log_in(request: Request) -> Response:
 
 @router.get("/ui/{rest:path}")
 @needs()
-async def find_no_page(request: Request) -> Response:
-    """Whatever has no page."""
-    raise NotFound(f"There is no page {request.url.path[:80]}. Check the address.")
+async def find_no_page(request: Request, rest: str) -> Response:
+    """Whatever has no page; an address with a slash at its end leads to the one without."""
+    if rest.endswith("/") or not rest:
+        return done(request, f"/ui/{rest.rstrip('/')}" if rest.strip("/") else "/")
+    raise NotFound(f"There is no page /ui/{rest[:80]}. Check the address.")
 
 
 @router.post("/ui/logout")
 @needs()
 async def log_out(request: Request) -> Response:
+    await _end_session(request)
     response = done(request, "/ui/login" if request.scope.get(REQUEST_SCOPE) else "/")
     response.delete_cookie(COOKIE, path=f"{base_of(request)}/", httponly=True, samesite="lax")
     return response
+
+
+async def _end_session(request: Request) -> None:
+    """Revoke the session of the login provider that the browser has, if it is one: the cookie alone may have been copied."""
+    scope, runtime = request.scope.get(REQUEST_SCOPE), request.app.state.runtime
+    if scope and scope.key_id and await runtime.store.write(lambda tx: keys.end_session(tx, scope)):
+        request.app.state.authentication.forget()

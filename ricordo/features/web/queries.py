@@ -99,7 +99,7 @@ def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mappin
     """Return the names of these agents, of those that are there, by their ids."""
     wanted = sorted(set(ids))[:_MOST_NAMES]
     statement = select(agents.c.id, agents.c.name).where(
-        agents.c.organization_id == scope.organization_id, agents.c.id.in_(wanted)
+        agents.c.organization_id == scope.organization_id, agents.c.id.in_(wanted), *may_use(scope)
     )
     return {row.id: row.name for row in tx.all(statement)} if wanted else {}
 

@@ -7,19 +7,22 @@ that extends `layout.html`, and answers a form with `done`. A `RefusedByApi` or 
 import asyncio
 import hmac
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import orjson
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette._utils import get_route_path
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from ricordo.api.errors import status_of
+from ricordo.api.guard import COOKIE
 from ricordo.api.routing import LazyRoute, Routes, refusal_of
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid, RicordoError
@@ -120,7 +123,7 @@ async def render(request: Request, template: str, *, status: int = 200, **values
         "status": status,
         "me": me,
         "base": base_of(request),
-        "path": request.url.path.removeprefix(base_of(request)),
+        "path": get_route_path(request.scope),
         "navigation": [link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))],
         "plugin_pages": runtime.plugins.pages() if me else [],
         "waiting": waiting,
@@ -137,6 +140,8 @@ async def render(request: Request, template: str, *, status: int = 200, **values
     response = HTMLResponse(text, status, HEADERS)
     if told:
         response.delete_cookie(_TOLD_COOKIE, path=f"{base_of(request)}/")
+    if me is None and COOKIE in request.cookies:  # each request with a session that is over would count as a wrong key
+        response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
     return response
 
 
@@ -144,7 +149,7 @@ def done(request: Request, path: str, words: str = "", *, undo: str = "") -> Res
     """Return the answer to a form: the browser goes to this page, which says the words, and offers to POST to `undo`."""
     response = RedirectResponse(f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS)
     if words:
-        text = quote(orjson.dumps({"words": words[:500], "undo": undo}).decode())
+        text = urlsafe_b64encode(orjson.dumps({"words": words[:500], "undo": undo})).decode()
         value = f"{text}.{_signature(request, text)}"
         response.set_cookie(
             _TOLD_COOKIE, value, max_age=_TOLD_SECONDS, path=f"{base_of(request)}/", httponly=True, samesite="strict"
@@ -203,7 +208,7 @@ def _told(request: Request) -> Mapping[str, str] | None:
     text, _, signature = request.cookies.get(_TOLD_COOKIE, "").rpartition(".")
     if not text or not hmac.compare_digest(signature.encode(), _signature(request, text).encode()):
         return None
-    read: dict[str, str] = orjson.loads(unquote(text))
+    read: dict[str, str] = orjson.loads(urlsafe_b64decode(text))
     return read
 
 

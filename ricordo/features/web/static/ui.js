@@ -84,5 +84,8 @@ document.addEventListener("DOMContentLoaded", () => {
 document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
 // A refusal is shown in its place too.
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (event.detail.xhr.status >= 400) { event.detail.shouldSwap = true; event.detail.isError = false; }
+  if (event.detail.xhr.status === 401) {
+    const path = location.pathname.slice(document.body.dataset.base.length);
+    goTo(`/ui/login?next=${encodeURIComponent(path + location.search)}`);
+  } else if (event.detail.xhr.status >= 400) { event.detail.shouldSwap = true; event.detail.isError = false; }
 });
