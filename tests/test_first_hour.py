@@ -1,6 +1,8 @@
 """A stranger's first hour: README.md and all pages of docs/, in reading order, in one home, one folder and one server.
 
 Every command and every snippet is run as it stands, and what a page says to save is saved. `NOT_RUN` lists what is not, and why.
+The packages are those of the tests. With `FIRST_HOUR_PYTHON=/usr/bin/python3.13` the soak run has them installed for that Python
+too, by `make` and from the package index.
 """
 
 import json
@@ -23,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 LIMIT = 120  # seconds for one command or snippet
 PORT, SECOND_PORT = "8283", "8284"
 DATABASE = "needs a PostgreSQL server; tests/storage/test_postgres.py and tests/features/move have one"
+SHARED = "needs a package index; the environment has the package already"
 OPENAI = "needs a key of OpenAI; tests/test_docs.py runs it on a stand-in"
 REMOTE = "needs a git or Dolt server of one's own; tests/features/remotes and tests/features/dolt have one"
 # What is not run, by page: a part of the line, or of the snippet in Python, and the reason.
@@ -30,7 +33,7 @@ NOT_RUN = {
     "README.md": {
         "make test": "it would run this test again",
         "OPENAI_API_KEY=sk-": "needs a key of OpenAI; tests/llm has stand-ins",
-        "pip install": "needs a package index; the environment has the package already",
+        "pip install": SHARED,
     },
     "agents.md": {
         "weather = client.agents.create": OPENAI,
@@ -89,7 +92,7 @@ def reading_order() -> list[Path]:
 class Stranger:
     """Somebody with a fresh home who has copied the folder, and types what the pages show."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, python: str | None) -> None:
         self.home, self.folder = place / "home", place / "ricordo"
         self.home.mkdir()
         self._ports = {PORT: str(free_port()), SECOND_PORT: str(free_port())}
@@ -97,7 +100,8 @@ class Stranger:
         self._exports: list[str] = []
         self._servers: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
         self._prompt: subprocess.Popen[str] | None = None
-        kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT") if name in os.environ}
+        own = re.compile(r"LANG$|LC_ALL$|TMPDIR$|PIP_|SSL_")
+        kept = {name: value for name, value in os.environ.items() if own.match(name)}
         self.environment = kept | {
             "HOME": str(self.home),
             "PATH": os.defpath + os.pathsep + os.environ["PATH"],
@@ -105,11 +109,19 @@ class Stranger:
             "RICORDO_FIND_LOCAL_MODELS": "false",
             "GIT_TERMINAL_PROMPT": "0",
         }
-        self._copy_folder()
+        left_out = shutil.ignore_patterns(".*", "__pycache__", "tests", "bench", "*.egg-info")
+        shutil.copytree(ROOT, self.folder, ignore=left_out)
+        self._installs = python is not None
+        if python:
+            self.environment["PYTHON"] = python  # make takes this one
+            self._shell("make install")
+        else:
+            self._share_packages()
 
     def read(self, page: Path) -> None:
         """Do what the page says, from its top to its end."""
-        text, reasons = page.read_text(), NOT_RUN.get(page.name, {})
+        listed = NOT_RUN.get(page.name, {}).items()
+        text, reasons = page.read_text(), {part for part, why in listed if not (self._installs and why == SHARED)}
         left = set(reasons)
         for found in re.finditer(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             language, block = found.groups()
@@ -249,9 +261,7 @@ class Stranger:
             text = text.replace(port, free)
         return text
 
-    def _copy_folder(self) -> None:
-        left_out = shutil.ignore_patterns(".*", "__pycache__", "tests", "bench", "*.egg-info")
-        shutil.copytree(ROOT, self.folder, ignore=left_out)
+    def _share_packages(self) -> None:
         venv = self.folder / ".venv"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=LIMIT)
         (site,) = venv.glob("lib/python*/site-packages")
@@ -265,8 +275,8 @@ class Stranger:
 
 
 @contextmanager
-def stranger(place: Path) -> Iterator[Stranger]:
-    opened = Stranger(place)
+def stranger(place: Path, python: str | None = None) -> Iterator[Stranger]:
+    opened = Stranger(place, python)
     try:
         yield opened
     finally:
@@ -286,8 +296,11 @@ def test_the_first_minutes_go_as_the_pages_say(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @on_posix
-def test_the_first_hour_goes_as_the_pages_say(tmp_path: Path) -> None:
-    with stranger(tmp_path) as reader:
+@pytest.mark.parametrize("python", [None, os.environ.get("FIRST_HOUR_PYTHON", "")], ids=["this", "another"])
+def test_the_first_hour_goes_as_the_pages_say(tmp_path: Path, python: str | None) -> None:
+    if python == "":
+        pytest.skip("FIRST_HOUR_PYTHON names no other Python")
+    with stranger(tmp_path, python) as reader:
         for page in reading_order():
             reader.read(page)
 
