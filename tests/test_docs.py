@@ -252,6 +252,26 @@ def test_the_readmes_memory_is_put_read_and_cloned(reader: ServerInThread, tmp_p
     assert (tmp_path / "memory" / "human.md").read_text() == "Her name is Ada."
 
 
+def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_shows(tmp_path: Path) -> None:
+    text = page_text("block-formats.md")
+    schema, shown, *_ = blocks(text, "toml")
+    (tmp_path / "data" / "block_schemas").mkdir(parents=True)
+    (tmp_path / "data" / "block_schemas" / "student.toml").write_text(schema)
+    (tmp_path / "student.md").write_text(blocks(text, "markdown")[0])
+    (commands,) = [block for block in blocks(text, "sh") if "curl" in block]
+    with serving(tmp_path / "data") as server:
+        said = run_shell(commands.replace(ADDRESS, server.url), tmp_path)
+    assert blocks(text, "markdown")[0].strip() in said
+    assert (tmp_path / "student.toml").read_text() == shown
+
+
+def test_pages_import_nothing_but_what_the_readme_installs() -> None:
+    """The standard library, the client that the README installs, and in programs beside Ricordo what Ricordo brings."""
+    programs = (block for text in PAGES.values() for block in blocks(text, "python"))
+    named = {name for code in programs for name in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)}
+    assert named - sys.stdlib_module_names == {"letta_client", "ricordo", "fastapi"}
+
+
 def test_every_page_with_python_is_run_by_a_test_here() -> None:
     """A page whose code nobody runs would rot."""
     run = set(re.findall(r'"([a-z-]+\.md)"', Path(__file__).read_text())) | {"README.md"}
