@@ -49,12 +49,12 @@ _RENAMES = (
     .order_by(commits.c.number.desc())
 )
 _OF_ORGANIZATION = equal(chains, "organization_id")
-_OF_RUN = (
+_OF_RUNS = (
     _SELECT.add_columns(chains.c.id.label("chain_id"))
     .join(chains, chains.c.seq == commits.c.chain)
-    .where(_OF_ORGANIZATION, equal(commits, "run_id"))
-    .order_by(chains.c.id, commits.c.number)
+    .where(_OF_ORGANIZATION)
 )
+_OF_RUN = _OF_RUNS.where(equal(commits, "run_id")).order_by(chains.c.id, commits.c.number)
 _CHAINS_OF = (
     select(blocks.c.id, blocks.c.chain_id, blocks.c.label)
     .join(chains, chains.c.id == blocks.c.chain_id)
@@ -148,6 +148,14 @@ def label_now(tx: Transaction, version: BlockVersion) -> str:
 def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
     """Return what a run changed, in whichever chains, the oldest of each chain first; also what was approved of its proposals."""
     rows = tx.all(_OF_RUN.where(*_seen(scope)), {"organization_id": scope.organization_id, "run_id": run_id})
+    return [_version(row, row.chain_id) for row in rows]
+
+
+def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str], most: int) -> list[BlockVersion]:
+    """Return up to so many versions that these runs made, the oldest of each chain first."""
+    values = {"organization_id": scope.organization_id}
+    wanted = commits.c.run_id.in_(run_ids)
+    rows = tx.all(_OF_RUNS.where(wanted, *_seen(scope)).order_by(chains.c.id, commits.c.number).limit(most), values)
     return [_version(row, row.chain_id) for row in rows]
 
 

@@ -1,6 +1,6 @@
 """Proposals: changes of memory that wait for the owner. Nothing that agents read looks here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -191,6 +191,13 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> 
     if which.waits:
         statement = statement.where(_WAITS)
     return [_proposal(tx, row) for row in read_page(tx, statement, proposals, wanted)]
+
+
+def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:
+    """Return those that wait of what these runs proposed."""
+    wanted = proposals.c.run_id.in_(run_ids)
+    rows = tx.all(_SELECT.where(*in_scope(proposals, scope), wanted, _WAITS).order_by(proposals.c.seq))
+    return [_proposal(tx, row) for row in rows]
 
 
 def count_waiting(tx: Transaction, scope: Scope) -> int:

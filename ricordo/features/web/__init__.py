@@ -22,6 +22,7 @@ class WebPlugin:
             LazyRouter(f"{pages}.home", ("/", "/ui/first")),
             LazyRouter(f"{pages}.decisions", ("/ui/proposals",)),
             LazyRouter(f"{pages}.agents", ("/ui/agents",)),
+            LazyRouter(f"{pages}.chat", ("/ui/agents/*/chat",)),
             LazyRouter(f"{pages}.context", ("/ui/agents/*/context",)),
             LazyRouter(f"{pages}.archive", ("/ui/agents/*/archive",)),
             # A label may hold slashes: what can follow one is matched first.

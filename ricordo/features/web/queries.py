@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, and_, case, false, func, or_, select
 
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.version import Proposal
+from ricordo.storage import history
 from ricordo.storage import proposals as stored_proposals
 from ricordo.storage import users as stored_users
 from ricordo.storage.agent_access import may_use
@@ -277,3 +278,31 @@ def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[s
     }
     row = tx.all(select(*(column.label(name) for name, column in found.items())))[0]
     return {name: getattr(row, name) or 0 for name in ("blocks", *found)}
+
+
+@dataclass(frozen=True, slots=True)
+class RunChanges:
+    """What a run did to memory: labels of whose blocks it changed, and proposals that wait since. `users` may undo it."""
+
+    applied: Sequence[tuple[MemoryOwner, str]]
+    proposed: Sequence[WaitingProposal]
+
+    @property
+    def users(self) -> list[MemoryOwner]:
+        return list(dict.fromkeys(owner for owner, _ in self.applied if owner.kind == "user"))
+
+
+def changes_of_runs(tx: Transaction, scope: Scope, run_ids: Iterable[str]) -> Mapping[str, RunChanges]:
+    """Return what each of these runs changed in memory that the caller may see, and what it proposed that waits."""
+    ids = sorted(set(run_ids))[:_MOST_NAMES]
+    rows = history.of_runs(tx, scope, ids, _MOST_NAMES)
+    owners = owners_of(tx, {row.chain_id for row in rows}) if rows else {}
+    waits = stored_proposals.of_runs(tx, scope, ids)
+    proposed = _with_owners(tx, waits) if waits else []
+    return {
+        id: RunChanges(
+            list(dict.fromkeys((owners[row.chain_id], row.label) for row in rows if row.run_id == id)),
+            [one for one in proposed if one.proposal.run_id == id],
+        )
+        for id in ids
+    }

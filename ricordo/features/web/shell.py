@@ -190,7 +190,7 @@ def base_of(request: Request) -> str:
 def address_of(path: str, **query: Any) -> str:
     """Return the path with these query parameters, without those that are empty."""
     given = {name: value for name, value in query.items() if value not in (None, "", [])}
-    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+    return f"{path}{'&' if '?' in path else '?'}{urlencode(given, doseq=True)}" if given else path
 
 
 @cache
