@@ -211,6 +211,8 @@ SHARED = {
         (GET|POST) /ui/agents
         GET /ui/agents/<agent_id>(/settings|/context|/archive|/memory|/memory/new)?
         POST /ui/agents/<agent_id>/memory/new
+        GET /ui/agents/<agent_id>/chat(/part)?
+        POST /ui/agents/<agent_id>/chat(/new|/fork|/stop|/decide|/change)?
         POST /ui/agents/<agent_id>/(settings|tools/<tool_id>|delete|reset|archive)
         POST /ui/models/providers
         POST /ui/models/providers/<provider_id>/(check|delete)

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Turn:
+class ShownTurn:
     """What a page shows of one run: messages in their order, the steps between them folded, and what it changed in memory.
 
     The items are (kind, content): "user", "agent", "fold", "approval", "note". `changes` is None until it is known.
@@ -134,9 +134,9 @@ async def change(request: Request, agent_id: str) -> Response:
 async def undo(request: Request, agent_id: str) -> Response:
     """Take back what a run changed in a user's memory."""
     api, form = Api(request), await form_of(request)
-    conversation = await _conversation(api, agent_id, form.get("conversation"))
     await api.ask("POST", f"/users/{form.get('user', '')}/runs/{form.get('run', '')}/undo")
-    return done(request, _path(agent_id, conversation), "What was remembered in this turn was taken back.")
+    page = address_of(f"/ui/agents/{agent_id}/chat", conversation=form.get("conversation"))
+    return done(request, page, "What was remembered in this turn was taken back.")
 
 
 async def _page(request: Request, agent_id: str, *, status: int = 200, words: str = "", draft: str = "") -> Response:
@@ -167,7 +167,7 @@ async def _page(request: Request, agent_id: str, *, status: int = 200, words: st
         words=words,
         draft=draft,
         may_say=_may_say(request),
-        better_model=_better_model(request, agent),
+        better_model=request.app.state.runtime.models.better_than(agent["model"]) or "",
         is_large=True,
     )
 
@@ -197,7 +197,7 @@ async def _said(api: Api, home: str, before: str | None, around: str | None) -> 
     return list(await api.get(home, limit=_PAGE))[::-1]
 
 
-async def _turns(request: Request, said: Iterable[Json]) -> list[Turn]:
+async def _turns(request: Request, said: Iterable[Json]) -> list[ShownTurn]:
     turns = list(turns_of(said))
     scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
     ids = {turn.run_id for turn in turns if turn.run_id}
@@ -208,15 +208,15 @@ async def _turns(request: Request, said: Iterable[Json]) -> list[Turn]:
     return turns
 
 
-def turns_of(said: Iterable[Json]) -> Iterator[Turn]:
+def turns_of(said: Iterable[Json]) -> Iterator[ShownTurn]:
     """The messages of the API, oldest first, by the runs they were said in, with results beside the calls they answer."""
-    turn, calls = Turn(None), dict[str, Json]()
+    turn, calls = ShownTurn(None), dict[str, Json]()
     for message in said:
         if message["message_type"] in ("system_message", "event_message"):
             continue
         if turn.items and message["run_id"] != turn.run_id:
             yield turn
-            turn = Turn(message["run_id"])
+            turn = ShownTurn(message["run_id"])
         turn.run_id = message["run_id"]
         turn.items += _items(message, calls)
     if turn.items:
@@ -303,10 +303,6 @@ async def _words_of(api: Api, message_id: str, conversation_id: str) -> str:
 
 def _may_say(request: Request) -> bool:
     return bool(request.scope[REQUEST_SCOPE].may("messages:write"))
-
-
-def _better_model(_request: Request, _agent: Json) -> str:
-    return ""
 
 
 def _path(agent_id: str, conversation: Json) -> str:

@@ -30,7 +30,8 @@ class Api:
 
     def __init__(self, request: Request, user: str | None = None) -> None:
         self._request = request
-        self._headers = [(USER_HEADER, user.encode())] if user else []
+        named = request.headers.get(USER_HEADER.decode()) if user is None else user
+        self._headers = [(USER_HEADER, named.encode("latin-1", "replace"))] if named else []
 
     async def get(self, path: str, **query: Any) -> Any:
         """Return the answer to GET; raises RefusedByApi. A query parameter of None is left out, one of a list is repeated."""

@@ -1,5 +1,8 @@
 """The pages in a real browser: sound for everybody, usable by the keyboard and without scripts, and nothing leaves the machine."""
 
+import asyncio
+import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
+from ricordo.llm.scripted import call
 from tests.seams.server import ServerInThread, serving
 from tests.support.browser import Visitor, open_browser, visit
 
@@ -54,6 +58,11 @@ class Place:
         assert answer.is_success, (path, answer.text)
         return answer.json()
 
+    def talker(self, human: str) -> str:
+        blocks = [{"label": "human", "value": human}]
+        body = {"name": "Talker", "model": "scripted/model", "memory_blocks": blocks}
+        return str(self.ask("POST", "/v1/agents/", body)["id"])
+
     def propose(self, old: str, new: str) -> str:
         body = {"old_string": old, "new_string": new, "reasoning": "She said so.", "agent_id": self.agent}
         return str(self.ask("POST", "/users/ada/blocks/human/propose", body)["id"])
@@ -70,6 +79,16 @@ class Place:
         return [
             "/",
             "/ui/agents",
+            f"{home}/chat",
+            f"{home}/memory",
+            "/ui/people",
+            f"/ui/people/{self.ada}",
+            f"/ui/people/{self.ada}/blocks/human",
+            f"/ui/people/{self.ada}/blocks/human?edit=yes",
+            f"/ui/people/{self.ada}/blocks/notes",
+            f"/ui/people/{self.ada}/blocks/human/history",
+            f"/ui/people/{self.ada}/blocks/human/blame",
+            f"/ui/people/{self.ada}/new",
             f"{home}/context?step={self.step}",
             f"{home}/archive",
             f"{home}/archive?q=dog",
@@ -190,3 +209,93 @@ def test_from_an_empty_server_to_a_remembered_answer(browser: Browser, tmp_path:
             page.get_by_role("button", name="Say it").click()
         agent = http.get("/v1/agents/").json()[0]
         assert "My name is Ada." in next(one["value"] for one in agent["blocks"] if one["label"] == "human")
+
+
+def test_an_answer_streams_in_and_the_memory_beside_it_shows_what_changed(visitor: Visitor, place: Place) -> None:
+    agent = place.talker("Unknown.")
+    change = call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea.")
+    place.server.says(change, "You like **tea**. <b>Noted</b>.")
+    page = visitor.see(f"/ui/agents/{agent}/chat")
+    page.get_by_label("Message to Talker").fill("I like tea.")
+    page.keyboard.press("Enter")
+    answer = page.locator("#transcript .message.agent")
+    expect(answer.locator("strong")).to_have_text("tea")
+    expect(answer).to_contain_text("<b>Noted</b>")
+    expect(page.locator("#live")).to_be_empty()
+    expect(page.locator("#memory .changed")).to_have_text("Likes tea.")
+    expect(page.locator("#transcript .change")).to_contain_text("human of Talker")
+    expect(page.get_by_label("Message to Talker")).to_have_value("")
+
+
+def test_a_running_turn_is_stopped_and_one_that_runs_is_followed_after_a_reload(
+    visitor: Visitor, place: Place, request: pytest.FixtureRequest
+) -> None:
+    agent = place.talker("Unknown.")
+    go = threading.Event()
+    request.addfinalizer(lambda: (go.set(), place.server.forget()))
+
+    def slowly(_request: Any) -> str:
+        go.wait(20)
+        return "It is done."
+
+    place.server.answers_with(lambda request: asyncio.to_thread(slowly, request))
+    page = visitor.see(f"/ui/agents/{agent}/chat")
+    page.get_by_label("Message to Talker").fill("Take your time.")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    go.set()
+    expect(page.locator("#transcript .message.agent")).to_have_text(re.compile("It is done."))
+    go.clear()
+    page.get_by_label("Message to Talker").fill("And again.")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator("#live")).to_contain_text("And again.")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    runs = place.ask("GET", f"/v1/runs/?agent_id={agent}")
+    assert [run["status"] for run in runs] == ["cancelled", "completed"]
+    go.set()
+
+
+def test_a_call_waits_for_approval_in_the_chat(visitor: Visitor, place: Place) -> None:
+    agent = place.talker("Unknown.")
+    place.ask("PATCH", f"/v1/agents/{agent}/tools/approval/memory_replace", {"requires_approval": True})
+    place.server.says(call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea."), "Done.")
+    page = visitor.see(f"/ui/agents/{agent}/chat")
+    page.get_by_label("Message to Talker").fill("I like tea.")
+    page.keyboard.press("Enter")
+    page.locator("#transcript .approval").get_by_role("button", name="Approve").click()
+    expect(page.locator("#transcript .message.agent")).to_contain_text("Done.")
+    expect(page.locator("#memory")).to_contain_text("Likes tea.")
+
+
+def test_files_are_sent_with_a_message_or_refused(visitor: Visitor, place: Place, tmp_path: Path) -> None:
+    agent = place.talker("Unknown.")
+    page = visitor.see(f"/ui/agents/{agent}/chat")
+    notes, picture, large = tmp_path / "notes.txt", tmp_path / "dot.png", tmp_path / "large.txt"
+    notes.write_text("Otto is a dog.")
+    picture.write_bytes(page.screenshot(clip={"x": 0, "y": 0, "width": 8, "height": 8}))
+    large.write_text("x" * 300_000)
+    chooser = page.locator("#file")
+    chooser.set_input_files([str(large)])
+    expect(page.locator("#chat-error")).to_contain_text("large.txt is too large.")
+    chooser.set_input_files([str(notes), str(picture)])
+    expect(page.locator("#files")).to_contain_text("dot.png")
+    expect(page.get_by_label("Message to Talker")).to_have_value(re.compile("Otto is a dog"))
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator("#transcript img.picture")).to_be_visible()
+    said = place.ask("GET", f"/v1/agents/{agent}/messages?order=asc")[1]["content"]
+    assert [part["type"] for part in said] == ["text", "image"]
+
+
+def test_what_cannot_be_sent_stays_in_the_box(visitor: Visitor, place: Place) -> None:
+    agent = place.talker("Unknown.")
+    page = visitor.see(f"/ui/agents/{agent}/chat")
+    place.ask("DELETE", f"/v1/agents/{agent}")
+    page.get_by_label("Message to Talker").fill("Where are you?")
+    page.keyboard.press("Enter")
+    expect(page.locator("#chat-error")).to_contain_text("not found")
+    expect(page.get_by_label("Message to Talker")).to_have_value("Where are you?")
+    assert all("404" in words for words in visitor.told)
+    visitor.told.clear()

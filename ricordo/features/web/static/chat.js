@@ -165,6 +165,8 @@ async function settle() {
 
 // --- memory beside the chat ---
 
+// Until when a line counts as one that just changed, in milliseconds.
+const changedUntil = new Map(), SHOWN = 10_000;
 let isRefreshing = false;
 async function refreshMemory() {
   if (isRefreshing) return;
@@ -188,7 +190,9 @@ function putMemory(fresh) {
   for (const block of panel.querySelectorAll("[data-block]")) {
     const known = before.get(block.dataset.block);
     for (const line of block.querySelectorAll("[data-line]")) {
-      if (known?.has(line.textContent)) continue;
+      const place = `${block.dataset.block} ${line.textContent}`;
+      if (!known?.has(line.textContent)) changedUntil.set(place, Date.now() + SHOWN);
+      if (!(changedUntil.get(place) > Date.now())) continue;
       line.classList.add("flash", "changed");
       line.parentElement.scrollTop = line.offsetTop - line.parentElement.offsetTop;
     }
