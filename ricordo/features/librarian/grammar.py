@@ -51,11 +51,14 @@ _BOUND = (
 _REFERS = r"\b(?:he|she|it|they|him|her|them|this|that|these|those|there|then|too|also|n?either|both)\b"
 _NO_END = r"(?:^|[\s(])(?:\d+|[^\W\d_]|dr|mr|mrs|ms|prof|st|no|nr|vs|etc|e\.g|i\.e|ca|sig|dott)$"
 _LIST_LINE = r"(?:^|\n)[^\S\n]*(?:[-*•]|\d+[.)])\s+\S"
-_FILLER = r"^(?:(?:please|hey|okay|ok|so|well|and|also|btw|by the way|oh|listen)\b[\s,:;!]*)+(?=\S)"
+_FILLER = (
+    r"^(?:(?:(?:hi|hello)(?=(?: there)?[,.!]? (?:i|my|what|who|can)\b)|please|hey|okay|ok|so|well|and|also|btw|by the way|oh"
+    r"|listen)\b[\s,:;!]*)+(?=\S)"
+)
 _POLITE = r"^(?:(?:can|could|would|will) you|you (?:should|must|can)|i(?:['’]d like| would like| want| need) you to) (?:please )?"
 _KEEP = (
-    r"^(?:remember|note|memori[sz]e|keep in mind|do(?:n['’]?t| not) forget|write down|make a note|save"
-    r"|store)\b(?:[\s,]*(?:of )?(?:that|this)\b)?[\s,:：]*(?P<rest>.+)$"
+    r"^(?:remember|merke? dir|recuerda|ricorda(?:ti)?|note|memori[sz]e|keep in mind|do(?:n['’]?t| not) forget|write down"
+    r"|make a note|save|store)\b(?:[\s,]*(?:of )?(?:that|this|dass|que|che)\b)?[\s,:：]*(?P<rest>.+)$"
 )
 _FORGET = (
     r"^(?:forget|delete|remove|erase|strike|vergiss|lösche|olvida|borra|dimentica|cancella)\b[\s,]*(?:(?:(?:everything |all "
@@ -71,22 +74,23 @@ _LIST = (
     r"|(?:¿\s*)?qué sabes(?: de mí| sobre mí)?|(?:che )?cosa sai(?: di me)?)(?: so far| now| yet| please)?\W*$"
 )
 _HELP = (
-    r"^(?:/?help(?: me)?|i need help|hilfe|ayuda|aiuto)\W*$|^(?:who|what) are you\b|^what(?:['’]s| is) your name|^what can you do"
-    r"|^how do you work|^what is (?:this|ricordo)\W*$|^are you (?:an? )?(?:ai|bot|robot|human|person|real|machine|language model"
-    r"|librarian)|^(?:(?:how|where|can|could|i want)\b.{0,30}\b)?(?:connect|use|set ?up|configure|add|choose) (?:an? |the "
-    r"|another )?(?:real |other |better )?(?:language )?(?:model|llm|ollama|openai|anthropic|api key)\b"
+    r"^(?:/?help(?: me)?|i need help|hilfe|ayuda|aiuto)\W*$|^(?:who|what|where) are you\b|^what(?:['’]s| is) your name"
+    r"|^what can you do|^how do you work|^what is (?:this|ricordo)\W*$|^are you (?:an? )?(?:ai|bot|robot|human|person|real|machine"
+    r"|language model|librarian)|^(?:(?:how|where|can|could|i want)\b.{0,30}\b)?(?:connect|use|set ?up|configure|add"
+    r"|choose) (?:an? |the |another )?(?:real |other |better )?(?:language )?(?:model|llm|ollama|openai|anthropic|api key)\b"
 )
 _TASK = (
-    r"^(?:write|translate|summari[sz]e|explain|calculate|compute|solve|generate|compose|rewrite|draw|imagine|pretend"
-    r"|tell me an? (?:joke|story|poem|riddle|fact))\b"
+    r"^(?:schreibe?|übersetze?|escribe|traduce|scrivi|traduci|write|translate|summari[sz]e|explain|calculate|compute|solve"
+    r"|generate|compose|rewrite|draw|imagine|pretend|tell me an? (?:joke|story|poem|riddle|fact))\b"
 )
 _YES = r"^(?:yes|yeah|yep|sure|do it|go ahead|all of them|both)(?:[, ]+(?:please|all|both|them|of))*\W*$"
 _TALK = (
-    r"^(?:hallo|guten (?:morgen|tag|abend)|danke|tschüss|hola|buenos días|gracias|adiós|ciao|buongiorno|grazie|lol|haha"
-    r"|test(?:ing)?|hm+|what['’]?s up|hi|hello|hey|good (?:morning|afternoon|evening|day|night)|how are you|(?:many )?thanks"
-    r"|thank you|(?:good ?)?bye|see you|no|nope|none|never ?mind|ok(?:ay)?|fine|great|nice|cool|good|perfect|right|alright|got it"
-    r"|that(?:['’]s| is) (?:great|good|nice|right|correct|fine|all))(?: (?:there|again|so much|very much|a lot|today|later"
-    r"|(?-i:[A-Z])\w+))*\W*$"
+    r"^(?:hallo|guten (?:morgen|tag|abend)|wie geht es dir|danke|tschüss|hola|buenos días|(?:muchas )?gracias|cómo estás|come stai"
+    r"|adiós|ciao|buongiorno|grazie|lol|haha|test(?:ing)?|hm+|what['’]?s up|hi|hello|hey|good (?:morning|afternoon|evening|day"
+    r"|night)|how are you|(?:many )?thanks|thank you|(?:good ?)?bye|see you|no|nope|none|never ?mind|ok(?:ay)?|fine|great|nice"
+    r"|cool|good|perfect|right|alright|got it|that(?:['’]s| is) (?:great|good|nice|right|correct|fine|all|wrong|not (?:right|true"
+    r"|what i (?:said|meant)))|(?:good|great|nice|well) (?:job|work|done)|you(?:['’]re| are)(?: so| very)? \w+)(?: (?:there|again"
+    r"|so much|very much|a lot|mille|schön|sehr|today|later|(?-i:[A-Z])\w+))*\W*$"
 )
 _LOOK = (
     r"^(?:tell me|find|search|look (?:up|for)|show (?:me )?|list|remind me (?:of|about|what|where|when|who|which|how|why)"
@@ -99,17 +103,18 @@ _VERB = (
 _QUESTION = (
     rf"^(?:what|who|whom|where|when|which|whose|why|how)(?:['’]?s\b|['’]?re\b|(?: \w+){{0,3}}? {_VERB}\b(?! (?:so"
     rf"|such)\b))(?=.)"
+    r"|^¿?(?:wer|wann|wo|wie|warum|quién|cuándo|dónde|cómo|qué|cuál|chi|dove|perché) (?!gesagt)"
     rf"|^{_VERB} (?:i|you|we|he|she|it|they|my|your|our|his|her|their|the|there|this|that|these|those|any|anyone)\b"
 )
 _WHEN_I = r"^(?:when|where|while|what|how|which) (?:i|we|my|our|he|she|they)\b"
-CONTINUES = r"^(?:she|he|it|they|this|that|these|those|her|his|its|their|because|and|but)\b"
+CONTINUES = r"^(?:she|he|it|sie|er|ella|él|lei|lui|they|this|that|these|those|her|his|its|their|because|and|but)\b"
 _FIRST_PERSON = r"\b(?:i|i['’](?:m|ve|d|ll)|me|my|mine|myself|we|we['’](?:re|ve|ll)|our|us)\b"
 IS_CLAUSE = r"^(?:i|we)\b\S* \S|^(?:my|our) .{1,60} (?:is|are|was|were) "
 NEGATED = r"\b(?:not|no|never|without)\b|n['’]?t\b"
 _OPENS_CORRECTION = (
-    r"^(?:(?:(?:no|nope|sorry|wait|oops|wrong|well|that(?:['’]s| is| was) (?:wrong|not (?:right|true))"
-    r"|not \w+)(?:\s*[,.:;!–-]+\s*|\s+(?=actually|sorry|i mean))|(?:actually|correction|update|in fact|i mean(?:t)?(?! it| that"
-    r"| to| what| well))\b[\s,:]*(?:but )?))+(?=\S)"
+    r"^(?:(?:(?:no|nope|sorry|wait|oops|wrong|well|that(?:['’]s| is| was) (?:wrong|not (?:right|true))|you(?:['’]ve)? got (?:it"
+    r"|that) wrong|not \w+)(?:\s*[,.:;!–-]+\s*|\s+(?=actually|sorry|i mean))|(?:actually|correction|update|in fact"
+    r"|i mean(?:t)?(?! it| that| to| what| well))\b[\s,:]*(?:but )?)(?:it(?:['’]s| is) )?)+(?=\S)"
 )
 _ONLY_OPENS = (
     r"^(?:no|nope|sorry|wait|oops|wrong|actually|correction|that(?:['’]s| is| was) (?:wrong|not (?:right|true)))\W*$"
@@ -229,14 +234,15 @@ def corrected(intents: Sequence[Intent], filed: str) -> tuple[Intent, ...]:
     """Return the intents, with "No, green." made a sentence out of what was filed last: "My favourite colour is blue."."""
     start = frame(filed)
     end = start.lower().rpartition(" ")[2] + " "
-    made = {
-        each: f"{start} {each.text[len(end) * each.text.lower().startswith(end) :]}"
-        for each in intents
-        if each.kind == "fragment" and start
-    }
-    return tuple(
-        Intent("tell", made[each], corrects=True, replaces=filed) if each in made else each for each in intents
-    )
+    return tuple(_corrected(each, start, end, filed) if each.kind == "fragment" else each for each in intents)
+
+
+def _corrected(fragment: Intent, start: str, end: str, filed: str) -> Intent:
+    words = fragment.text
+    if start:
+        words = words[len(end) * words.lower().startswith(end) :]
+        return Intent("tell", f"{start} {words}", corrects=True, replaces=filed)
+    return Intent("tell", words, corrects=True) if len(words.split()) > 2 else fragment
 
 
 def frame(text: str) -> str:
@@ -376,4 +382,6 @@ def _are_related(one: str, other: str) -> bool:
     if one[:4] != other[:4] or not (one + other).isalpha():
         return False
     common = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return common >= 4 and max(len(one), len(other)) - common <= (2 if common == 4 else 3)
+    # "Marco" is not a form of "March".
+    is_stem = common > 4 or common == min(len(one), len(other)) == 4
+    return is_stem and max(len(one), len(other)) - common <= (2 if common == 4 else 3)

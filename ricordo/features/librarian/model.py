@@ -5,7 +5,6 @@ keeps no state, and gives the same answer to the same request.
 """
 
 import json
-import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -33,6 +32,7 @@ from ricordo.features.librarian.plan import (
     ARCHIVE,
     FORGET_WHICH,
     INSERT,
+    LIST_ARCHIVE,
     REPLACE,
     SEARCHES,
     complete,
@@ -56,10 +56,8 @@ from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
 
 _FILED = ("I have put this in my notes about you:", "I have filed this in the archive:")
-# What an answer says that it filed or corrected, so that "No, green." can be understood.
-_WAS_FILED = re.compile(
-    r'^(?:- |I have (?:put|filed|corrected) [^:\n]*: )"([^\n]+?)"(?: \(before: .*\))?$', re.MULTILINE
-)
+# How lines of an answer begin that say what was filed or corrected, so that "No, green." can be understood.
+_WAS_FILED = ('- "', "I have put", "I have filed", "I have corrected")
 # What marks its own introduction, so that it introduces itself once in a conversation.
 _MARK = "not a language model"
 _INTRODUCTION = (
@@ -137,8 +135,9 @@ class Librarian:
 
 def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[LibrarianCall]:
     """Return the words to say, or the calls to make."""
-    filed = "" if FORGET_WHICH in view.said_before else next(iter(_WAS_FILED.findall(view.said_before)[-1:]), "")
-    intents = corrected(read(view.words), filed)
+    said = [] if FORGET_WHICH in view.said_before else view.said_before.split("\n")
+    filed = next((line.partition('"')[2] for line in reversed(said) if line.startswith(_WAS_FILED) and '"' in line), "")
+    intents = corrected(read(view.words), filed.partition('" (before: ')[0].removesuffix('"'))
     name = newer_name(request.forced_tool or "")
     forced = name if name in view.tools else None
     planned = [] if request.tool_choice == "none" or view.made(SEND) else planned_calls(view, intents)
@@ -292,7 +291,7 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
         # Someone has one name: the present one answers, older words about it do not.
         noted = [each for each in facts if each.rank == 0]
         ranked = [max(noted or facts, key=lambda each: (each.on, -each.rank))]
-    best = [each for each in ranked if each.points * 2 > ranked[0].points]
+    best = [each for each in ranked if each.points * 2 > ranked[0].points and not _is_past(each, ranked)]
     unique = {" ".join(each.words.casefold().rstrip(".! ").split()): each for each in reversed(best)}
     return [each for each in best if each in unique.values()][:_MOST_QUOTED]
 
@@ -300,6 +299,12 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
 def _is_replaced(view: LibrarianView, words: str) -> bool:
     alike = [each.words for each in view.notes if is_same_frame(words, each.words) or is_denied(words, each.words)]
     return bool(alike) and words not in alike
+
+
+def _is_past(item: Evidence, found: Sequence[Evidence]) -> bool:
+    """Whether something told later has the place of this: "The exam is on 12 May.", "The exam is on 14 May."."""
+    later = [each.words for each in found if each.on > item.on and is_same_frame(item.words, each.words)]
+    return bool(later) and item.words.casefold().startswith(("the ", "my ", "our "))
 
 
 def _hits(view: LibrarianView) -> Iterator[Evidence]:
@@ -346,15 +351,19 @@ def _is_about(text: str, words: str) -> bool:
 
 
 def _overview(view: LibrarianView) -> str:
-    """Return all that the notes say."""
-    lines = [f'- "{_short(note.words)}"' + (f" ({note.said_on})" if note.said_on else "") for note in view.notes]
-    if len(lines) > _MOST_NOTES:
-        lines[_MOST_NOTES:] = [f"… and {len(lines) - _MOST_NOTES} more lines."]
-    if lines or view.archived:
-        count = f"{view.archived} text{'s' if view.archived > 1 else ''}"
-        more = [f"The archive holds {count}. Ask for one by a word that is in it."] if view.archived else []
-        return "\n".join(["This is what my notes say:" if lines else "My notes are empty.", *lines, *more])
-    return "I know nothing about you yet. Tell me something, and I file it."
+    """Return all that the notes say, and the newest that the archive does."""
+    listed = [row for each in view.made(LIST_ARCHIVE.tool) if not each.arguments.get("query") for row in _rows(each)]
+    archived = [(stored_words(str(row["content"])), str(row.get("timestamp") or "")[:10]) for row in listed]
+    parts = []
+    for opening, told in (
+        ("my notes say", [(note.words, note.said_on) for note in view.notes]),
+        ("the archive says", archived),
+    ):
+        lines = [f'- "{_short(words)}"' + (f" ({on})" if on else "") for words, on in told if words]
+        if len(lines) > _MOST_NOTES:
+            lines[_MOST_NOTES:] = [f"… and {len(lines) - _MOST_NOTES} more lines."]
+        parts += ["\n".join([f"This is what {opening}:", *lines])] if lines else []
+    return "\n\n".join(parts) or "I know nothing about you yet. Tell me something, and I file it."
 
 
 def _opening(on: str, label: str = "") -> str:

@@ -31,6 +31,8 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "conversation_search": {"roles": ["user"], "limit": 20},
     "archival_memory_search": {"top_k": 5},
 }
+# An empty query gives the newest.
+LIST_ARCHIVE = LibrarianCall("archival_memory_search", {"query": "", "top_k": 20})
 FORGET_WHICH = (
     'Several of my notes fit. Say "yes" and I forget all of these, or tell me more exactly which one to forget:'
 )
@@ -224,7 +226,9 @@ def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[Librarian
     if "home" in facts_asked(words):
         query += " moved home"
     found = {tool: limits for tool, limits in SEARCHES.items() if query and tool in view.tools}
-    return [LibrarianCall(tool, {"query": query[:_LONGEST_QUERY], **limits}) for tool, limits in found.items()]
+    calls = [LibrarianCall(tool, {"query": query[:_LONGEST_QUERY], **limits}) for tool, limits in found.items()]
+    is_list = any(intent.kind == "list" for intent in intents) and LIST_ARCHIVE.tool in view.tools
+    return [*calls, LIST_ARCHIVE] if is_list else calls
 
 
 def question_of(intents: Sequence[Intent]) -> str:

@@ -24,7 +24,6 @@ _BLOCK = re.compile(
 _VALUE_END = "</value>\n</"
 _LIMIT = re.compile(r"^- chars_limit=(\d+)", re.MULTILINE)
 _TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
-_ARCHIVED = re.compile(r"^- (\d{1,9}) total memories you created are stored in archival memory", re.MULTILINE)
 _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
 _SOURCE = re.compile(r"\[(?:sources?|file|passage|score|id|tool|function)\b[^\[\]\n]{0,200}\]", re.IGNORECASE)
 # Older types of agents have tools of other names, and with other names of parameters, for the same edits.
@@ -102,7 +101,6 @@ class LibrarianView:
     outcomes: tuple[LibrarianCall, ...]
     rounds: int
     own_words: tuple[str, ...]
-    archived: int
     may_call_in_parallel: bool
     key: str
 
@@ -138,7 +136,6 @@ def view_of(request: ModelRequest) -> LibrarianView:
         outcomes=tuple(_outcomes(turn)),
         rounds=sum(1 for message in turn if any(call.name != SEND for call in message.tool_calls)),
         own_words=tuple(text for _, text in own),
-        archived=int(next(iter(_ARCHIVED.findall(system)[-1:]), 0)),
         may_call_in_parallel=request.settings.parallel_tool_calls is not False,
         key=re.sub(r"[^0-9A-Za-z]", "", messages[-1].id.removeprefix("message-"))[:24] if messages else "",
     )

@@ -276,7 +276,7 @@ async def test_several_facts_and_a_question_at_once_are_all_answered() -> None:
     answer = await talk.says(
         "Hi! My name is Ada. I live in Turin. The meeting is on Friday. What do you know about me?"
     )
-    assert talk.called == ["memory_insert", "archival_memory_insert"]
+    assert talk.called == ["memory_insert", "archival_memory_insert", "archival_memory_search"]
     assert talk.rounds == 1
     assert talk.blocks["human"] == '2026-11-21: "My name is Ada."\n2026-11-21: "I live in Turin."'
     assert [content for _, content, _ in talk.archive] == ["The meeting is on Friday."]
