@@ -239,7 +239,7 @@ SHARED = {
         POST /v1/((agents/)?messages|passages)/search
     """,
     "block schemas are files of the server, for every organization": "GET /v1/schemas/(<schema_name>)?",
-    "a receipt of an erasure names nobody": "GET /v1/receipts/<receipt_id>",
+    "a receipt of an erasure names nobody": "GET (/v1|/ui)/receipts/<receipt_id>",
 }
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 

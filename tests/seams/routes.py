@@ -113,7 +113,7 @@ class Cell:
     @property
     def deletes(self) -> bool:
         """Whether something is gone afterwards; pages delete by POST."""
-        return self.method == "DELETE" or self.path.endswith(("/delete", "/revoke", "/forget"))
+        return self.method == "DELETE" or self.path.endswith(("/delete", "/revoke"))
 
     def parts(self, values: Mapping[str, str]) -> dict[str, Any]:
         """Return the request with these values of the path's parameters, in the query and the body too."""

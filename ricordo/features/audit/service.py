@@ -90,18 +90,18 @@ class Audit:
     growth: tuple[Growth, ...]
 
 
-def audit(tx: Transaction, scope: Scope) -> Audit:
-    """Check all blocks and passages of the organization."""
+def audit(tx: Transaction, scope: Scope, only: str | None = None) -> Audit:
+    """Check all blocks and passages of the organization, or the blocks of one chain."""
     findings: list[Finding] = []
     growth: list[Growth] = []
     lines = count = 0
     said: dict[str, set[str]] = {}
     by_chain: dict[str, list[Block]] = {}
-    for block in _pages(lambda page: blocks.page(tx, scope, page, blocks.BlockFilter())):
+    for block in _pages(lambda page: blocks.page(tx, scope, page, blocks.BlockFilter(chain_id=only))):
         by_chain.setdefault(block.chain_id, []).append(block)
-    owners = blocks.owners(tx, scope)
+    owners = blocks.owners(tx, scope) if only is None else {}
     for chain_id, group in by_chain.items():
-        owner = " ".join(owners[chain_id])
+        owner = " ".join(owners.get(chain_id, ()))
         for place, block in enumerate(group):
             count += 1
             lines += len(_lines(block.value))
@@ -110,7 +110,7 @@ def audit(tx: Transaction, scope: Scope) -> Audit:
             findings += _unsupported(tx, scope, block, owner, said)
             growth.append(_growth(tx, block, owner))
     passages = 0
-    for archive_id in archives.ids(tx, scope):
+    for archive_id in archives.ids(tx, scope) if only is None else ():
         seen: dict[str, str] = {}
         for passage in _pages(partial(archives.page_of_passages, tx, [archive_id])):
             passages += 1

@@ -25,6 +25,8 @@ class WebPlugin:
             LazyRouter(f"{pages}.chat", ("/ui/agents/*/chat",)),
             LazyRouter(f"{pages}.context", ("/ui/agents/*/context",)),
             LazyRouter(f"{pages}.archive", ("/ui/agents/*/archive",)),
+            LazyRouter(f"{pages}.answers", ("/ui/answers",)),
+            LazyRouter(f"{pages}.personal_data", ("/ui/people/*", "/ui/receipts")),
             # A label may hold slashes: what can follow one is matched first.
             LazyRouter(f"{pages}.history", ("/ui/people", "/ui/blocks")),
             LazyRouter(f"{pages}.memory", ("/ui/people", "/ui/blocks", "/ui/agents/*/memory")),

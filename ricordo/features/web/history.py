@@ -94,6 +94,8 @@ async def show_blame(request: Request) -> Response:
     def read(tx: Transaction) -> dict[str, Any]:
         address = find_block(tx, scope, given)
         lines = blame(tx, address.chain.id, address.label)
+        if lines and not lines[-1].text:
+            lines.pop()  # as in git, a line break ends a line
         shown = lines[start - 1 : start - 1 + _LINES]
         sources = queries.messages_of_runs(tx, scope, {line.version.run_id for line in shown})
         return {"address": address, "lines": shown, "count": len(lines), "sources": sources}

@@ -58,7 +58,7 @@ async def show_home(request: Request) -> Response:
         failed=failed or [],
         model=model,
         is_librarian=model == LIBRARIAN,
-        address=_address(request),
+        address=address_of_server(request),
         needs_key=me.key_id is not None,
         **found,
     )
@@ -75,7 +75,8 @@ async def say_first(request: Request) -> Response:
     return done(request, f"/ui/agents/{agent['id']}/chat")
 
 
-def _address(request: Request) -> str:
+def address_of_server(request: Request) -> str:
+    """Return the address by which the browser knows this server, fit to be pasted into a shell."""
     host, settings = request.headers.get("host", ""), request.app.state.runtime.settings
     if not _HOST.fullmatch(host):
         name = f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -1,6 +1,6 @@
 """What pages show of several things at once, in one statement each, where the API would be asked once a row."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from sqlalchemy import ColumnElement, and_, case, false, func, or_, select
 
 from ricordo.domain.scope import Scope, User
-from ricordo.domain.version import Proposal
+from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.storage import history
 from ricordo.storage import proposals as stored_proposals
 from ricordo.storage import users as stored_users
@@ -79,10 +79,15 @@ def proposal(tx: Transaction, scope: Scope, id: str) -> WaitingProposal:
 
 def _with_owners(tx: Transaction, found: Sequence[Proposal]) -> list[WaitingProposal]:
     owners = owners_of(tx, {one.chain_id for one in found})
-    places = [and_(blocks.c.chain_id == one.chain_id, blocks.c.label == one.label) for one in found]
-    statement = select(blocks.c.chain_id, blocks.c.label, blocks.c.id).where(or_(false(), *places))
-    ids = {(row.chain_id, row.label): row.id for row in tx.all(statement)} if found else {}
+    ids = _ids_of(tx, {(one.chain_id, one.label) for one in found})
     return [WaitingProposal(one, owners[one.chain_id], ids.get((one.chain_id, one.label))) for one in found]
+
+
+def _ids_of(tx: Transaction, named: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+    """Return the ids of blocks by their chains and labels, of those that are there."""
+    places = [and_(blocks.c.chain_id == chain_id, blocks.c.label == label) for chain_id, label in named]
+    statement = select(blocks.c.chain_id, blocks.c.label, blocks.c.id).where(or_(false(), *places))
+    return {(row.chain_id, row.label): row.id for row in tx.all(statement)} if named else {}
 
 
 def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, MemoryOwner]:
@@ -306,3 +311,17 @@ def changes_of_runs(tx: Transaction, scope: Scope, run_ids: Iterable[str]) -> Ma
         )
         for id in ids
     }
+
+
+def pages_of_blocks(tx: Transaction, found: Sequence[BlockVersion]) -> Mapping[bytes, str]:
+    """Return by the id of a version the page of its block as it was then, of those whose block or person is there."""
+    owners = owners_of(tx, {one.chain_id for one in found}) if found else {}
+    ids = _ids_of(tx, {(one.chain_id, one.label) for one in found})
+    pages = {}
+    for one in found:
+        owner, id = owners.get(one.chain_id), ids.get((one.chain_id, one.label))
+        if owner and owner.kind == "user":
+            pages[one.id] = f"{owner.path}/blocks/{quote(one.label)}/versions/{one.id.hex()}"
+        elif id:
+            pages[one.id] = f"/ui/blocks/{id}/versions/{one.id.hex()}"
+    return pages
