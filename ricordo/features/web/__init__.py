@@ -14,6 +14,8 @@ TYPES = {
 
 
 class WebPlugin:
+    requires = ("audit",)
+
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
