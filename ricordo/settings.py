@@ -161,8 +161,10 @@ class Settings(BaseSettings):
     )
     port: int = about("Port to listen on; 0 takes a free one.", 8283, ge=0, le=65535)
     root_path: str = about("Path below which a proxy serves this server, like /ricordo.", "", pattern=r"^(/[\w.~-]+)*$")
+    trusted_proxies: str = about(
+        "Proxies whose X-Forwarded headers count: addresses or networks.", "127.0.0.1,::1", pattern="^[0-9a-fA-F.:/,]+$"
+    )
     data_dir: Folder = about("Folder for the database, backups and the secret key.", Path("~/.ricordo"))
-    # Secret, as it may hold a password.
     database_url: SecretStr | None = about(
         "Address of the database: sqlite:///path, or postgresql://user:password@host/database (needs the "
         "extra `postgres`). By default ricordo.db in the data folder."
@@ -197,9 +199,7 @@ class Settings(BaseSettings):
         "Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
         "By default the embedded model, if the extra `embeddings` is installed."
     )
-    find_local_models: bool = about(
-        "Look for Ollama, LM Studio, vLLM and llama.cpp on their usual ports of this machine at start.", True
-    )
+    find_local_models: bool = about("Look for Ollama, LM Studio, vLLM and llama.cpp on this machine at start.", True)
     model_timeout: float = about("Seconds to wait for a model's next data; an answer gets six times this.", 600, gt=0)
     model_retries: int = about("How often a failed call to a model is retried.", 3, ge=0, le=10)
     approval_expiry: float = about(

@@ -57,6 +57,11 @@ NOT_RUN = {
         "thinker = client.agents.create": OPENAI,
         "--model ollama": "needs Ollama",
     },
+    "operations.md": {
+        "deploy/.env": "the folder of the test has no container builder",
+        "docker compose": "needs a container builder",
+        "sudo -u ricordo": "needs the service of systemd",
+    },
     "remotes.md": {"git.example.org": REMOTE, "RICORDO_DOLT_REMOTE=": REMOTE},
 }
 # What a page says in words: this is done on a file that no server uses.

@@ -12,8 +12,8 @@ BUDGETS = tomllib.loads((ROOT / "budgets.toml").read_text("utf-8"))
 MAX_FILES, SMALL = 24, 40
 # Everything that may lie in the root. Add a name only with something that belongs there.
 LISTED = set(
-    ".ci .gitignore CHANGELOG.md LICENSE Makefile README.md"
-    " bench budgets.toml docs pyproject.toml requirements ricordo tests".split()
+    ".ci .dockerignore .gitignore CHANGELOG.md Containerfile LICENSE Makefile README.md"
+    " bench budgets.toml deploy docs pyproject.toml requirements ricordo tests".split()
 )
 # Databases, locks, keys and logs: what a server writes while it runs.
 LEFT_BEHIND = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")

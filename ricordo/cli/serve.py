@@ -115,8 +115,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 ws="none",
                 server_header=False,
-                # Trust the client address only from a proxy on this machine.
-                forwarded_allow_ips=["127.0.0.1", "::1"],
+                forwarded_allow_ips=settings.trusted_proxies,
                 timeout_graceful_shutdown=_STREAMS_SECONDS,
             )
         )

@@ -191,3 +191,15 @@ def test_addresses_are_written_so_that_they_can_be_called() -> None:
     assert address_of("0.0.0.0", 80) == "http://127.0.0.1:80"  # noqa: S104
     assert address_of("::1", 80) == "http://[::1]:80"
     assert address_of("nina.local", 8283) == "http://nina.local:8283"
+
+
+@pytest.mark.parametrize(
+    ("proxies", "scheme"), [("127.0.0.1", "https"), ("10.0.0.0/8,127.0.0.0/8", "https"), ("10.0.0.0/8", "http")]
+)
+def test_only_a_proxy_that_is_trusted_says_that_the_browser_speaks_https(
+    tmp_path: Path, proxies: str, scheme: str
+) -> None:
+    """In a container a proxy on the host has the address of a bridge."""
+    with running(tmp_path, ScriptedModel("ok"), trusted_proxies=proxies) as (_, url):
+        answer = httpx2.get(f"{url}/v1/agents", headers={"x-forwarded-proto": "https"}, trust_env=False)
+    assert answer.headers["location"].partition(":")[0] == scheme

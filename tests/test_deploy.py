@@ -1,0 +1,232 @@
+"""Containerfile, compose files, systemd unit and Open WebUI's pipe: what they name exists, and what they promise holds.
+
+The image is built nowhere here, since that takes a container builder and a base image from the network.
+"""
+
+import asyncio
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ricordo.settings import ProviderSettings, Settings
+from tests.seams.server import MODEL, ServerInThread, serving
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+CONTAINERFILE = (ROOT / "Containerfile").read_text("utf-8")
+COMPOSE: dict[str, dict[str, Any]] = {
+    path.name: yaml.safe_load(path.read_text("utf-8")) for path in DEPLOY.glob("compose*.yaml")
+}
+UNIT = (DEPLOY / "ricordo.service").read_text("utf-8")
+VARIABLES = {f"RICORDO_{name.upper()}" for name in Settings.model_fields} | {
+    name.upper() for name in ProviderSettings.model_fields
+}
+LIMIT = 30
+
+
+def instructions(name: str) -> list[str]:
+    joined = re.sub(r"\\\n", "", CONTAINERFILE)
+    return [line.partition(" ")[2].strip() for line in joined.splitlines() if line.startswith(f"{name} ")]
+
+
+def test_hadolint_finds_nothing_in_the_containerfile() -> None:
+    """hadolint comes with requirements/dev.txt on every platform but Windows."""
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run(
+        [hadolint, ROOT / "Containerfile"], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_image_is_rootless_has_a_volume_a_choice_of_base_and_no_address_of_an_index() -> None:
+    assert instructions("USER") == ["10001:10001"]
+    assert "--owner=10001 --group=10001" in CONTAINERFILE
+    (volume,) = instructions("VOLUME")
+    environment = dict(part.split("=", 1) for part in " ".join(instructions("ENV")).split())
+    assert environment["RICORDO_DATA_DIR"] == volume
+    assert {name for name in environment if name.startswith("RICORDO_")} <= VARIABLES
+    assert instructions("EXPOSE") == [str(Settings.model_fields["port"].default)]
+    assert {line.partition(" ")[0] for line in instructions("FROM")} == {"${PYTHON_IMAGE}"}
+    assert re.fullmatch(r"PYTHON_IMAGE=docker\.io/library/python:3\.\d+-slim-\w+", instructions("ARG")[0])
+    assert "://" not in CONTAINERFILE
+
+
+def test_what_the_image_copies_exists_and_is_let_in() -> None:
+    copied = {path for line in instructions("COPY") if "--from" not in line for path in line.split()[:-1]}
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
+    assert {path for path in copied if not (ROOT / path).exists()} == set()
+    assert {path.partition("/")[0] for path in copied} == let_in
+    packages = (ROOT / "requirements/container.txt").read_text("utf-8")
+    assert [name for name in ("psycopg", "anthropic", "flit-core") if f"\n{name}==" not in packages] == []
+
+
+def test_each_compose_file_adds_to_the_first_and_names_only_what_exists() -> None:
+    assert set(COMPOSE) == {f"compose{kind}.yaml" for kind in ("", ".postgres", ".ollama", ".open-webui")}
+    alone = COMPOSE["compose.yaml"]["services"]["ricordo"]
+    assert (alone["build"], alone["volumes"]) == ({"context": "..", "dockerfile": "Containerfile"}, ["data:/data"])
+    assert alone["read_only"] is True
+    for name, file in COMPOSE.items():
+        services = {**COMPOSE["compose.yaml"]["services"], **file["services"]}
+        for service in file["services"].values():
+            assert {volume.partition(":")[0] for volume in service.get("volumes", [])} <= set(file["volumes"]), name
+            assert set(service.get("depends_on", [])) <= set(services), name
+            for port in service.get("ports", []):
+                assert port.startswith("127.0.0.1:"), f"{name} opens {port} to other machines"
+        given = file["services"].get("ricordo", {}).get("environment", {})
+        assert set(given) <= VARIABLES, name
+        images = [service["image"] for key, service in file["services"].items() if key != "ricordo"]
+        assert [
+            image for image in images if not re.fullmatch(r"\$\{\w+_IMAGE:-[a-z.]+/[a-z/-]+:[\w.-]+\}", image)
+        ] == []
+        text = (DEPLOY / name).read_text("utf-8")
+        assert set(re.findall(r"deploy/(\S+\.yaml)", text)) <= set(COMPOSE)
+
+
+def test_the_first_compose_file_starts_only_with_a_key_and_the_settings_that_the_files_give_are_valid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {
+        variable: value
+        for file in COMPOSE.values()
+        for variable, value in file["services"].get("ricordo", {}).get("environment", {}).items()
+    }
+    assert given["RICORDO_API_KEY"].startswith("${RICORDO_API_KEY:?")
+    for variable, value in given.items():
+        monkeypatch.setenv(
+            variable, re.sub(r"\$\{\w+:([?-])([^}]*)\}", lambda m: "a" * 32 if m[1] == "?" else m[2], value)
+        )
+    settings, providers = Settings(), ProviderSettings()
+    assert settings.postgres_url == f"postgresql://ricordo:{'a' * 32}@postgres/ricordo"
+    assert (str(providers.ollama_base_url), providers.ollama_context_length) == ("http://ollama:11434", 16384)
+
+
+def test_the_unit_gives_the_server_time_to_stop_and_little_else() -> None:
+    parser = ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(UNIT)
+    service = parser["Service"]
+    grace = Settings.model_fields["shutdown_grace"].default
+    assert float(service["TimeoutStopSec"]) > grace + 5
+    assert float(COMPOSE["compose.yaml"]["services"]["ricordo"]["stop_grace_period"].removesuffix("s")) > grace + 5
+    variable, _, folder = service["Environment"].partition("=")
+    assert variable in VARIABLES
+    assert folder == f"/var/lib/{service['StateDirectory']}" == service["WorkingDirectory"]
+    assert service["User"] == "ricordo"
+    strict = ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome", "RestrictNamespaces", "LockPersonality")
+    assert [name for name in strict if service[name] != "yes"] == []
+    assert (service["ProtectSystem"], service["CapabilityBoundingSet"]) == ("strict", "")
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not on this machine")
+def test_systemd_reads_the_unit_without_a_complaint_and_finds_it_little_exposed(tmp_path: Path) -> None:
+    unit = tmp_path / "ricordo.service"
+    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", UNIT, flags=re.MULTILINE), "utf-8")
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)]
+    for each in (["systemd-analyze", "verify", str(unit)], command):
+        done = subprocess.run(each, capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def school(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    with serving(tmp_path_factory.mktemp("school"), api_key="a-long-secret-of-the-operator") as server:
+        yield server
+
+
+def test_the_health_check_of_the_image_tells_a_server_that_answers_from_one_that_does_not(
+    school: ServerInThread,
+) -> None:
+    check = json.loads(instructions("HEALTHCHECK")[0].partition("CMD ")[2])
+    assert check[0] == "python"
+    port = school.url.rpartition(":")[2]
+    for environment, code in (({"RICORDO_PORT": port}, 0), ({"RICORDO_PORT": "1"}, 1)):
+        done = subprocess.run(
+            [sys.executable, *check[1:]], env=environment, capture_output=True, timeout=LIMIT, check=False
+        )
+        assert done.returncode == code
+
+
+# Open WebUI's pipe, called as Open WebUI 0.12.4 calls it.
+
+
+@pytest.fixture
+def pipe(school: ServerInThread) -> Any:
+    """The pipe with a key of a service, freshly loaded, as at a start of Open WebUI."""
+    spec = importlib.util.spec_from_file_location("open_webui_pipe", DEPLOY / "open_webui_pipe.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = module.Pipe()
+    made.valves = made.Valves(SERVER_URL=school.url, API_KEY=school.key(role="service"))
+    school.forget()
+    return made
+
+
+def chat(pipe: Any, model: str, said: Any, *, user: str = "1", stream: bool = True, **more: Any) -> list[str]:
+    """What Open WebUI shows of an answer, piece by piece."""
+
+    async def talk() -> list[str]:
+        body = {
+            "model": f"ricordo.{model}",
+            "stream": stream,
+            "messages": [{"role": "user", "content": said}],
+            "tools": [{}] * 36,
+        }
+        answer = await pipe.pipe(body, {"id": user, "role": "user"}, **more)
+        return [answer] if isinstance(answer, str) else [piece async for piece in answer]
+
+    return asyncio.run(talk())
+
+
+def test_open_webui_lists_the_agents_and_streams_their_answers(pipe: Any, school: ServerInThread) -> None:
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        agent = client.agents.create(name="Tutor", model=MODEL)
+        assert {"id": agent.id, "name": "Tutor"} in asyncio.run(pipe.pipes())
+        school.says("It is raining in Turin.", "The sun shines again.")
+        assert "".join(chat(pipe, agent.id, "How is the weather?", __chat_id__="c1")) == "It is raining in Turin."
+        parts = [{"type": "text", "text": "And now?"}]
+        assert chat(pipe, agent.id, parts, __chat_id__="c1", stream=False) == ["The sun shines again."]
+        (conversation,) = client.conversations.list(agent_id=agent.id)
+        assert conversation.summary == "Open WebUI chat c1"
+        said = [
+            each.content
+            for each in client.conversations.messages.list(conversation.id)
+            if each.message_type == "user_message"
+        ]
+        assert sorted(map(str, said)) == ["And now?", "How is the weather?"]
+
+
+def test_two_users_of_open_webui_are_two_users_here_and_a_chat_is_found_again(
+    pipe: Any, school: ServerInThread
+) -> None:
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        agent = client.agents.create(model=MODEL)
+        for user in ("1", "2", "1"):
+            chat(pipe, agent.id, "Hello.", user=user, __chat_id__=f"of-{user}")
+        users = {each.summary: each.model_dump()["user_id"] for each in client.conversations.list(agent_id=agent.id)}
+        assert set(users) == {"Open WebUI chat of-1", "Open WebUI chat of-2"}
+        assert len(set(users.values())) == 2
+
+
+def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(pipe: Any, school: ServerInThread) -> None:
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        agent = client.agents.create(model=MODEL)
+    assert chat(pipe, agent.id, "### Task: a title", stream=False, __chat_id__="t", __task__="title_generation") == [""]
+    assert school.model.requests == []
+    gone = "agent-00000000-0000-4000-8000-000000000000"
+    assert "".join(chat(pipe, gone, "Hello.", __chat_id__="x")).startswith("Ricordo refused: ")
+    pipe.valves.API_KEY = "wrong"
+    assert "This key is unknown" in "".join(chat(pipe, agent.id, "Hello.", __chat_id__="x"))
+    pipe.valves.SERVER_URL = "http://127.0.0.1:1"
+    assert "".join(chat(pipe, agent.id, "Hello.")).startswith("Ricordo does not answer (ConnectError).")
