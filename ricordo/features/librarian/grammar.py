@@ -264,6 +264,8 @@ def is_same_frame(one: str, other: str) -> bool:
 
 
 def _read_note(text: str) -> tuple[Intent, ...]:
+    if found_in(_SECRET, text):
+        return (Intent("secret"),)
     # Of a very long text the end is looked at, for the question that may be there.
     parts = sentences(text[-READ_LENGTH:])
     kept = found_in(_KEEP, text)

@@ -121,6 +121,7 @@ def test_of_passages_and_events_only_words_are_quoted(http: httpx2.Client, agent
         ("Mein Passwort ist Geheim99.", "Wie lautet mein Passwort?", "Geheim99"),
         ("La mia password è gatto99.", "Qual è la mia password?", "gatto99"),
         ("Mi contraseña es gato1234.", "¿Cuál es mi contraseña?", "gato1234"),
+        ("\n- wifi: Casa\n- PIN: 4711", "What is the wifi?", "4711"),
         ("4111 1111 1111 1111", "Do I have a number 4111?", "1111"),
     ],
 )
@@ -130,7 +131,7 @@ def test_a_secret_is_neither_stored_nor_repeated(http: httpx2.Client, told: str,
     assert secret not in ada.says(asked)
     assert secret not in ada.says(f"Is {secret} still valid?" if len(secret) > 8 else "Which secrets do you know?")
     assert secret not in ada.says("What do you know about me?")
-    assert (ada.notes, ada.archive) == (["I play chess."], [])
+    assert (ada.notes, ada.archive) == (["I play chess."] * ("\n" not in told), [])
     assert secret not in ada.everything_sent
 
 
