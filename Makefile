@@ -11,7 +11,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # Modules are compiled once: the tests start hundreds of processes of ours.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install run test soak check bench bench-retrieval bench-search lock dist
+.PHONY: help install run test soak check bench bench-retrieval bench-search pictures lock dist
 DIST ?= dist
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench    measure speed and size, and print a table"
 	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
 	@echo "make dist     build the sdist and the wheel into dist/"
+	@echo "make pictures  make the pictures of the README anew, in a browser"
 	@echo "make install  set up .venv (the others do it when needed)"
 	@echo "make lock     compile requirements/*.txt again"
 
@@ -42,6 +43,8 @@ bench-retrieval: .venv/.developing
 	$(BIN)/python -m bench.retrieval $(ARGS)
 bench-search: .venv/.developing
 	$(BIN)/python -m bench.search $(ARGS)
+pictures: .venv/.developing
+	RICORDO_PICTURES=1 $(BIN)/python -m pytest -q -p no:xdist tests/features/web/test_pictures.py
 lock: .venv/.developing
 	$(LOCK) pyproject.toml requirements/base.in --extra anthropic --extra openai -o requirements/base.txt
 	$(LOCK) pyproject.toml -c requirements/base.txt --extra embeddings -o requirements/embeddings.txt
