@@ -40,6 +40,7 @@ NOT_RUN = {
         "novelist = client.agents.create": OPENAI,
         "novelist.id}/context": OPENAI,
     },
+    "coming-from.md": {"old.agents.list()": "needs the old server; tests/test_examples.py has one"},
     "databases.md": {
         "RICORDO_DATABASE_URL=": DATABASE,
         "ricordo serve": DATABASE,
