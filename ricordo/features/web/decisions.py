@@ -10,6 +10,7 @@ from ricordo.features.web import queries
 from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.queries import WaitingProposal
 from ricordo.features.web.shell import Pages, done, form_of, is_part, local_path, render
+from ricordo.storage import blocks
 
 router = Pages("/ui/proposals", scope="memory")
 _CONFLICT = 409
@@ -17,9 +18,15 @@ _CONFLICT = 409
 
 @router.get("/{proposal_id}")
 async def show_proposal(request: Request, proposal_id: str) -> Response:
-    """One proposal, with an editor for other words."""
+    """One proposal, with an editor for other words; of one that collided the three texts."""
     waiting = await _find(request, proposal_id)
-    return await _page(request, waiting, next=request.query_params.get("next", ""))
+    given: dict[str, Any] = {"next": request.query_params.get("next", "")}
+    if waiting.proposal.status == "conflicted" and waiting.block_id:
+        scope, id, proposal = request.scope[REQUEST_SCOPE], waiting.block_id, waiting.proposal
+        block = await request.app.state.runtime.store.read(lambda tx: blocks.get(tx, scope, id))
+        texts = {"base": proposal.base_value, "ours": block.value, "theirs": proposal.value}
+        given |= {"conflict": texts, "words": proposal.note or ""}
+    return await _page(request, waiting, **given)
 
 
 @router.post("/{proposal_id}/approve")
@@ -62,7 +69,7 @@ async def _find(request: Request, proposal_id: str) -> WaitingProposal:
 async def _page(request: Request, waiting: WaitingProposal, **values: Any) -> Response:
     given = {"conflict": None, "words": "", "body": None, "next": ""} | values
     given["next"] = local_path(given["next"]) or waiting.owner.path
-    status = _CONFLICT if given["conflict"] else 200
+    status = _CONFLICT if given["conflict"] and request.method == "POST" else 200
     template = "decision_part.html" if is_part(request) else "decision.html"
     return await render(request, template, status=status, waiting=waiting, **given)
 

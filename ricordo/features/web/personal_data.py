@@ -19,8 +19,8 @@ from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/people/{user_id}", scope="memory")
 _receipts = Pages("/ui/receipts", scope="memory")
-# An audit compares each line with each, and reads the history: of what is longer the command line has the time.
-_MOST_CHARACTERS, _MOST_VERSIONS = 60_000, 3_000
+# An audit compares each line with each, and reads the history: a second at most. For what is longer the command line has the time.
+_MOST_CHARACTERS, _MOST_VERSIONS = 20_000, 1_000
 _MOST_FINDINGS = 200
 
 

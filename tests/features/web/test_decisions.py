@@ -69,6 +69,12 @@ def test_a_collision_shows_both_texts_and_takes_a_third(browser: TestClient) -> 
     assert "What stands there now" in page.text
     assert "milk" in page.text
     assert "coffee" in page.text
+    answer = browser.get(f"/ui/proposals/{proposal}")
+    later = answer.text
+    assert answer.status_code == 200
+    assert "What stands there now" in later, "whoever comes back sees why it waits"
+    assert "milk</ins>" in later
+    assert "collides" in browser.get("/").text
     browser.post(f"/ui/proposals/{proposal}/approve", data={"body": "Ada likes both."})
     assert human(browser) == "Ada likes both."
 

@@ -75,6 +75,10 @@ def test_what_a_teacher_writes_waits_for_its_owner(school: School) -> None:
     school.ask("tess", "POST", f"{school.home}/remove/human")
     assert "This waits for ada&#39;s approval." in school.ask("tess", "GET", page).text
     assert ok(school.ask("ada", "GET", "/users/ada/blocks/human"))["body"] == "Ada likes tea."
+    deletion = next(one for one in ok(school.ask("ada", "GET", "/users/ada/diffs")) if one["body"] is None)
+    assert "It deletes this block." in school.ask("ada", "GET", f"/ui/proposals/{deletion['id']}").text
+    school.ask("ada", "POST", f"/ui/proposals/{deletion['id']}/approve")
+    assert school.ask("ada", "GET", "/users/ada/blocks/human").status_code == 404
 
 
 def test_a_teacher_is_refused_where_only_the_owner_may_write(school: School) -> None:
