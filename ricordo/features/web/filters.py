@@ -52,7 +52,7 @@ def markdown(text: str | None) -> Markup:
     """Markdown as HTML in which nothing is loaded and nothing runs: HTML in it is shown as text, and images are links."""
     text = text or ""
     if len(text) > MOST_MARKDOWN:
-        return Markup('<pre class="plain">{}</pre>').format(plain(text))
+        return Markup('<pre class="plain" tabindex="0">{}</pre>').format(plain(text))
     rendered = _markdown().render(_with_marks(text))
     return Markup(_TAG_OR_MARK.sub(_shown_mark, rendered))  # noqa: S704 - the renderer escapes
 

@@ -75,7 +75,10 @@ class Place:
 
     def pages(self) -> list[str]:
         proposal = self.ask("GET", "/users/ada/diffs")[0]["id"]
-        home = f"/ui/agents/{self.agent}"
+        home, ada = f"/ui/agents/{self.agent}", f"/ui/people/{self.ada}"
+        sha = self.ask("GET", "/users/ada/blocks/notes/history")[0]["sha"]
+        messages = self.ask("GET", f"/v1/runs/{self.run}/messages")
+        answer = next(one["id"] for one in messages if one["message_type"] == "assistant_message")
         return [
             "/",
             "/ui/agents",
@@ -88,7 +91,15 @@ class Place:
             f"/ui/people/{self.ada}/blocks/notes",
             f"/ui/people/{self.ada}/blocks/human/history",
             f"/ui/people/{self.ada}/blocks/human/blame",
-            f"/ui/people/{self.ada}/new",
+            f"{ada}/blocks/human/compare",
+            f"{ada}/blocks/notes/blame",
+            f"{ada}/blocks/notes/compare",
+            f"{ada}/blocks/notes/versions/{sha}",
+            f"{ada}/new",
+            f"{ada}/audit?run=1",
+            f"{ada}/export",
+            f"{ada}/forget",
+            f"/ui/answers/{answer}",
             f"{home}/context?step={self.step}",
             f"{home}/archive",
             f"{home}/archive?q=dog",
@@ -189,6 +200,26 @@ def test_what_deletes_asks_first(visitor: Visitor, place: Place) -> None:
     page.wait_for_url("**/ui/agents")
     expect(page.get_by_role("status")).to_contain_text("Gone was deleted.")
     assert place.http.get(f"/v1/agents/{other}").status_code == 404
+
+
+def test_memory_is_edited_and_that_is_undone(visitor: Visitor, place: Place) -> None:
+    place.set_human("Ada likes tea.")
+    page = visitor.see(f"/ui/people/{place.ada}/blocks/human")
+    page.get_by_role("link", name="Edit").last.click()
+    page.get_by_label("Text", exact=True).fill("Ada likes 🍵.")
+    expect(page.locator("#length")).to_have_text(re.compile(r"^12 of \d+ characters$"))
+    page.get_by_label("Why, for its history").fill("It is a sign")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("article", name="Text of human")).to_have_text("Ada likes 🍵.")
+    expect(page.locator(".timeline > li").first).to_contain_text("It is a sign")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("article", name="Text of human")).to_have_text("Ada likes tea.")
+    page.get_by_text("Delete", exact=True).click()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete human").click()
+    expect(page.get_by_role("status")).to_contain_text("human was deleted.")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("article", name="Text of human")).to_have_text("Ada likes tea.")
 
 
 def test_reading_and_approving_work_without_scripts(browser: Browser, place: Place) -> None:
