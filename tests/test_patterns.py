@@ -47,6 +47,13 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
     ("api/routing.py", "f'(?:{ways})(?:/|$)' if self.paths != ('/',) else '/$'"): lambda module: _compiled(
         (route.pattern().pattern for route in module.CORE_ROUTES), "match"
     ),
+    ("api/routing.py", "self.path_regex.pattern.removesuffix('$') + '\\\\Z'"): lambda module: _compiled(
+        (
+            module.compile_path(path)[0].pattern.removesuffix("$") + r"\Z"
+            for path in ("/v1/agents/{agent_id}", "/users/{user_id}/blocks/{label:path}/diffs/{diff_id}/approve")
+        ),
+        "match",
+    ),
     ("domain/ids.py", "pattern(prefix)"): lambda module: _compiled([module.pattern("agent")], "fullmatch"),
     ("features/librarian/grammar.py", "pattern"): _grammar,
     ("llm/embedding/remote.py", "family"): lambda module: _compiled((row[0] for row in module._FAMILIES), "match"),

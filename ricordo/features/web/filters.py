@@ -22,7 +22,7 @@ _MOST_QUERY, _SHORT = 500, 4
 # Characters that change the direction of what follows, which could make a line read as another one.
 _DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 # A tag of rendered Markdown, whose attributes are quoted and escaped, or a marked character of its text.
-_TAG_OR_MARK = re.compile("<[^>]*>|\ue000([0-9A-F]{4})\ue001")
+_TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9A-F]{4})\ue001")
 
 
 def at(value: str | None) -> Markup:
