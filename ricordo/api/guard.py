@@ -127,7 +127,7 @@ def refuse(status: int, detail: str, headers: dict[str, str] | None = None) -> R
 def _is_near(scope: Scope) -> bool:
     """Whether the caller is on this machine."""
     client, server = scope.get("client") or ("",), scope.get("server") or ("",)
-    return client[0] in LOOPBACK or (client[0] != "" and client[0] == server[0])
+    return client[0] in LOOPBACK or client[0].startswith("127.") or (client[0] != "" and client[0] == server[0])
 
 
 def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
