@@ -215,7 +215,7 @@ def test_without_their_extras_providers_and_postgresql_are_refused_by_name(
 ) -> None:
     keys = {"ANTHROPIC_API_KEY": "sk-x", "GEMINI_API_KEY": "x"}
     shown = run(installed.bin / "ricordo", "doctor", folder=tmp_path, **keys).stdout
-    for extra in ("anthropic", "google"):
+    for extra in ("anthropic", "google", "embeddings"):
         assert f"pip install 'ricordo[{extra}]'" in " ".join(shown.split()), shown
     url = "postgresql://ricordo@127.0.0.1:9/ricordo"
     refused = run(installed.bin / "ricordo", "serve", folder=tmp_path, RICORDO_DATABASE_URL=url)

@@ -281,7 +281,8 @@ async def _models(settings: Settings, providers: ProviderSettings, plugins: Plug
             chosen = [await _required("default model", f"{handle}: {source}", models.require(handle))]
             chosen += [_warning("better model", line) for line in default.lines]
         if embedding is None:
-            words = DoctorFinding("embedding", "none: search uses words only (RICORDO_EMBEDDING)")
+            why = "RICORDO_EMBEDDING" if settings.embedding else "pip install 'ricordo[embeddings]' adds meaning"
+            words = DoctorFinding("embedding", f"none: search uses words only ({why})")
         else:
             words = await _required("embedding", embedding, models.embedders.require(embedding))
         return [local, *windows, *chosen, words]
