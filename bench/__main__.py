@@ -1,4 +1,4 @@
-"""`python -m bench` measures turns, start and memory in about two minutes. The campaigns are tests: `make soak`."""
+"""`python -m bench` measures turns, start, memory and pages in about four minutes. The campaigns are tests: `make soak`."""
 
 import argparse
 import asyncio
@@ -7,6 +7,7 @@ import httpx2
 
 from bench import process, report
 from bench.keys import OPERATOR, key_costs
+from bench.pages import page_costs
 from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
 from bench.turns import call_cost, plain_turns, throughput
@@ -65,6 +66,7 @@ def measure(rounds: int) -> list[Figure]:
             asyncio.run(_two_hundred_turns(server))
             figures.append(Figure("resident memory at start", at_start, "MB"))
             figures.append(Figure("resident memory after 200 turns", server.memory(), "MB", 120))
+        figures += page_costs(model_url)
     return figures
 
 

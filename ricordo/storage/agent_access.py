@@ -23,11 +23,12 @@ def for_caller(scope: Scope, free: Any, kept: Any, values: dict[str, Any]) -> tu
     return (free, values) if scope.uses_every_agent else (kept, values | {"asking_user": scope.subject})
 
 
-def may_use(scope: Scope) -> list[ColumnElement[bool]]:
-    """Return the conditions that the caller may use an agent; none where they may use all."""
+def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[ColumnElement[bool]]:
+    """Return the conditions that the caller may use an agent, or that with the id in this column; none where they may use all."""
     if scope.uses_every_agent:
         return []
-    return [or_(~USERS.exists(), USERS.where(agents_users.c.user_id == scope.subject).exists())]
+    users = select(agents_users.c.agent_id).where(agents_users.c.agent_id == agent_id).correlate(agent_id.table)
+    return [or_(~users.exists(), users.where(agents_users.c.user_id == scope.subject).exists())]
 
 
 def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:

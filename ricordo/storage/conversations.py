@@ -27,8 +27,10 @@ ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(equal(agents, "organization_id"))
+# A bare organization_id would lead SQLite to all agents of the organization first, by an index.
+_ORGANIZATION = func.coalesce(agents.c.organization_id, "") == bindparam("organization_id")
 _DEFAULTS = ROWS.select.join(agents, agents.c.id == conversations.c.agent_id).where(
-    equal(agents, "organization_id"), one_of(conversations.c.id, "ids"), _IS_THERE
+    _ORGANIZATION, one_of(conversations.c.id, "ids"), _IS_THERE
 )
 _REQUIRED_FOR_ONE, _DEFAULTS_FOR_ONE = _REQUIRED.where(MAY_USE), _DEFAULTS.where(MAY_USE)
 _LOCK = select(conversations.c.id).where(equal(conversations, "id")).with_for_update()

@@ -1,9 +1,14 @@
 """The context window of an agent: what is in it by tokens, what was taken out of it and when, and the prompt of a step."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request, Response
 
+from ricordo.agents.conversations import DEFAULT, open_conversation
+from ricordo.domain.message import Message
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.features.web import queries
 from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, render
 
@@ -19,7 +24,7 @@ SECTIONS = (
     ("num_tokens_summary_memory", "Summary", "summary_memory"),
     ("num_tokens_messages", "Messages", "messages"),
 )
-_WIDTH = 1000
+_WIDTH, _MOST_SUMMARIES = 1000, 20
 
 
 @router.get("")
@@ -29,12 +34,11 @@ async def show_context(request: Request, agent_id: str) -> Response:
     agent = await api.get(f"/v1/agents/{agent_id}")
     conversation, step = asked.get("conversation") or None, asked.get("step") or None
     found = await api.get(f"/v1/agents/{agent_id}/context", conversation_id=conversation)
-    summaries = await api.find(
-        f"/v1/agents/{agent_id}/messages",
-        conversation_id=conversation,
-        include_return_message_types="summary_message",
-        limit=20,
-    )
+    runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
+    summaries: Sequence[Message] = ()
+    if scope.may("messages:read"):
+        opened = await open_conversation(runtime, scope, conversation or DEFAULT, agent_id)
+        summaries = await runtime.store.read(lambda tx: queries.summaries(tx, scope, opened.id, _MOST_SUMMARIES))
     return await render(
         request,
         "context.html",
@@ -42,7 +46,7 @@ async def show_context(request: Request, agent_id: str) -> Response:
         conversation=conversation,
         window=found,
         sections=_sections(found),
-        summaries=summaries or [],
+        summaries=summaries,
         trace=await api.find(f"/v1/steps/{step}/trace") if step else None,
         step=step,
         is_large=True,

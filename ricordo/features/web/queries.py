@@ -7,20 +7,24 @@ from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, and_, case, false, func, or_, select
 
+from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.storage import history
+from ricordo.storage import messages as stored_messages
 from ricordo.storage import proposals as stored_proposals
 from ricordo.storage import users as stored_users
 from ricordo.storage.agent_access import may_use
-from ricordo.storage.engine.repository import Page, in_scope, seen_by
+from ricordo.storage.engine.repository import Page, in_scope
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.schema.core_tables import agents, conversations, messages, passages, users
+from ricordo.storage.schema.core_tables import agents, conversations, messages, passages, runs, users
 from ricordo.storage.schema.memory_tables import blocks, blocks_log, chains, memory_remotes, proposals
 
 # A list of agents' names in one statement.
 _MOST_NAMES = 500
+# The newest runs whose agents count as those used last, and the newest messages of a conversation that are looked through.
+_MOST_RUNS, _MOST_SCANNED = 1000, 5000
 _WAITS = proposals.c.status.in_(("open", "conflicted"))
 
 
@@ -104,22 +108,43 @@ def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, MemoryO
 def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mapping[str, str]:
     """Return the names of these agents, of those that are there, by their ids."""
     wanted = sorted(set(ids))[:_MOST_NAMES]
-    statement = select(agents.c.id, agents.c.name).where(
-        agents.c.organization_id == scope.organization_id, agents.c.id.in_(wanted), *may_use(scope)
+    statement = select(agents.c.id, agents.c.name, agents.c.organization_id).where(
+        agents.c.id.in_(wanted), *may_use(scope)
     )
-    return {row.id: row.name for row in tx.all(statement)} if wanted else {}
+    # With the organization among the conditions SQLite would read all of its agents, since an index leads there too.
+    found = tx.all(statement) if wanted else ()
+    return {row.id: row.name for row in found if row.organization_id == scope.organization_id}
+
+
+def agents_used_last(tx: Transaction, scope: Scope, most: int) -> list[str]:
+    """Return the ids of the agents of the newest runs, and then of the newest agents, of those that the caller may use."""
+    by_time = (runs.c.created_at.desc(), runs.c.seq.desc())
+    newest = select(runs.c.agent_id).where(runs.c.organization_id == scope.organization_id).order_by(*by_time)
+    used = dict.fromkeys(row.agent_id for row in tx.all(newest.limit(_MOST_RUNS)))
+    statement = select(agents.c.id).where(agents.c.organization_id == scope.organization_id, *may_use(scope))
+    made = tx.all(statement.order_by(agents.c.created_at.desc(), agents.c.seq.desc()).limit(most))
+    allowed = names_of_agents(tx, scope, list(used)[:most])
+    return list(dict.fromkeys([*(id for id in used if id in allowed), *(row.id for row in made)]))[:most]
+
+
+def summaries(tx: Transaction, scope: Scope, conversation_id: str, most: int) -> Sequence[Message]:
+    """Return what took the place of messages that left the window, newest first, among the newest messages."""
+    by_time = (messages.c.created_at.desc(), messages.c.seq.desc())
+    mine = select(messages.c.id, messages.c.role).where(
+        messages.c.conversation_id == conversation_id, *in_scope(messages, scope)
+    )
+    newest = mine.order_by(*by_time).limit(_MOST_SCANNED).subquery()
+    ids = [row.id for row in tx.all(select(newest.c.id).where(newest.c.role == "summary").limit(most))]
+    return sorted(stored_messages.by_ids(tx, ids), key=lambda one: (one.created_at, one.seq), reverse=True)
 
 
 def recent_conversations(tx: Transaction, scope: Scope, limit: int, *, waits: bool = False) -> list[RecentConversation]:
     """Return the conversations with the newest messages; with `waits` those in which a tool call waits for approval."""
-    statement = (
-        select(conversations, agents.c.name.label("agent_name"), users.c.name.label("user_name"))
-        .join(agents, agents.c.id == conversations.c.agent_id)
-        .outerjoin(users, users.c.id == conversations.c.user_id)
+    newest = (
+        select(conversations.c.seq)
         .where(
-            agents.c.organization_id == scope.organization_id,
-            *([] if scope.subject_id is None else seen_by(conversations, scope.subject_id)),
-            *may_use(scope),
+            *in_scope(conversations, scope),
+            *may_use(scope, conversations.c.agent_id),
             conversations.c.deleted_at.is_(None),
             conversations.c.hidden.is_(False),
             conversations.c.last_message_at.is_not(None),
@@ -127,6 +152,14 @@ def recent_conversations(tx: Transaction, scope: Scope, limit: int, *, waits: bo
         )
         .order_by(conversations.c.last_message_at.desc(), conversations.c.seq.desc())
         .limit(limit)
+    )
+    # All conversations are looked at, and only those that are shown are joined with their agents and users.
+    statement = (
+        select(conversations, agents.c.name.label("agent_name"), users.c.name.label("user_name"))
+        .join(agents, agents.c.id == conversations.c.agent_id)
+        .outerjoin(users, users.c.id == conversations.c.user_id)
+        .where(conversations.c.seq.in_(newest))
+        .order_by(conversations.c.last_message_at.desc(), conversations.c.seq.desc())
     )
     return [
         RecentConversation(
@@ -145,10 +178,11 @@ def recent_conversations(tx: Transaction, scope: Scope, limit: int, *, waits: bo
 
 def owners_of_blocks(tx: Transaction, scope: Scope, ids: Sequence[str]) -> Mapping[str, MemoryOwner]:
     """Return whose memory these blocks belong to, by their ids."""
-    statement = select(blocks.c.id, blocks.c.chain_id).where(
-        blocks.c.organization_id == scope.organization_id, blocks.c.id.in_([*ids][:_MOST_NAMES])
+    statement = select(blocks.c.id, blocks.c.chain_id, blocks.c.organization_id).where(
+        blocks.c.id.in_([*ids][:_MOST_NAMES])
     )
-    chain_of = {row.id: row.chain_id for row in tx.all(statement)} if ids else {}
+    rows = tx.all(statement) if ids else ()
+    chain_of = {row.id: row.chain_id for row in rows if row.organization_id == scope.organization_id}
     owners = owners_of(tx, chain_of.values()) if chain_of else {}
     return {id: owners[chain_id] for id, chain_id in chain_of.items() if chain_id in owners}
 
@@ -176,6 +210,14 @@ class Person:
     blocks: int
     characters: int
     waiting: int
+
+
+def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> Mapping[str, str]:
+    """Return the names of these users, of those that are there, by their ids."""
+    wanted = sorted({id for id in ids if id})[:_MOST_NAMES]
+    statement = select(users.c.id, users.c.name, users.c.organization_id).where(users.c.id.in_(wanted))
+    found = tx.all(statement) if wanted else ()
+    return {row.id: row.name for row in found if row.organization_id == scope.organization_id}
 
 
 def people(tx: Transaction, scope: Scope, wanted: Page, words: str) -> list[Person]:

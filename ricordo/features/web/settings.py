@@ -4,12 +4,13 @@ from fastapi import Request, Response
 
 from ricordo import __version__
 from ricordo.api.routing import needs
-from ricordo.domain.scope import ADMIN, ROLE_SCOPES
+from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, ROLE_SCOPES
+from ricordo.features.web import queries
 from ricordo.features.web.inside import Api
-from ricordo.features.web.shell import Pages, done, form_of, render
+from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
 router = Pages("/ui/settings")
-_MOST_SHOWN = 200
+_PAGE = 50
 
 
 @router.get("")
@@ -62,14 +63,18 @@ async def _page(request: Request, made: object = None) -> Response:
     api, runtime = Api(request), request.app.state.runtime
     url = runtime.settings.database_url
     is_postgres = url is not None and url.get_secret_value().startswith("postgres")
-    keys = await api.get("/v1/keys/", limit=_MOST_SHOWN)  # refused to whoever may not see them
-    users = await api.get("/v1/users/", limit=_MOST_SHOWN)
+    after = {name: request.query_params.get(name) or None for name in ("keys", "users")}
+    keys = await api.get("/v1/keys/", limit=_PAGE + 1, after=after["keys"])  # refused to whoever may not see them
+    users = await api.get("/v1/users/", limit=_PAGE + 1, after=after["users"])
+    scope, whose = request.scope[REQUEST_SCOPE], [key["user_id"] for key in keys]
     return await render(
         request,
         "settings.html",
-        users=users,
-        names={user["id"]: user["name"] for user in users},
-        keys=keys,
+        users=users[:_PAGE],
+        older_users=address_of("/ui/settings", **{**after, "users": users[_PAGE - 1]["id"]}) if users[_PAGE:] else "",
+        names=await runtime.store.read(lambda tx: queries.names_of_users(tx, scope, whose)),
+        keys=keys[:_PAGE],
+        older_keys=address_of("/ui/settings", **{**after, "keys": keys[_PAGE - 1]["id"]}) if keys[_PAGE:] else "",
         roles=sorted(ROLE_SCOPES),
         made=made,
         version=__version__,

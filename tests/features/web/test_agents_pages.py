@@ -151,3 +151,19 @@ def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(brows
         in browser.get("/ui/search", params={"q": "chess", "agent": "agent-none", "kind": "memory"}).text
     )
     assert browser.get("/ui/search", params={"q": "x", "from": "nonsense"}).status_code == 400
+
+
+def test_with_very_many_agents_the_search_looks_at_those_used_last_and_says_so(
+    browser: TestClient, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = str(browser.post("/v1/agents/", json={"name": "Otto"}).json()["id"])
+    say(browser, other, "Otto has a zebra.")
+    say(browser, agent, "I have a zebra.")
+    every = browser.get("/ui/search", params={"q": "zebra", "kind": "messages"}).text
+    assert (agent in every, other in every, "very many agents" in every) == (True, True, False)
+    monkeypatch.setattr("ricordo.features.web.search._MOST_AGENTS", 1)
+    page = browser.get("/ui/search", params={"q": "zebra", "kind": "messages"}).text
+    assert (agent in page, other in page, "very many agents" in page) == (True, False, True)
+    page = browser.get("/ui/search", params={"q": "zebra", "kind": "messages", "agent": other}).text
+    assert ("Otto has a" in page, "very many agents" in page) == (True, False)
+    assert browser.get("/ui/search", params={"q": "zebra", "user": "nobody"}).status_code == 404

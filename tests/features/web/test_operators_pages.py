@@ -114,3 +114,12 @@ def test_users_are_added_and_disabled(browser: TestClient) -> None:
     assert "Eve &amp; co" in browser.get("/ui/settings").text
     browser.post(f"/ui/settings/users/{user['id']}", data={"disabled": "yes"})
     assert browser.get(f"/v1/users/{user['id']}").json()["disabled_at"] is not None
+
+
+def test_keys_and_users_page_by_cursors(browser: TestClient) -> None:
+    for number in range(51):
+        browser.post("/ui/settings/users", data={"name": f"person {number}"})
+    page = browser.get("/ui/settings").text
+    assert page.count('action="/ui/settings/users/') == 50
+    older = page.split('">Older</a>')[0].rsplit('href="', 1)[1]
+    assert 'action="/ui/settings/users/' in browser.get(older.replace("&amp;", "&")).text
