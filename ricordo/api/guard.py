@@ -100,7 +100,7 @@ class Guard:
 
     def _foreign(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
-        if not _is_near(scope):
+        if _is_passed_on(headers):
             return 403, "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY."
         host = _header(headers, b"host").decode("latin-1")
         if _hostname(host) not in self._hosts:
@@ -128,6 +128,12 @@ def _is_near(scope: Scope) -> bool:
     """Whether the caller is on this machine."""
     client, server = scope.get("client") or ("",), scope.get("server") or ("",)
     return client[0] in LOOPBACK or client[0].startswith("127.") or (client[0] != "" and client[0] == server[0])
+
+
+def _is_passed_on(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a proxy says that another machine asks."""
+    named = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
+    return any(each.strip() not in LOOPBACK for each in named.split(",")) if named else False
 
 
 def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -89,13 +89,13 @@ def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machin
 ) -> None:
     """nginx names the server 127.0.0.1 unless told otherwise: the whole world was the local administrator."""
     rows = server.rows()
-    passed = {"x-forwarded-for": "203.0.113.9"}
     told = "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY."
-    for answer in (
-        http.get("/v1/agents/", headers=passed),
-        http.post("/v1/agents/", headers=passed, json={"model": MODEL}),
-    ):
-        assert (answer.status_code, answer.json()["detail"]) == (403, told)
+    for said in ("203.0.113.9", "127.0.0.1, 203.0.113.9", "203.0.113.9, 127.0.0.1", "unknown"):
+        for method, body in (("GET", None), ("POST", {"model": MODEL})):
+            answer = http.request(method, "/v1/agents/", headers={"x-forwarded-for": said}, json=body)
+            assert (answer.status_code, answer.json()["detail"]) == (403, told), said
+    twice = [("x-forwarded-for", "127.0.0.1"), ("x-forwarded-for", "203.0.113.9")]
+    assert http.get("/v1/agents/", headers=twice).status_code == 403
     assert server.rows() == rows
     assert http.get("/v1/agents/", headers={"x-forwarded-for": "127.0.0.1"}).status_code == 200
 
