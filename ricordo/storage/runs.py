@@ -159,7 +159,12 @@ def page(
 ) -> list[Run]:
     """Return one page, filtered by agents, by statuses, and by columns."""
     of_agents = runs.c.agent_id.in_(agent_ids) if agent_ids else None
-    return _RUNS.page(tx, scope, wanted, of_agents, runs.c.status.in_(statuses) if statuses else None, **equal)
+    in_organization, *seen = in_scope(runs, scope)
+    if equal.get("conversation_id") or len(agent_ids) == 1:
+        # A bare organization_id would lead SQLite through all runs by their time, instead of the few that are wanted.
+        in_organization = func.coalesce(runs.c.organization_id, "") == scope.organization_id
+    has_status = runs.c.status.in_(statuses) if statuses else None
+    return _RUNS.page(tx, None, wanted, in_organization, *seen, of_agents, has_status, **equal)
 
 
 @dataclass(frozen=True, slots=True)

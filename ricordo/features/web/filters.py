@@ -48,6 +48,16 @@ def short(text: str | None, most: int = 160) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
+def cut(text: str | None, most: int = MOST_MARKDOWN) -> str:
+    """As much of the text as a page of many texts shows, and how much there is besides."""
+    text = text or ""
+    return (
+        text
+        if len(text) <= most
+        else f"{text[:most]}\n… and {number(len(text) - most)} more characters, which the API has."
+    )
+
+
 def markdown(text: str | None) -> Markup:
     """Markdown as HTML in which nothing is loaded and nothing runs: HTML in it is shown as text, and images are links."""
     text = text or ""
@@ -135,6 +145,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "short": short,
     "markdown": markdown,
     "plain": plain,
+    "cut": cut,
     "found": found,
     "texts": texts,
     "at_time": at_time,

@@ -123,3 +123,18 @@ def test_keys_and_users_page_by_cursors(browser: TestClient) -> None:
     assert page.count('action="/ui/settings/users/') == 50
     older = page.split('">Older</a>')[0].rsplit('href="', 1)[1]
     assert 'action="/ui/settings/users/' in browser.get(older.replace("&amp;", "&")).text
+
+
+def test_a_message_of_a_megabyte_is_cut_on_pages_of_many_messages(tmp_path: Path) -> None:
+    with visitor(tmp_path, ScriptedModel(["I see."])) as browser:
+        body = {"model": "scripted/model", "memory_blocks": [], "name": "Nina"}
+        agent = browser.post("/v1/agents/", json=body).json()["id"]
+        said = {"messages": [{"role": "user", "content": f"Begin {'long ' * 200_000}"}]}
+        # The answer is that it does not fit into the window; the message is kept all the same.
+        browser.post(f"/v1/agents/{agent}/messages", json=said)
+        run = browser.get("/v1/runs/").json()[0]["id"]
+        for path, most in ((f"/ui/runs/{run}", 30_000), (f"/ui/agents/{agent}/chat", 100_000)):
+            page = browser.get(path).text
+            assert "Begin long" in page, path
+            assert "more characters, which the API has." in page, path
+            assert len(page) < most, path

@@ -1,15 +1,19 @@
 """The statements of the pages: none reads all agents where a few are named, which SQLite does by itself for an organization."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import event
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import Engine
 
 from ricordo.domain.message import TextPart
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.features.web import queries
-from ricordo.storage import conversations, messages
+from ricordo.storage import conversations, messages, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Transaction
 from tests.features.web.test_home import visitor
@@ -29,6 +33,23 @@ async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Pa
     await store.close()
     assert "SEARCH conversations USING INDEX" in plan
     assert "organization_id=?" not in plan
+
+
+async def test_the_runs_of_a_conversation_are_found_by_it(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path / "ricordo.db")
+    seen: list[str] = []
+
+    def see(_connection: Any, _cursor: Any, statement: str, *_given: Any) -> None:
+        seen.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", see)
+    await store.read(lambda tx: runs.page(tx, Scope(), Page(limit=1), statuses=("running",), conversation_id="conv-1"))
+    await store.read(lambda tx: runs.page(tx, Scope(), Page(limit=1), agent_ids=("agent-1",)))
+    event.remove(Engine, "before_cursor_execute", see)
+    first, second = [one for one in seen if "FROM runs" in one]
+    plans = [await store.read(lambda tx, one=one: plan_of(tx, one)) for one in (first, second)]  # type: ignore[misc]
+    await store.close()
+    assert ["runs_by_conversation" in plans[0], "runs_by_agent" in plans[1]] == [True, True], plans
 
 
 async def test_summaries_are_those_of_the_conversation_newest_first(tmp_path: Path) -> None:
