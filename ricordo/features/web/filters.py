@@ -21,6 +21,8 @@ MOST_MARKDOWN = 20_000
 _MOST_QUERY, _SHORT = 500, 4
 # Characters that change the direction of what follows, which could make a line read as another one.
 _DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
+# Characters of a line from which it is shown in pieces: browsers take seconds to find the direction of a line of a megabyte.
+_LONG_LINE, _PIECE = 50_000, 5_000
 # A tag of rendered Markdown, whose attributes are quoted and escaped, or a marked character of its text.
 _TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9A-F]{4})\ue001")
 
@@ -69,7 +71,15 @@ def markdown(text: str | None) -> Markup:
 
 def plain(text: str | None) -> Markup:
     """A text as it is, with marks for characters that would change its direction."""
-    escaped = str(escape(_with_marks(text or "")))
+    text = text or ""
+    if len(text) > _LONG_LINE and max(map(len, text.split("\n"))) > _LONG_LINE:
+        pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+        return Markup("").join(Markup('<span class="piece">{}</span>').format(_plain(piece)) for piece in pieces)
+    return _plain(text)
+
+
+def _plain(text: str) -> Markup:
+    escaped = str(escape(_with_marks(text)))
     return Markup(_TAG_OR_MARK.sub(_shown_mark, escaped))  # noqa: S704 - escaped above
 
 

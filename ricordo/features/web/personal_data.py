@@ -1,6 +1,7 @@
 """What people can ask for about their memory: an audit, a copy to take along, and to be forgotten."""
 
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import Request, Response
 
@@ -53,7 +54,8 @@ async def show_export(request: Request, user_id: str) -> Response:
     """The formats in which the memory can be taken along, and where else it is kept in step."""
     owner, listed, user = await _person(request, user_id)
     remotes = await Api(request).find(f"/users/{owner.id}/remotes") or []
-    clone = f"{address_of_server(request)}/users/{user.identifier or user.id}/memory.git"
+    # People paste this into a shell, so nothing of a name may mean something there.
+    clone = f"{address_of_server(request)}/users/{quote(user.identifier or user.id, safe='')}/memory.git"
     return await render(request, "export.html", owner=owner, listed=listed, remotes=remotes, clone=clone)
 
 

@@ -162,5 +162,13 @@ def test_the_work_of_markdown_grows_in_step_with_its_length(unit: str) -> None:
     assert long < 200 * 4_000
 
 
+def test_a_line_that_browsers_cannot_lay_out_is_shown_in_pieces() -> None:
+    text = "word " * 20_000
+    shown = str(plain(text))
+    assert shown.count('<span class="piece">') == 20
+    assert re.sub("<[^>]*>", "", shown) == text
+    assert "piece" not in str(plain("A line of words.\n" * 10_000))
+
+
 def test_what_is_longer_than_the_bound_is_not_parsed() -> None:
     assert calls_of("*" * (MOST_MARKDOWN + 1)) < 100

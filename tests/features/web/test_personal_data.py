@@ -1,7 +1,9 @@
 """Audit, export, forgetting, and why an answer is as it is."""
 
+import re
 import time
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,17 @@ def test_the_export_page_leads_to_files_that_are_there(browser: TestClient) -> N
     assert len(links) == 4
     assert all(browser.get(link.replace("&amp;", "&")).status_code == 200 for link in links)
     assert "This memory follows no repository" in page
+
+
+def test_a_name_means_nothing_to_the_shell_that_the_clone_address_is_pasted_into(browser: TestClient) -> None:
+    browser.post("/v1/users/", json={"name": "x; $(touch gone) `id` 'y"})
+    id = next(one["id"] for one in browser.get("/v1/users/").json() if one["name"].startswith("x;"))
+    shown = unescape(browser.get(f"/ui/people/{id}/export").text)
+    clone = shown.split('<code id="clone">')[1].split("</code>")[0]
+    assert re.fullmatch(r"git clone [A-Za-z0-9:/.%_-]+", clone)
+    browser.put(f"/users/{id}/blocks/human", json={"body": "Here."})
+    path = clone.removeprefix("git clone http://localhost:8283")
+    assert browser.get(f"{path}/info/refs", params={"service": "git-upload-pack"}).status_code == 200
 
 
 def test_remotes_are_shown_with_their_state(browser: TestClient, tmp_path: Path) -> None:
