@@ -90,7 +90,7 @@ def test_a_result_says_whether_it_matches_at_all(api: Api, agent: AgentState) ->
 def test_no_page_mode_or_filter_shows_one_user_what_another_said(api: Api, agent: AgentState) -> None:
     archive = api.client.archives.create(name="Both")
     api.client.agents.archives.attach(archive.id, agent_id=agent.id)
-    for user in ("ada", "bea"):
+    for user in ("ada", "bruno"):
         talk = api.http.post("/v1/conversations/", params={"agent_id": agent.id}, json={"user_id": user})
         past = [{"role": "user", "content": f"tea of {user} {number}"} for number in range(6)]
         sent = {"messages": past, "conversation_id": talk.raise_for_status().json()["id"]}
@@ -105,9 +105,9 @@ def test_no_page_mode_or_filter_shows_one_user_what_another_said(api: Api, agent
                 continue
             for mode in ("hybrid", "fts", "vector"):
                 for skipped in (0, 2, 4):
-                    body = {"query": "tea of bea", "agent_id": agent.id, "user_id": "ada", "search_mode": mode}
+                    body = {"query": "tea of bruno", "agent_id": agent.id, "user_id": "ada", "search_mode": mode}
                     answer = api.http.post(path, json={**body, **filters, "limit": 2, "offset": skipped})
-                    assert "bea" not in answer.raise_for_status().text, (path, body)
+                    assert "bruno" not in answer.raise_for_status().text, (path, body)
                     seen.add(path) if "of ada" in answer.text else None
     assert seen >= set(SEARCHES[:2])
     api.client.archives.delete(archive.id)
