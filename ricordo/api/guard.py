@@ -16,8 +16,10 @@ from ricordo.api.authentication import Authentication
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.settings import LOOPBACK, Settings
 
+# What anybody may ask for, and which must not wait for the database.
+_HEALTH = ("/v1/health", "/v1/health/")
 # What anybody may see: that a server is here and how to talk to it.
-OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
+OPEN_PATHS = ("/", *_HEALTH)
 # git sends a key as the password of any user, and only after it was asked for one.
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 # A login's key, which a browser sends by itself.
@@ -68,7 +70,7 @@ class Guard:
         runtime: Any = getattr(scope["app"].state, "runtime", None)
         path = get_route_path(scope) or "/"  # without the path below which a proxy or another app serves this one
         is_open = path in self._open_paths
-        local = await self._authentication.local(runtime, asks=not is_open)
+        local = await self._authentication.local(runtime, asks=path not in _HEALTH)
         if local:
             scope[REQUEST_SCOPE] = local
             return self._foreign(scope)

@@ -134,13 +134,12 @@ NO_KEY: dict[str, Any] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many unknown keys of one address would wait a second each."""
+    """After so many unknown keys of one address, each new key would wait a second."""
     monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
 
 
-@pytest.mark.usefixtures("_no_delay")
 @pytest.mark.parametrize("kind", NO_KEY)
 def test_without_a_valid_key_nothing_answers(
     kind: str, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]

@@ -54,7 +54,8 @@ def test_what_collides_and_what_does_not_is_the_same_whoever_comes_first(base: s
     if not removes_lines(base, first):
         assert not touch_same_lines(base, first, base, second)
         assert merged is not None
-        assert {line for line in first.split("\n") if line not in base.split("\n")} <= set(merged.split("\n"))
+        # Empty lines aside: a final newline makes one here, and no difference there.
+        assert {line for line in first.split("\n") if line not in base.split("\n")} <= {"", *merged.split("\n")}
     assert same_text(merge_changes(base, first, base) or "", first)
     assert same_text(merge_changes(base, base, first) or "", first)
 

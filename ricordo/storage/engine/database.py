@@ -1,12 +1,13 @@
 """The database that the settings name: opened for a server, read beside one, used exclusively, or checked by `ricordo doctor`."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from sqlalchemy import Connection, make_url, text
+from sqlalchemy.exc import DBAPIError
 
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, Unavailable
@@ -117,7 +118,7 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
         postgres.require_usable(connection)
         # Reading all of it is one transaction, in which this connection waits for the other database.
         connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-        # A server that starts takes this lock first, so it waits until we are done. It ends with the session.
+        # A server that starts takes this lock first, so it waits until we are done.
         is_ours = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})").scalar_one()
         others = count_servers(connection)
         connection.rollback()  # ends SQLAlchemy's idea of a transaction
@@ -126,11 +127,17 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
                 f"{address(settings)} is being opened or copied by another program, or is both ends of this move. "
                 "Wait, or name another database."
             )
-        if others and not force:
-            raise Conflict(
-                f"{address(settings)} is in use: Ricordo servers have {others} connections to it. Stop them all first."
-            )
-        yield connection
+        try:
+            if others and not force:
+                raise Conflict(
+                    f"{address(settings)} is in use: Ricordo servers have {others} connections to it. Stop them all first."
+                )
+            yield connection
+        finally:
+            # PostgreSQL notices a moment later only that a session ended.
+            with suppress(DBAPIError):
+                connection.rollback()
+                connection.exec_driver_sql(f"SELECT pg_advisory_unlock({postgres.SCHEMA_LOCK})")
 
 
 def count_servers(connection: Connection) -> int:

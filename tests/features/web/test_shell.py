@@ -207,6 +207,17 @@ def test_a_page_without_a_key_leads_to_the_login_and_back(site: Site) -> None:
         site.http.cookies.clear()
 
 
+def test_the_first_request_after_a_start_and_after_the_first_key_needs_one(tmp_path: Path) -> None:
+    for folder, open_path in (("first", "/"), ("second", "/ui/login")):
+        with serving(tmp_path / folder) as server, httpx2.Client(base_url=server.url, headers=PAGE) as http:
+            assert "Local user" in http.get("/").text
+            ok(http.post("/v1/keys/", json={"user": "ada", "role": "admin"}))
+            assert "Local user" not in http.get(open_path).text
+        with serving(tmp_path / folder) as server, httpx2.Client(base_url=server.url, headers=PAGE) as http:
+            assert "Local user" not in http.get(open_path).text
+            assert "Every other request needs a key" in http.get("/").text
+
+
 def test_a_program_without_a_key_is_refused_in_json(site: Site) -> None:
     for headers in ({"accept": "*/*"}, {"accept": "application/json"}, {**PAGE, "sec-fetch-mode": "cors"}):
         for path in ("/v1/agents/", "/ui/agents", "/ui/nothing"):
