@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-IMAGE_EXTRAS := $(addprefix --extra ,anthropic openai google bedrock postgres dolt)
+IMAGE_EXTRAS := $(addprefix --extra ,anthropic openai google bedrock postgres dolt mcp files)
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 # One more than there are processors, since many tests wait for something.
@@ -46,8 +46,9 @@ bench-search: .venv/.developing
 pictures: .venv/.developing
 	RICORDO_PICTURES=1 $(BIN)/python -m pytest -q -p no:xdist tests/features/web/test_pictures.py
 lock: .venv/.developing
-	$(LOCK) pyproject.toml requirements/base.in --extra anthropic --extra openai -o requirements/base.txt
+	$(LOCK) pyproject.toml requirements/base.in --extra anthropic --extra openai --extra mcp -o requirements/base.txt
 	$(LOCK) pyproject.toml -c requirements/base.txt --extra embeddings -o requirements/embeddings.txt
+	$(LOCK) pyproject.toml -c requirements/base.txt -c requirements/embeddings.txt --extra files -o requirements/files.txt
 	$(LOCK) requirements/dev.in -o requirements/dev.txt
 	$(LOCK) pyproject.toml requirements/base.in -c requirements/dev.txt $(IMAGE_EXTRAS) -o requirements/container.txt
 
@@ -58,11 +59,13 @@ dist: .venv/.developing
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Ricordo needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 	@touch $@
-.venv/.installed: .venv/.created requirements/base.txt requirements/embeddings.txt pyproject.toml
+.venv/.installed: .venv/.created requirements/base.txt requirements/embeddings.txt requirements/files.txt pyproject.toml
 	$(PIP) install --quiet --require-hashes -r requirements/base.txt
 	@# The embedded model has no build for some platforms, and search does without it.
 	$(PIP) install --quiet --require-hashes --only-binary wordllama -r requirements/embeddings.txt \
 		|| echo "The embedded model cannot be installed here: search goes by words alone, see docs/retrieval.md."
+	$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements/files.txt \
+		|| echo "The parsers of files cannot be installed here: plain text is read without them, see docs/files.md."
 	$(PIP) install --quiet --no-deps --no-build-isolation --no-index -e .
 	@$(BIN)/python -m compileall -q ricordo
 	@touch $@
