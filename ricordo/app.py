@@ -61,7 +61,7 @@ async def open_runtime(
     `plugins` are the built-in features and all installed plugins where none are given.
     """
     plugins = plugins or load_plugins(FEATURES)
-    toolbox = Toolbox(plugins.tools())
+    toolbox = Toolbox(plugins.tools(), plugins.tool_runners(settings))
     models = open_models(settings, providers, plugins, extra_models)
     indexes = plugins.vector_indexes(vectors or load_vector_settings())
     kinds = plugins.memory_remotes()
@@ -87,6 +87,7 @@ async def open_runtime(
             yield runtime
     finally:
         await finish_turns(runtime)
+        await toolbox.close()
         for index in indexes.values():
             await index.close()
         await runtime.organization_providers.close()

@@ -4,6 +4,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
 
     class Weather:
         def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
+        def tool_runners(self, settings): return [MyRunner()]        # ToolRunners, which run stored tools of some types
         def providers(self): return [MyModel()]                      # ChatModels, or Providers that speak a known format
         def vector_indexes(self, settings): return [MyIndex()]       # VectorIndexes, by the names archives choose them with
         def memory_remotes(self): return [MyRemotes()]               # RemoteKinds, by the names remotes are added with
@@ -31,12 +32,12 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
     from ricordo.llm.provider_table import Provider
     from ricordo.memory.remote_kind import RemoteKind
     from ricordo.search.vector_index import VectorIndex
-    from ricordo.settings import VectorSettings
-    from ricordo.tools.toolbox import ServerTool
+    from ricordo.settings import Settings, VectorSettings
+    from ricordo.tools.toolbox import ServerTool, ToolRunner
 
 GROUP = "ricordo.plugins"
 HOOKS = (
-    *("tools", "providers", "vector_indexes", "memory_remotes", "block_formats", "routes"),
+    *("tools", "tool_runners", "providers", "vector_indexes", "memory_remotes", "block_formats", "routes"),
     *("jobs", "after_turn", "commands", "tables", "pages"),
 )
 T = TypeVar("T")
@@ -77,6 +78,9 @@ class Plugins:
 
     def tools(self) -> "list[ServerTool]":
         return self._collect("tools")
+
+    def tool_runners(self, settings: "Settings") -> "list[ToolRunner]":
+        return self._collect("tool_runners", settings)
 
     def providers(self) -> "list[ChatModel | Provider]":
         return self._collect("providers")

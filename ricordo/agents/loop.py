@@ -5,8 +5,9 @@ Events are yielded as they happen; whole messages only after they are saved.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ricordo.agents.agent_types import traits_of
 from ricordo.agents.context_limit import calibrate, compact, fitted, is_too_long, learn, outlined
@@ -16,9 +17,11 @@ from ricordo.agents.step_decisions import (
     NextAction,
     OfferedTools,
     ParsedReply,
+    finished_calls,
     next_action,
     offer_tools,
     parse_approved,
+    parse_nested,
     parse_reply,
 )
 from ricordo.agents.step_save import save_calls, save_step
@@ -84,8 +87,7 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
 
 
 def _acts_outside(turn: TurnContext, call: ToolCallPart) -> bool:
-    tool = turn.runtime.toolbox.get(call.name)
-    return tool is not None and tool.acts_outside
+    return any(tool.name == call.name and turn.runtime.toolbox.acts_outside(tool) for tool in turn.state.tools)
 
 
 def _new_step(turn: TurnContext, number: int) -> StepDraft:
@@ -191,8 +193,18 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
             turn.runtime.store,
             turn.request.scope,
             turn.runtime.recall,
+            turn.runtime.settings,
+            call_tool,
             turn_began=turn.began_at,
         )
+
+    async def call_tool(name: str, arguments: Mapping[str, Any]) -> ToolReturnPart:
+        call = parse_nested(name, arguments, offer_tools(turn))
+        if isinstance(call, ToolReturnPart):
+            return call
+        results = await turn.runtime.toolbox.run([call], attached, context)
+        turn.finished += finished_calls(results)
+        return results[0]
 
     attached = {tool.name: tool for tool in turn.state.tools}
     results = await turn.runtime.toolbox.run(parsed.calls, attached, context)

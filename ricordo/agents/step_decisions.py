@@ -6,6 +6,9 @@ tool calls. A heartbeat agent acts only by tools, speaks by `send_message`, and 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
 
 from ricordo.agents.agent_types import traits_of
 from ricordo.agents.request import Answered, TurnContext
@@ -175,6 +178,19 @@ def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
             reasons[call.call_id] = EditReason(taken.reasoning, quote=taken.quote)
     wants_heartbeat = any(parse_call(call, offered.how).wants_heartbeat for call in answer.request.tool_calls)
     return ParsedReply(answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, reasons=reasons)
+
+
+def parse_nested(name: str, arguments: Mapping[str, Any], offered: OfferedTools) -> ToolCallPart | ToolReturnPart:
+    """The call that a tool makes of another one, as it is run; or why it must not be."""
+    call = ToolCallPart(new_id("call"), name, orjson.dumps(arguments).decode())
+    if name not in offered.tools:
+        return _refusal(call, offered)
+    if name in offered.gated:
+        return failed_result(call, f"{name} needs an approval, or is run by the client. Call it yourself.")
+    try:
+        return _with_fixed_arguments(call, call.arguments, offered)[1]
+    except Invalid as error:
+        return failed_result(call, str(error))
 
 
 def next_action(

@@ -1,5 +1,6 @@
 """Running tool calls: each call gets exactly one result, and a tool's failure is a result the agent sees.
 
+Tools are functions of this server, or stored ones of a type that a `ToolRunner` runs elsewhere: in a sandbox, on another server.
 A tool's schema comes from its function: parameters from the signature, words from the docstring's `Args:` section.
 """
 
@@ -9,7 +10,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, get_type_hints
+from typing import Any, Protocol, get_type_hints
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -24,6 +25,7 @@ from ricordo.errors import Invalid, RicordoError
 from ricordo.memory.recall import Recall
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.transcript import truncate
+from ricordo.settings import Settings
 from ricordo.storage import tools
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -48,12 +50,16 @@ class Quoted:
             self.said.append(id)
 
 
+CallTool = Callable[[str, Mapping[str, Any]], Awaitable[ToolReturnPart]]
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a tool may use: the step's working memory to change, the store to read, all that is kept to search.
 
     Where it gives the agent words that are kept, it says in `quoted` whose they are. `turn_began` gives a
-    timestamp: what the conversation holds since then is being said.
+    timestamp: what the conversation holds since then is being said. `call_tool` calls another of the agent's tools, as the
+    rules allow it then; a tool that needs an approval is refused.
     """
 
     call_id: str
@@ -62,6 +68,8 @@ class ToolContext:
     store: Store
     scope: Scope
     recall: Recall
+    settings: Settings
+    call_tool: CallTool
     quoted: Quoted = field(default_factory=Quoted)
     turn_began: Callable[[], int | None] = lambda: None
 
@@ -111,22 +119,67 @@ class ServerTool:
         return await result if inspect.isawaitable(result) else result
 
 
-class Toolbox:
-    """Every tool this server can run, by name."""
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a call of a stored tool gave: a value for the agent, and the lines that it wrote. With `is_error` the value says why."""
 
-    def __init__(self, tools: Iterable[ServerTool]) -> None:
+    value: Any
+    stdout: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
+    is_error: bool = False
+
+
+class ToolRunner(Protocol):
+    """Runs stored tools of some types. Its calls act outside, and what they give is untrusted."""
+
+    @property
+    def tool_types(self) -> Sequence[ToolType]: ...
+
+    async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
+        """Run one call; it is cancelled with its turn. Raises a RicordoError that the agent reads."""
+
+    async def close(self) -> None:
+        """End what still runs; the server calls it at its end."""
+
+
+class Toolbox:
+    """Every tool this server can run: its own by name, stored ones by their type."""
+
+    def __init__(self, tools: Iterable[ServerTool], runners: Iterable[ToolRunner] = ()) -> None:
         self._tools: dict[str, ServerTool] = {}
         for tool in tools:
             if tool.name in self._tools:
                 raise ValueError(f'Two plugins offer a tool named "{tool.name}". Remove one of them.')
             self._tools[tool.name] = tool
+        self._runners: dict[str, ToolRunner] = {}
+        for runner in runners:
+            for tool_type in runner.tool_types:
+                if self._runners.setdefault(tool_type, runner) is not runner:
+                    raise ValueError(f'Two plugins run tools of the type "{tool_type}". Remove one of them.')
 
     def __iter__(self) -> Iterator[ServerTool]:
         return iter(self._tools.values())
 
-    def get(self, name: str) -> ServerTool | None:
-        """The tool with this name, if the server can run it."""
-        return self._tools.get(name)
+    def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
+        """What runs this stored tool, if anything does."""
+        offered = self._tools.get(tool.name)
+        if offered and tool.source_code is None and tool.tool_type == offered.tool_type:
+            return offered
+        return self._runners.get(tool.tool_type)
+
+    def runner(self, tool_type: ToolType) -> ToolRunner | None:
+        """What runs stored tools of this type, if a plugin does."""
+        return self._runners.get(tool_type)
+
+    def acts_outside(self, tool: Tool) -> bool:
+        """Whether a call of it may change something that no rollback brings back."""
+        found = self.find(tool)
+        return found.acts_outside if isinstance(found, ServerTool) else found is not None
+
+    async def close(self) -> None:
+        """Close the runners."""
+        for runner in dict.fromkeys(self._runners.values()):
+            await runner.close()
 
     async def run(
         self, calls: Sequence[ToolCallPart], attached: Mapping[str, Tool], context: Callable[[str], ToolContext]
@@ -144,29 +197,32 @@ class Toolbox:
 
     async def _run_one(self, call: ToolCallPart, tool: Tool | None, context: ToolContext) -> ToolReturnPart:
         """One result, cut to its limit, with what it quotes."""
-        server_tool = self._tools.get(call.name)
-        if tool is None or server_tool is None:
-            names = ", ".join(tool.name for tool in context.state.tools if tool.name in self._tools) or "none"
+        found = self.find(tool) if tool else None
+        if tool is None or found is None:
+            names = ", ".join(tool.name for tool in context.state.tools if self.find(tool)) or "none"
             return failed_result(call, f"There is no tool named {call.name} here. Tools you can call: {names}.")
-        result = await _attempt(server_tool, call, context)
+        result = await _attempt(found, tool, call, context)
         if len(result.content) > tool.return_limit:
             result = replace(result, content=truncate(result.content, tool.return_limit), is_json=False)
         quoted = context.quoted
-        is_untrusted = server_tool.brings_untrusted or quoted.is_untrusted
+        is_untrusted = not isinstance(found, ServerTool) or found.brings_untrusted or quoted.is_untrusted
         if not (quoted.sources or is_untrusted):
             return result
         sources, said = (tuple(dict.fromkeys(ids)) for ids in (quoted.sources, quoted.said))
         return replace(result, sources=sources, said=said, is_untrusted=is_untrusted)
 
 
-async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolContext) -> ToolReturnPart:
+async def _attempt(
+    found: ServerTool | ToolRunner, tool: Tool, call: ToolCallPart, context: ToolContext
+) -> ToolReturnPart:
     """What the tool returns, or its failure as a result."""
     try:
-        result = await server_tool.call(context, _read_arguments(call))
-        if isinstance(result, str):
-            return ToolReturnPart(call.call_id, call.name, "success", _whole(result))
-        content = orjson.dumps(result, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-        return ToolReturnPart(call.call_id, call.name, "success", content, is_json=True)
+        arguments = _read_arguments(call)
+        if isinstance(found, ServerTool):
+            return _result(call, await found.call(context, arguments))
+        output = await found.run(tool, context, arguments)
+        result = replace(_result(call, output.value), stdout=output.stdout, stderr=output.stderr)
+        return replace(result, status="error", is_json=False) if output.is_error else result
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         told = f"The arguments of {call.name} are not right: {faults}. Call it again with these corrected."
@@ -178,6 +234,13 @@ async def _attempt(server_tool: ServerTool, call: ToolCallPart, context: ToolCon
         log.exception("tool failed", extra={"tool": call.name, "agent": context.state.agent.id})
         told = f"{type(error).__name__}: {error}"
         return replace(failed_result(call, told), stderr=_trace(call, told))
+
+
+def _result(call: ToolCallPart, value: Any) -> ToolReturnPart:
+    if isinstance(value, str):
+        return ToolReturnPart(call.call_id, call.name, "success", _whole(value))
+    content = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    return ToolReturnPart(call.call_id, call.name, "success", content, is_json=True)
 
 
 def _whole(text: str) -> str:
@@ -285,6 +348,8 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
     ]
     tools.insert_all(tx, [_as_offered(tool, offered[tool.name]) for tool in new])
     for name, tool in stored.items():
+        if tool.source_code is not None:
+            continue  # somebody's own tool had this name before the server had one of it
         if (current := _as_offered(tool, offered[name])) != tool:
             tools.update(tx, replace(current, updated_at=now))
 

@@ -1,12 +1,12 @@
 """Fixtures for turns: a stage with a runtime on a temporary file, closed when the test ends."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.tools.toolbox import ServerTool
+from ricordo.tools.toolbox import ServerTool, ToolRunner
 from tests.seams.stage import Hooks, Stage
 
 OpenStage = Callable[..., Awaitable[Stage]]
@@ -14,11 +14,11 @@ OpenStage = Callable[..., Awaitable[Stage]]
 
 @pytest.fixture
 async def open_stage(store: SqliteStore, tmp_path: Path) -> AsyncIterator[OpenStage]:
-    """Opens a stage with tools of the test's own: `stage = await open_stage(ServerTool(…))`."""
+    """Opens a stage with tools and runners of the test's own: `stage = await open_stage(ServerTool(…), runners=[…])`."""
     opened: list[Stage] = []
 
-    async def open_one(*tools: ServerTool) -> Stage:
-        opened.append(await Stage(store, tmp_path, Hooks(tools)).open())
+    async def open_one(*tools: ServerTool, runners: Sequence[ToolRunner] = ()) -> Stage:
+        opened.append(await Stage(store, tmp_path, Hooks(tools, runners)).open())
         return opened[-1]
 
     yield open_one

@@ -31,7 +31,7 @@ from ricordo.storage import agents, blocks, conversations, messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import SqlStore
 from ricordo.tools.builtin import plugin
-from ricordo.tools.toolbox import ServerTool, Toolbox, sync_tools
+from ricordo.tools.toolbox import ServerTool, Toolbox, ToolRunner, sync_tools
 
 T = TypeVar("T")
 LIMIT = 5  # seconds that anything here may take
@@ -72,11 +72,15 @@ class Hooks:
     """A plugin as a test wants it."""
 
     offered: Sequence[ServerTool] = ()
+    runners: Sequence[ToolRunner] = ()
     ended: list[Run] = field(default_factory=list)
     fails: bool = False
 
     def tools(self) -> Sequence[ServerTool]:
         return self.offered
+
+    def tool_runners(self, _settings: Settings) -> Sequence[ToolRunner]:
+        return self.runners
 
     async def after_turn(self, _runtime: Runtime, run: Run) -> None:
         self.ended.append(run)
@@ -100,7 +104,9 @@ class Stage:
         models = Models(settings, ProviderSettings.model_construct())
         models.add(self.model)
         plugins = Plugins([("builtin", BUILTIN), ("hooks", hooks)])
-        self.runtime = Runtime(settings, store, models, Toolbox(plugins.tools()), plugins)
+        self.runtime = Runtime(
+            settings, store, models, Toolbox(plugins.tools(), plugins.tool_runners(settings)), plugins
+        )
 
     async def open(self) -> "Stage":
         await self.store.write(lambda tx: sync_tools(tx, Scope(), self.runtime.toolbox))

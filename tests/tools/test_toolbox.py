@@ -68,7 +68,7 @@ TOOLS = [ServerTool(function, "custom") for function in (add, echo, echo_later, 
 
 
 def stored(tool: ServerTool, **fields: Any) -> Tool:
-    return make.tool(tool.name, **{"runs_in_parallel": tool.runs_in_parallel} | fields)
+    return make.tool(tool.name, **{"tool_type": tool.tool_type, "runs_in_parallel": tool.runs_in_parallel} | fields)
 
 
 def call(name: str, arguments: str | Mapping[str, Any] = "", call_id: str = "call-1") -> ToolCallPart:
@@ -86,7 +86,7 @@ class Bench:
 
     def context(self, call_id: str) -> ToolContext:
         nothing: Any = None  # these tools read nothing
-        return ToolContext(call_id, self.state, WorkingMemory(self.state), nothing, Scope(), nothing)
+        return ToolContext(call_id, self.state, WorkingMemory(self.state), nothing, Scope(), nothing, nothing, nothing)
 
     async def run(self, *calls: ToolCallPart) -> list[ToolReturnPart]:
         return await asyncio.wait_for(self.box.run(calls, self.attached, self.context), LIMIT)

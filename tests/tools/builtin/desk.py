@@ -20,7 +20,9 @@ from ricordo.tools.toolbox import Toolbox, ToolContext
 from tests.seams import make
 
 BOX = Toolbox(plugin.tools())
-ATTACHED = {tool.name: make.tool(tool.name, runs_in_parallel=tool.runs_in_parallel) for tool in BOX}
+ATTACHED = {
+    tool.name: make.tool(tool.name, tool_type=tool.tool_type, runs_in_parallel=tool.runs_in_parallel) for tool in BOX
+}
 
 NO_EMBEDDERS = Models(Settings(find_local_models=False, embedding="none"), ProviderSettings.model_construct()).embedders
 
@@ -49,8 +51,11 @@ class Desk:
         return Recall(self.store, NO_EMBEDDERS)
 
     async def call(self, name: str, **arguments: Any) -> ToolReturnPart:
+        nothing: Any = None  # what no memory tool asks for
         context = ToolContext(
-            "call-1", self.state, self.memory, self.store, self.scope, self.recall, turn_began=lambda: self.turn_began
+            *("call-1", self.state, self.memory, self.store, self.scope, self.recall),
+            *(nothing, nothing),
+            turn_began=lambda: self.turn_began,
         )
         calls = [ToolCallPart("call-1", name, json.dumps(arguments))]
         (result,) = await BOX.run(calls, ATTACHED, lambda _call_id: context)
