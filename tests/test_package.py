@@ -30,6 +30,8 @@ MODULES = {
     "bedrock": "boto3",
     "postgres": "psycopg",
     "embeddings": "wordllama",
+    "mcp": "mcp",
+    "files": "pypdf",
     "dolt": "pymysql",
     "doltlite": "doltlite",
     "turbopuffer": "turbopuffer",
