@@ -1,9 +1,10 @@
 """Login and logout, for browsers: to the provider, back with a code, and a session in a cookie."""
 
 import re
+from html import escape
 
 from fastapi import Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 
 from ricordo.api.guard import COOKIE, refuse
 from ricordo.api.routing import Routes, needs
@@ -43,7 +44,7 @@ async def log_in(request: Request, next: str = "/") -> Response:
     try:
         address = await provider.address(attempt, _redirect_uri(request))
     except Unavailable as error:
-        return refuse(502, str(error), _HEADERS)
+        return _refuse(request, 502, str(error))
     response = RedirectResponse(address, _SEE_OTHER, _HEADERS)
     _set_cookie(request, response, ATTEMPT_COOKIE, attempt.sign(_secret(request)), ATTEMPT_SECONDS, _CALLBACK)
     return response
@@ -54,16 +55,16 @@ async def log_in(request: Request, next: str = "/") -> Response:
 async def come_back(request: Request, state: str = "", code: str = "", error: str = "") -> Response:
     """Open the session of whoever logged in at the provider. A failure leaves nothing behind."""
     provider, authentication, runtime = _provider(request), request.app.state.authentication, _runtime(request)
-    attempt = read_attempt(_secret(request), request.cookies.get(ATTEMPT_COOKIE, ""), state)
     response: Response
     try:
+        attempt = read_attempt(_secret(request), request.cookies.get(ATTEMPT_COOKIE, ""), state)
         _require_code(code, error)
         claims = await provider.claims(attempt, code, _redirect_uri(request))
         identifier, secret = provider.identifier(claims), authentication.secret
         key = await runtime.store.write(lambda tx: open_session(tx, secret, identifier, claims))
     except (Unavailable, Forbidden, Invalid) as fault:
         status = next(status for kind, status in _STATUS if isinstance(fault, kind))
-        response = refuse(status, str(fault), _HEADERS)
+        response = _refuse(request, status, str(fault))
     else:
         response = RedirectResponse(_below_base(request, attempt.next), _SEE_OTHER, _HEADERS)
         _set_cookie(request, response, COOKIE, key, SESSION_SECONDS, "/")
@@ -85,6 +86,20 @@ async def log_out(request: Request) -> Response:
     response = RedirectResponse(_below_base(request, "/"), _SEE_OTHER, _HEADERS)
     response.delete_cookie(COOKIE, _below_base(request, "/"), httponly=True, samesite="lax")
     return response
+
+
+def _refuse(request: Request, status: int, why: str) -> Response:
+    """Say why: in JSON to programs, as a page to a browser."""
+    if "text/html" not in request.headers.get("accept", ""):
+        return refuse(status, why, _HEADERS)
+    page = (
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Login</title>"
+        f"<main><h1>You are not logged in</h1><p>{escape(why)}</p>"
+        f"<p><a href='{_below_base(request, '/login')}'>Log in</a></p></main>"
+    )
+    return HTMLResponse(
+        page, status, {**_HEADERS, "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
+    )
 
 
 def _require_code(code: str, error: str) -> None:

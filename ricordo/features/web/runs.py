@@ -11,6 +11,8 @@ from ricordo.features.web.shell import Pages, address_of, done, render
 
 router = Pages("/ui", scope="messages")
 _PAGE = 50
+# As much of one run is shown.
+_MOST_MESSAGES, _MOST_STEPS = 500, 200
 RUN_STATUSES = ("running", "completed", "failed", "cancelled")
 JOB_STATUSES = ("running", "pending", "completed", "failed", "cancelled")
 
@@ -42,8 +44,8 @@ async def show_run(request: Request, run_id: str) -> Response:
     api = Api(request)
     run = await api.get(f"/v1/runs/{run_id}")
     agent = await api.find(f"/v1/agents/{run['agent_id']}")
-    messages = await api.find(f"/v1/runs/{run_id}/messages", limit=500, order="asc") or []
-    steps = await api.find(f"/v1/runs/{run_id}/steps", limit=200, order="asc") or []
+    messages = await api.find(f"/v1/runs/{run_id}/messages", limit=_MOST_MESSAGES, order="asc") or []
+    steps = await api.find(f"/v1/runs/{run_id}/steps", limit=_MOST_STEPS, order="asc") or []
     return await render(
         request,
         "run.html",
@@ -52,6 +54,7 @@ async def show_run(request: Request, run_id: str) -> Response:
         steps=steps,
         messages=messages,
         asked=[one for one in messages if one["message_type"] == "user_message"],
+        is_cut=len(messages) == _MOST_MESSAGES or len(steps) == _MOST_STEPS,
         usage=await api.find(f"/v1/runs/{run_id}/usage"),
         has_prompts=bool(await api.find(f"/v1/runs/{run_id}/trace", limit=1)),
         is_large=True,

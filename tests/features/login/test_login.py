@@ -220,6 +220,10 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(
     browser.cookies.set(ATTEMPT, attempt)
     assert "used already" in refused(browser.get(there), 403)
     assert refused(browser.get("/login/callback"), 400)
+    page = browser.get("/login/callback", headers={"accept": "text/html"})
+    assert (page.status_code, page.headers["content-type"]) == (400, "text/html; charset=utf-8")
+    assert "Begin again" in page.text
+    assert "<a href='/login'>" in page.text
 
 
 def test_a_forged_cookie_of_a_login_is_refused(
