@@ -112,12 +112,12 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """Return the page. Templates know `me` (the caller's Scope, or None), `base`, `path`, `navigation`, `waiting`, `told`."""
+    """Return the page. Templates know `me` (the caller's Scope, or None), `base`, `path`, `navigation`, `waiting_count`, `told`."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     runtime: Runtime = request.app.state.runtime
-    waiting = 0
+    waiting_count = 0
     if me is not None and me.may("memory:read") and not is_part(request):
-        waiting = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
+        waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
     told = _told(request)
     shown = {
         "status": status,
@@ -126,7 +126,7 @@ async def render(request: Request, template: str, *, status: int = 200, **values
         "path": get_route_path(request.scope),
         "navigation": [link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))],
         "plugin_pages": runtime.plugins.pages() if me else [],
-        "waiting": waiting,
+        "waiting_count": waiting_count,
         "told": told,
         "has_login": runtime.settings.oidc_issuer is not None,
     }

@@ -30,13 +30,14 @@ def human(browser: TestClient) -> str:
 
 
 def test_home_shows_what_waits_as_a_word_diff_with_its_reason_as_text(browser: TestClient) -> None:
-    propose(browser, "tea", "coffee")
+    proposal = propose(browser, "tea", "coffee")
     page = browser.get("/").text
     assert "Waiting for you" in page
     assert "coffee</ins>" in page
     assert "tea</del>" in page
     assert "Said &lt;b&gt;today&lt;/b&gt;." in page
-    assert '<b class="count" title="1 waiting for a decision">1</b>' in page
+    for shown in (page, browser.get(f"/ui/proposals/{proposal}").text):
+        assert '<b class="count" title="1 waiting for a decision">1</b>' in shown
 
 
 def test_approving_changes_the_block_and_returns_to_the_page_it_was_done_from(browser: TestClient) -> None:
