@@ -31,7 +31,7 @@ from ricordo.domain.model import ModelReply, ModelRequest, Restarted
 from ricordo.errors import Invalid, ModelError
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
-from ricordo.prompt.system_prompt import system_prompt
+from ricordo.prompt.system_prompt import system_prompt, with_skills
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.tools.presentation import THINKING, with_thoughts
@@ -157,8 +157,9 @@ def build_request(
     if not prompt.is_current(turn.prompt_key, first_step=is_first):
         turn.refresh_system(prompt.text, prompt.key, now)
     window = turn.window if window is None else window
-    if asked.system is not None:
-        window = [window[0].with_text(asked.system), *window[1:]]
+    if asked.system is not None or asked.client_skills:
+        system = window[0].text if asked.system is None else asked.system
+        window = [window[0].with_text(with_skills(system, asked.client_skills)), *window[1:]]
     packs = traits_of(agent.agent_type).packs_user_messages
     shown = transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
     settings = agent.model_settings

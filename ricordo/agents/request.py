@@ -11,6 +11,7 @@ from ricordo.domain.message import ApprovalPart, Message, Part, Role, ToolCallPa
 from ricordo.domain.model import ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
+from ricordo.domain.tool import ClientSkill
 from ricordo.llm.chat import ChatModel
 from ricordo.memory.edit_guard import EditGuard, GuardSources, search_results
 from ricordo.memory.working_memory import WorkingMemory
@@ -79,9 +80,9 @@ class Answered:
 class TurnRequest:
     """One turn: these messages, for this agent, in this conversation (its default where None), or an answer to calls that wait.
 
-    `client_tools` are run by the caller. `model` and `system` take the place of the agent's for this turn alone. `body_hash` names
-    the request as it was sent; with `is_retry` an equal one of the last minutes is taken up again. `purpose` and `callback` are the
-    run's (see domain/run.py). With `compaction` the turn only makes the window smaller, in this way.
+    `client_tools` are run by the caller, and `client_skills` shown in the prompt of this turn. `model` and `system` take the place
+    of the agent's for this turn alone. `body_hash` names the request as it was sent; with `is_retry` an equal one of the last
+    minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes the window smaller, in this way.
     """
 
     scope: Scope
@@ -92,6 +93,7 @@ class TurnRequest:
     max_steps: int = DEFAULT_MAX_STEPS
     streams_tokens: bool = False
     client_tools: tuple[ToolSchema, ...] = ()
+    client_skills: tuple[ClientSkill, ...] = ()
     model: str | None = None
     system: str | None = None
     is_background: bool = False

@@ -38,6 +38,7 @@ from ricordo.api.stored_streams import Resumption, begin_recorded, stream_of
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
+from ricordo.domain.tool import ClientSkill
 from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.llm.addresses import require_callable
 from ricordo.offload import offload
@@ -152,6 +153,7 @@ async def turn_request(
         max_steps=body.max_steps,
         streams_tokens=body.stream_tokens,
         client_tools=tuple(_client_tool(tool) for tool in body.client_tools or ()),
+        client_skills=tuple(ClientSkill(one.name, one.description, one.location) for one in body.client_skills or ()),
         model=body.override_model,
         system=body.override_system,
         is_background=is_background,

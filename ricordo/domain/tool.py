@@ -43,6 +43,15 @@ class Tool:
     updated_at: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ClientSkill:
+    """Instructions that lie with the client, for one kind of work; the agent reads them at `location` with the client's tools."""
+
+    name: str
+    description: str = ""
+    location: str = ""
+
+
 RuleType = Literal[
     "run_first",
     "exit_loop",

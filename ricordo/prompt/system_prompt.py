@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import to_datetime, zone
+from ricordo.domain.tool import ClientSkill
 from ricordo.prompt.memory import MemorySection, disarm, render_memory
 
 PLACEHOLDER = "{CORE_MEMORY}"
@@ -74,6 +75,23 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
         # Agents choose tags, perhaps from what they read somewhere: one line, and no way out of the section.
         lines.append(disarm(f"- Available archival memory tags: {_listed([' '.join(tag.split()) for tag in tags])}"))
     return "<memory_metadata>\n" + "\n".join(lines) + "\n</memory_metadata>"
+
+
+def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:
+    """The system message with the skills that the client has; as it is where there are none."""
+    if not skills:
+        return system
+    listed = "\n".join(
+        "<skill>\n"
+        + "".join(
+            f"<{name}>{disarm(text, 'available_skills', 'skill', name)}</{name}>\n"
+            for name, text in (("name", one.name), ("description", one.description), ("location", one.location))
+            if text
+        )
+        + "</skill>"
+        for one in skills
+    )
+    return f"{system}\n\n<available_skills>\n{listed}\n</available_skills>"
 
 
 def _listed(tags: Sequence[str]) -> str:

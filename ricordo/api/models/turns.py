@@ -115,10 +115,18 @@ AnyMessageRequest = Annotated[
 ]
 
 
+class ClientSkillRequest(RequestModel):
+    """Instructions that lie with the client, which the agent reads at `location` with the client's tools."""
+
+    name: str = Field(min_length=1, max_length=200)
+    description: str = Field("", max_length=4000)
+    location: str = Field("", max_length=2000)
+
+
 class SendRequest(RequestModel):
     """Messages for an agent, and how the answer is wanted."""
 
-    unsupported = ("client_skills", "return_logprobs", "return_token_ids")
+    unsupported = ("return_logprobs", "return_token_ids")
     ignored: ClassVar = {
         "enable_thinking": "Whether a model thinks is a setting of the agent.",
         "top_logprobs": "Says how many where `return_logprobs` asks for them.",
@@ -136,7 +144,7 @@ class SendRequest(RequestModel):
     include_pings: bool = True
     background: bool = False
     client_tools: Items[dict[str, Any]] | None = None
-    client_skills: Items[dict[str, Any]] | None = None
+    client_skills: Items[ClientSkillRequest] | None = None
     override_model: str | None = None
     override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
     return_logprobs: bool = False

@@ -52,7 +52,7 @@ AGENT_LATER: dict[str, Any] = {
     "from_template": "nina:latest",
 }
 ATTACH = "attach/{identity_id}"
-SEND_LATER: dict[str, Any] = {"client_skills": [{"name": "draw"}], "return_logprobs": True, "return_token_ids": True}
+SEND_LATER: dict[str, Any] = {"return_logprobs": True, "return_token_ids": True}
 
 
 def test_what_this_version_lacks_is_refused_by_name(
