@@ -82,7 +82,8 @@ class TurnRequest:
 
     `client_tools` are run by the caller, and `client_skills` shown in the prompt of this turn. `model` and `system` take the place
     of the agent's for this turn alone. `body_hash` names the request as it was sent; with `is_retry` an equal one of the last
-    minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes the window smaller, in this way.
+    minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes
+    the window smaller, in this way.
     """
 
     scope: Scope
