@@ -11,6 +11,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def block_formats(self): return [org_mode]                   # BlockFormats, in which blocks are read and written
         def routes(self): return [router]                            # FastAPI routers, or LazyRouters
         def jobs(self): return [JobHandler("weather.fetch", fetch)]  # handlers of jobs, by kind
+        def complete_agent(self, tx, state): ...                     # the AgentState with what the plugin adds to its prompt
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
         def commands(self): return [Commands("weather", "weather.cli")]  # typer apps for `ricordo weather …`
         def tables(self): return [forecasts]                         # SQLAlchemy tables, created where they are missing
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ricordo.errors import Invalid
 
 if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it imports nothing that is slow
+    from ricordo.domain.agent import AgentState
     from ricordo.domain.block_format import BlockFormat
     from ricordo.domain.job import JobHandler
     from ricordo.llm.chat import ChatModel
@@ -33,12 +35,13 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
     from ricordo.memory.remote_kind import RemoteKind
     from ricordo.search.vector_index import VectorIndex
     from ricordo.settings import Settings, VectorSettings
+    from ricordo.storage.engine.store import Transaction
     from ricordo.tools.toolbox import ServerTool, ToolRunner
 
 GROUP = "ricordo.plugins"
 HOOKS = (
     *("tools", "tool_runners", "providers", "vector_indexes", "memory_remotes", "block_formats", "routes"),
-    *("jobs", "after_turn", "commands", "tables", "pages"),
+    *("jobs", "complete_agent", "after_turn", "commands", "tables", "pages"),
 )
 T = TypeVar("T")
 
@@ -107,6 +110,10 @@ class Plugins:
 
     def jobs(self) -> "list[JobHandler]":
         return self._collect("jobs")
+
+    def complete_agent(self) -> "list[Callable[[Transaction, AgentState], AgentState]]":
+        """What adds to agents that are loaded for a prompt or an answer; for agents it has nothing for, without a statement."""
+        return [plugin.complete_agent for _, plugin in self._plugins if hasattr(plugin, "complete_agent")]
 
     def after_turn(self) -> list[Callable[..., Any]]:
         """What to call when a turn has ended."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from ricordo.domain.agent import AgentState
 from ricordo.domain.event import Event
 from ricordo.domain.model import OrganizationProvider
 from ricordo.llm.policy import policy_from
@@ -20,7 +21,7 @@ from ricordo.search.vector_index import VectorIndex
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import providers
-from ricordo.storage.engine.store import Store
+from ricordo.storage.engine.store import Store, Transaction
 from ricordo.tools.toolbox import Toolbox
 
 T = TypeVar("T")
@@ -96,3 +97,9 @@ class Runtime:
         embedders, place = self.models.embedders, settings.message_vectors
         self.recall = Recall(self.store, embedders, self.indexes, messages_index=place)
         self.indexing = Indexer(self.store, embedders, self.indexes, messages_index=place)
+
+    def complete(self, tx: Transaction, state: AgentState) -> AgentState:
+        """Return the state with what plugins add to it, such as the folders of an agent that has some."""
+        for complete in self.plugins.complete_agent():
+            state = complete(tx, state)
+        return state

@@ -297,7 +297,7 @@ def system_message(
 
 
 def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: int) -> SystemPrompt:
-    state = effective(state)
+    state = runtime.complete(tx, effective(state))
     models = runtime.organization_providers.known(state.agent.organization_id)
     provider, lines = models.get(state.agent.model).info.provider, rulebook(state).lines
     return system_prompt(state, provider, tx.clock.now(), recall_count=recall_count, rule_lines=lines)

@@ -162,7 +162,7 @@ class TurnContext:
     def is_untrusted(self) -> bool:
         """Whether the step's prompt holds untrusted content."""
         is_read = any(message.is_untrusted for message in self.window)
-        return is_read or any(block.is_untrusted for block in self.state.blocks)
+        return is_read or self.state.shows_files or any(block.is_untrusted for block in self.state.blocks)
 
     def said(self) -> tuple[str, ...]:
         """The messages of the conversation's user in this turn, including those before the calls that waited for approval."""

@@ -15,6 +15,7 @@ from ricordo.agents.run_end import add_callback
 from ricordo.agents.step_decisions import NextAction
 from ricordo.agents.tracing import trace_of
 from ricordo.agents.turn_start import LEASE
+from ricordo.domain.agent import AgentState
 from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.ids import unique
 from ricordo.domain.message import (
@@ -87,7 +88,7 @@ async def save_step(
         schemas=schemas_in(settings.data_dir),
     )
 
-    def save(tx: Transaction) -> tuple[Run, Committed, Step | None, list[Message]]:
+    def save(tx: Transaction) -> tuple[Run, AgentState, Step | None, list[Message]]:
         now = tx.clock.now()
         run = _advanced(_counted(turn.run, step, reply), now, action.stop)
         runs.save(tx, run)
@@ -110,10 +111,11 @@ async def save_step(
             runs.insert_step(tx, record)
         if trace:
             runs.insert_trace(tx, trace)
-        return run, committed, record, new
+        state = replace(turn.state, blocks=committed.blocks, archives=committed.archives)
+        # A tool may have opened or closed files, as may others of whom the turn knows nothing.
+        return run, turn.runtime.complete(tx, state) if action.stop is None else state, record, new
 
-    turn.run, committed, record, new = await _finish(turn.runtime.store.write(save))
-    turn.state = replace(turn.state, blocks=committed.blocks, archives=committed.archives)
+    turn.run, turn.state, record, new = await _finish(turn.runtime.store.write(save))
     _advance(turn, new)
     return StepSaved(turn.run.id, record, tuple(new))
 

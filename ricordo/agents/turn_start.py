@@ -72,6 +72,7 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run 
     if request.model is not None and request.model != own.agent.model:
         info = models.get(request.model).info
         state = with_model(own, info.handle, info.context_window)
+    state = runtime.complete(tx, state)
     # What is said in a user's conversation is about that user, and stays theirs.
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if has_budget(runtime.settings, state.agent):

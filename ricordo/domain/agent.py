@@ -25,6 +25,10 @@ AgentType = Literal[
 CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_compact_sliding_window"]
 # Of the window's tokens; from here on a prompt is made smaller before it is sent (the retired Letta V1 server's default).
 TRIGGER = 0.9
+# Files that are open at a time, and characters of each that are shown, by the context window in tokens up to which they hold
+# (the retired Letta V1 server's).
+_FILE_LIMITS = ((8_000, 3, 5_000), (32_000, 5, 15_000), (128_000, 10, 25_000), (200_000, 10, 40_000))
+_MOST_FILE_LIMITS = (15, 40_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,21 @@ class Agent:
         """The policy of blocks that the agent makes for the user it talks with."""
         policy: Policy = self.settings.get("user_block_policy", "propose")
         return policy
+
+    @property
+    def max_files_open(self) -> int:
+        """How many files the prompt shows open: the agent's choice, or as its context window has room."""
+        return int(self.settings.get("max_files_open") or self._file_limits[0])
+
+    @property
+    def file_char_limit(self) -> int:
+        """How many characters of an open file the prompt shows: the agent's choice, or as its context window has room."""
+        return int(self.settings.get("per_file_view_window_char_limit") or self._file_limits[1])
+
+    @property
+    def _file_limits(self) -> tuple[int, int]:
+        limits = ((files, characters) for tokens, files, characters in _FILE_LIMITS if self.context_window <= tokens)
+        return next(limits, _MOST_FILE_LIMITS)
 
     @property
     def compaction(self) -> CompactionSettings:
@@ -137,10 +156,32 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file as the prompt shows it: its view window while it is open, its name while it is closed. `limit` is in characters."""
+
+    name: str
+    is_open: bool
+    limit: int
+    description: str | None = None
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDirectory:
+    """A folder of files that the agent may open. `more` are closed files that the prompt does not name."""
+
+    name: str
+    files: tuple[OpenFile, ...] = ()
+    description: str | None = None
+    instructions: str | None = None
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class AgentState:
     """An agent with everything attached to it: what one turn needs and what the wire shows.
 
-    `waiting` is the message whose calls wait for an answer.
+    `waiting` is the message whose calls wait for an answer; `directories` are there where `Runtime.complete` was asked for them.
     """
 
     agent: Agent
@@ -150,3 +191,9 @@ class AgentState:
     archives: tuple[Archive, ...] = ()
     tags: tuple[str, ...] = ()
     waiting: Message | None = None
+    directories: tuple[PromptDirectory, ...] = ()
+
+    @property
+    def shows_files(self) -> bool:
+        """Whether the prompt holds text of files, which is untrusted."""
+        return any(file.content for directory in self.directories for file in directory.files)

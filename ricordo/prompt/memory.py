@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ricordo.domain.agent import AgentType
+from ricordo.domain.agent import AgentType, OpenFile, PromptDirectory
 from ricordo.domain.block import Block, Policy
 
 _NUMBERED_TYPES: set[AgentType] = {"sleeptime_agent", "memgpt_v2_agent", "letta_v1_agent", "split_thread_agent"}
@@ -36,27 +36,6 @@ _UNSEEN = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e0
 _SECTIONS = ("memory_blocks", "memory_metadata", "tool_usage_rules", "directories", "base_instructions")
 _IN_BLOCK = ("value", "description", "metadata")
 _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFile:
-    """A file as the prompt shows it: its view window while it is open, its name while it is closed. Limits in characters."""
-
-    name: str
-    is_open: bool
-    limit: int
-    description: str | None = None
-    content: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptDirectory:
-    """A folder of files that the agent may open."""
-
-    name: str
-    files: tuple[OpenFile, ...] = ()
-    description: str | None = None
-    instructions: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +123,10 @@ def _directories(directories: Sequence[PromptDirectory], max_files_open: int) ->
         lines = [f'<directory name="{disarm(directory.name, *_IN_DIRECTORY)}">']
         for tag, text in (("description", directory.description), ("instructions", directory.instructions)):
             lines += [f"<{tag}>{disarm(text, *_IN_DIRECTORY)}</{tag}>"] if text else []
-        rendered += ["\n".join(lines) + "".join(f"\n\n{_file(file)}" for file in directory.files) + "\n\n</directory>"]
+        files = [_file(file) for file in directory.files]
+        if directory.more:
+            files.append(f"({directory.more} more files are closed and not named here. Find them with grep_files.)")
+        rendered.append("\n\n".join(["\n".join(lines), *files, "</directory>"]))
     return f"<directories>\n{limits}\n\n" + "\n\n".join(rendered) + "\n</directories>"
 
 

@@ -44,7 +44,8 @@ def system_prompt(
 ) -> SystemPrompt:
     """The system prompt for this state. `recall_count` counts the messages outside the window; `rule_lines` tell the rules."""
     agent = state.agent
-    memory = render_memory(MemorySection(agent.agent_type, provider, state.blocks, tuple(rule_lines)))
+    shown = (state.blocks, tuple(rule_lines), state.directories, agent.max_files_open)
+    memory = render_memory(MemorySection(agent.agent_type, provider, *shown))
     local = to_datetime(now).astimezone(zone(agent.timezone))
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
     metadata = _metadata(state, local, recall_count, tags)
