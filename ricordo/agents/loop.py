@@ -25,7 +25,7 @@ from ricordo.agents.step_decisions import (
     parse_reply,
 )
 from ricordo.agents.step_save import save_calls, save_step
-from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved
+from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved, ToolProgress
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, Restarted
 from ricordo.errors import Invalid, ModelError
@@ -40,6 +40,8 @@ from ricordo.tools.toolbox import ToolContext
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 _ATTEMPTS = 5
+# Characters of what a tool reports while it runs.
+_PROGRESS_SIZE = 500
 
 
 async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
@@ -197,6 +199,7 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
             turn.runtime.settings,
             call_tool,
             turn_began=turn.began_at,
+            report=lambda text: turn.publish(ToolProgress(turn.run.id, call_id, text[:_PROGRESS_SIZE])),
         )
 
     async def call_tool(name: str, arguments: Mapping[str, Any]) -> ToolReturnPart:

@@ -1,11 +1,12 @@
 """What a turn is asked for, and the state it works on."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.domain.agent import AgentState, CompactionSettings
+from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, Message, Part, Role, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelRequest, ToolSchema
@@ -153,6 +154,8 @@ class TurnContext:
     delayed: list[Message] = field(default_factory=list)
     asking: "StepDraft | None" = None
     removed: dict[str, str] = field(default_factory=dict)
+    # Tells the turn's readers of what happens within a step.
+    publish: Callable[[Event], None] = lambda _event: None
 
     def refresh_system(self, text: str, key: str, now: int) -> None:
         self.window[0] = replace(self.window[0].with_text(text), created_at=self.window[0].created_at or now)

@@ -92,6 +92,7 @@ class Turn:
         self._runtime = runtime = context.runtime
         self._context = context
         self._feed = Feed(context.run, lambda: _answer_of(runtime, context.run.id))
+        context.publish = self._feed.publish
         # The first reader listens from the very start, however long it takes until it reads.
         self._first: Reader | None = self._feed.subscribe()
         self._is_stopping = False

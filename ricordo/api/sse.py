@@ -25,6 +25,7 @@ from ricordo.domain.event import (
     StepSaved,
     TextDelta,
     ToolCallDelta,
+    ToolProgress,
 )
 from ricordo.domain.ids import part_otid
 from ricordo.domain.message import Message
@@ -35,6 +36,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
 }
 DONE = b"data: [DONE]\n\n"
 _PREFIX = b"data: "
+_PING = 'data: {"message_type":"ping"'
 _TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"}
 
 
@@ -67,6 +69,9 @@ class SseEncoder:
                 return self._messages([event.message])
             case Compacted():
                 return self._messages([event.summary])
+            case ToolProgress():
+                told: Json = {"tool_call_id": event.call_id, "progress": event.text}
+                return [self._data({**_ping(event.run_id, None, self._clock), **told})]
             case RunEnded():
                 reason = self._data(StopReasonResponse.of(event.run))
                 is_cancelled = event.run.stop_reason == "cancelled"
@@ -208,7 +213,7 @@ async def sse_stream(
             if event is None:
                 continue
             upcoming = None
-            for chunk in encoder.encode(event):
+            for chunk in encoder.encode(event) if has_pings or not isinstance(event, ToolProgress) else ():
                 yield chunk
             if isinstance(event, RunEnded | Failed):
                 return
@@ -221,8 +226,17 @@ async def sse_stream(
 
 def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
     """A sign of life; it has no number of its own, and says which event of a numbered stream was the last before it."""
+    return encoded(_ping(run_id, number, clock))
+
+
+def is_ping(chunk: str) -> bool:
+    """Whether it is a ping that tells of a tool's progress: those alone are kept with a stream."""
+    return chunk.startswith(_PING)
+
+
+def _ping(run_id: str, number: int | None, clock: Clock) -> Json:
     now, id = date(clock.now()), f"ping-{uuid.uuid4()}"
-    return encoded({"message_type": "ping", "id": id, "date": now, "run_id": run_id, "seq_id": number})
+    return {"message_type": "ping", "id": id, "date": now, "run_id": run_id, "seq_id": number}
 
 
 def encoded(wire: Json) -> bytes:

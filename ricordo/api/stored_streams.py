@@ -25,7 +25,7 @@ from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.models.base import MAX_COUNT, RequestPart
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.routing import Routes, needs
-from ricordo.api.sse import DONE, STREAM, SseEncoder, encoded, ping, sse_response
+from ricordo.api.sse import DONE, STREAM, SseEncoder, encoded, is_ping, ping, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Event, RunStarted
 from ricordo.domain.run import Run
@@ -177,7 +177,8 @@ async def follow(runtime: Runtime, run: Run, wanted: Resumption) -> AsyncIterato
         changed = recording.changed if recording else None
         part = await _read_part(runtime, run, position, wanted.batch)
         for event in part.events if part else ():
-            yield event.data.encode()
+            if wanted.has_pings or not is_ping(event.data):
+                yield event.data.encode()
             position, sent_at = event.number, time.monotonic()
             if event.data.encode() == DONE:
                 return

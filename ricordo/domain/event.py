@@ -57,6 +57,15 @@ class MessageRestarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """How far a tool call is that is being run, in the tool's own words. It is not kept."""
+
+    run_id: str
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepSaved:
     """A step is saved, with these messages in their order."""
 
@@ -101,4 +110,4 @@ class Failed:
 
 
 Delta = TextDelta | ReasoningDelta | ToolCallDelta
-Event = RunStarted | Delta | MessageRestarted | StepSaved | ApprovalAsked | Compacted | RunEnded | Failed
+Event = RunStarted | Delta | MessageRestarted | ToolProgress | StepSaved | ApprovalAsked | Compacted | RunEnded | Failed

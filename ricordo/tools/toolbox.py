@@ -59,7 +59,7 @@ class ToolContext:
 
     Where it gives the agent words that are kept, it says in `quoted` whose they are. `turn_began` gives a
     timestamp: what the conversation holds since then is being said. `call_tool` calls another of the agent's tools, as the
-    rules allow it then; a tool that needs an approval is refused.
+    rules allow it then; a tool that needs an approval is refused. `report` tells the turn's readers how far a long call is.
     """
 
     call_id: str
@@ -72,6 +72,7 @@ class ToolContext:
     call_tool: CallTool
     quoted: Quoted = field(default_factory=Quoted)
     turn_began: Callable[[], int | None] = lambda: None
+    report: Callable[[str], None] = lambda _text: None
 
     @property
     def subject_id(self) -> str:

@@ -24,6 +24,7 @@ from ricordo.runtime import Runtime
 from ricordo.storage import runs
 from ricordo.storage.engine.store import SqlStore, Transaction
 from ricordo.storage.schema import core_tables as tables
+from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.conftest import BOTH
 from tests.seams import make
 from tests.seams.server import PIECES, PieceModel, events_of, sums_of
@@ -36,10 +37,18 @@ WHOLE = ["assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
 NOTE = {"label": "human", "new_string": "She likes tea."}
 
 
+async def brew(context: ToolContext) -> str:
+    """Brew tea."""
+    for told in ("water boils", "x" * 1000):
+        context.report(told)
+        await asyncio.sleep(0)
+    return "tea"
+
+
 @pytest.fixture
 async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
     """A runtime with a model that says what the test tells it to."""
-    opened = await Stage(store, tmp_path, Hooks()).open()
+    opened = await Stage(store, tmp_path, Hooks([ServerTool(brew, "custom")])).open()
     opened.pieces = PieceModel()  # type: ignore[attr-defined]
     opened.runtime.models.add(opened.pieces)  # type: ignore[attr-defined]
     yield opened
@@ -279,6 +288,24 @@ async def test_pings_carry_the_last_number_and_are_not_stored(stage: Stage, monk
     assert b"".join(event.data.encode() for event in events) == b"".join(
         chunk for chunk in chunks if b'"ping"' not in chunk
     )
+
+
+async def test_how_far_a_long_call_is_comes_in_pings_that_are_stored_for_those_who_want_pings(stage: Stage) -> None:
+    agent = await stage.agent(tool_names=("brew",))
+    stage.lines += [call("brew"), "Here."]
+    run = await begin(stage, agent)
+
+    with_pings = values_of(await read(stage.runtime, run, replace(SILENT, has_pings=True)))[:-1]
+
+    (call_id,) = [
+        one["tool_calls"][0]["tool_call_id"] for one in with_pings if one["message_type"] == "tool_call_message"
+    ]
+    told = [one for one in with_pings if "progress" in one]
+    assert [(one["message_type"], one["tool_call_id"]) for one in told] == [("ping", call_id)] * 2
+    assert [one["progress"] for one in told] == ["water boils", "x" * 500]
+    silent = await read(stage.runtime, run)
+    assert kinds(silent) == ["tool_call_message", "tool_return_message", *WHOLE]
+    assert await read(stage.runtime, run, replace(SILENT, after=4)) == silent[2:]
 
 
 async def test_a_server_that_stops_lets_readers_of_other_servers_runs_go(stage: Stage, elsewhere: Runtime) -> None:

@@ -89,6 +89,12 @@ function show(message) {
       const line = made("p", "quiet mono");
       line.textContent = `${(line.dataset.name ?? "") + (message.tool_call?.name ?? "")} …`;
       line.dataset.name = (line.dataset.name ?? "") + (message.tool_call?.name ?? "");
+      if (message.tool_call?.tool_call_id) line.dataset.call = message.tool_call.tool_call_id;
+      break;
+    }
+    case "ping": {
+      const running = message.progress && live.querySelector(`[data-call="${CSS.escape(message.tool_call_id)}"]`);
+      if (running) running.textContent = `${running.dataset.name} … ${message.progress}`;
       break;
     }
     case "tool_return_message":
