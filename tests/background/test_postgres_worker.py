@@ -167,7 +167,7 @@ async def test_wake_ups_too_many_claim_nothing(store: PostgresStore, tmp_path: P
     log = Log(0.05)
     async with working(store, tmp_path, JobHandler("work", log), is_alone=False, pace=QUICK):
         job = await add(store)
-        await until(store, job, "running")
+        await until(store, job, "running", "done")
         for _ in range(3):
             await store.write(lambda tx: wake_ups.send(tx, [job]))
             await wait_for(store, "count(*) = 0 FROM procrastinate_jobs WHERE status = 'todo'")
