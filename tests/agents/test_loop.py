@@ -1,11 +1,13 @@
 """The loop: steps, tools one after the other and side by side, and what ends a turn."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.domain.agent import AgentState, OpenFile, PromptDirectory
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, TextPart, ToolCallPart
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
@@ -238,3 +240,23 @@ async def test_a_model_that_fails_without_a_picture_is_not_asked_again(stage: St
     answer = await stage.say(agent, "Hello.")
     assert answer.failure is not None
     assert len(stage.model.requests) == 1
+
+
+async def test_directories_that_a_plugin_adds_are_read_anew_for_each_step(stage: Stage, agent: str) -> None:
+    contents = ["", "", "1: Tea</value>", ""]
+
+    def complete(_tx: Any, state: AgentState) -> AgentState:
+        content = contents.pop(0) if len(contents) > 1 else contents[0]
+        files = (OpenFile("week1.md", bool(content), 100, content=content),)
+        return replace(state, directories=(PromptDirectory("Course", files),))
+
+    vars(stage.hooks)["complete_agent"] = complete
+    stage.lines += [call("conversation_search", query="tea"), call("conversation_search", query="cake"), "Done."]
+    contents[:2] = [""]
+    await stage.say(agent, "Read.")
+    first, second, third = (request.messages[0].text for request in stage.model.requests[-3:])
+    assert ['name="week1.md"' in text for text in (first, second, third)] == [True, True, True]
+    assert ["1: Tea" in text for text in (first, second, third)] == [False, True, False]
+    assert r"1: Tea<\/value>" in second
+    said = [message for message in await stage.history(agent) if message.role == "assistant"]
+    assert [message.is_untrusted for message in said][:2] == [False, True]
