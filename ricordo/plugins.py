@@ -16,6 +16,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def commands(self): return [Commands("weather", "weather.cli")]  # typer apps for `ricordo weather …`
         def tables(self): return [forecasts]                         # SQLAlchemy tables, created where they are missing
         def pages(self): return [PluginPage("Weather", "/weather")]        # pages that `/` links to; `routes` serves them
+        def findings(self, settings): return ["reachable"]           # lines of `ricordo doctor`; one that begins with ! warns
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +42,7 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
 GROUP = "ricordo.plugins"
 HOOKS = (
     *("tools", "tool_runners", "providers", "vector_indexes", "memory_remotes", "block_formats", "routes"),
-    *("jobs", "complete_agent", "after_turn", "commands", "tables", "pages"),
+    *("jobs", "complete_agent", "after_turn", "commands", "tables", "pages", "findings"),
 )
 T = TypeVar("T")
 
@@ -127,6 +128,11 @@ class Plugins:
 
     def pages(self) -> list[PluginPage]:
         return self._collect("pages")
+
+    def findings(self, settings: "Settings") -> list[tuple[str, str]]:
+        """The name of the plugin and what it says about this installation, for each thing that it says."""
+        named = [(name, plugin) for name, plugin in self._plugins if hasattr(plugin, "findings")]
+        return [(name, text) for name, plugin in named for text in plugin.findings(settings)]
 
     def _collect(self, hook: str, *given: Any) -> list[Any]:
         """Everything that is offered by this hook."""

@@ -7,61 +7,24 @@ variables (OPENAI_API_KEY and so on).
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import AfterValidator, AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AliasChoices, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ricordo.errors import Invalid
+from ricordo.setting_types import PACKAGE, PREFIX, Address, Folder, Host, Key, about, absolute, feature_settings
 
-PREFIX = "RICORDO_"
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-PACKAGE = Path(__file__).resolve().parent
 
 _SHORTEST_KEY = 20  # characters of the administrator's key, where other machines can try keys
 _TWO_NAMES = (("openai_base_url", "openai_api_base"), ("gemini_api_key", "google_api_key"))
 _Read = TypeVar("_Read", bound=BaseSettings)
 _REGION = r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$"  # it becomes part of a host's name
-
-
-def _sendable(key: SecretStr) -> SecretStr:
-    if not all("!" <= sign <= "~" for sign in key.get_secret_value()):
-        raise ValueError("must be printable ASCII without spaces or line breaks")
-    return key
-
-
-def _address(url: str) -> str:
-    if not _is_address(url):
-        raise ValueError("must be an address, such as http://host:8000 or https://host/path")
-    return url
-
-
-def _host(host: str) -> str:
-    if host and not _is_address(host if "://" in host else f"https://{host}"):
-        raise ValueError("must be a host, such as my-index-abc123.svc.region.pinecone.io")
-    return host
-
-
-def _absolute(path: Path) -> Path:
-    try:
-        return path.expanduser().resolve()
-    except RuntimeError:
-        raise ValueError(f"{path} is in a home folder that does not exist here") from None
-
-
-def about(description: str, default: Any = None, **limits: Any) -> Any:
-    """Return a field with its description."""
-    return Field(default, description=description, **limits)
-
-
-Key = Annotated[SecretStr, AfterValidator(_sendable)]
-Address = Annotated[str, AfterValidator(_address)]
-Host = Annotated[str, AfterValidator(_host)]
-Folder = Annotated[Path, AfterValidator(_absolute)]
 
 
 class ProviderSettings(BaseSettings):
@@ -275,7 +238,7 @@ class Settings(BaseSettings):
         file = url.removeprefix(SQLITE)
         if file in (url, "", ":memory:"):
             raise ValueError("must be sqlite:///path/to/file or postgresql://user:password@host/database")
-        return SecretStr(f"{SQLITE}{_absolute(Path(file))}")
+        return SecretStr(f"{SQLITE}{absolute(Path(file))}")
 
     @field_validator("oidc_issuer")
     @classmethod
@@ -311,7 +274,7 @@ class Settings(BaseSettings):
     @property
     def folders_of_remotes(self) -> tuple[Path, ...]:
         named = (self.remote_folders or f"{self.data_dir}/remotes").split(os.pathsep)
-        return tuple(_absolute(Path(folder)) for folder in named if folder)
+        return tuple(absolute(Path(folder)) for folder in named if folder)
 
     @property
     def database_path(self) -> Path:
@@ -327,14 +290,18 @@ _KNOWN = {*Settings.model_fields, "vector_prefix"}
 def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     """Read all settings; options that are None are ignored. Raises Invalid with a sentence for each fault."""
     given = {name: value for name, value in options.items() if value is not None}
+    features = feature_settings()
+    known = {*_KNOWN, *(name for kind in features for name in kind.model_fields)}
     faults = [
         f"{name} is not a setting of Ricordo. `ricordo settings` lists them all."
         for name in sorted({*os.environ, *dotenv_values(".env")})
-        if name.upper().startswith(PREFIX) and name.upper().removeprefix(PREFIX).lower() not in _KNOWN
+        if name.upper().startswith(PREFIX) and name.upper().removeprefix(PREFIX).lower() not in known
     ]
     settings = _read(lambda: Settings(**given), PREFIX, faults)
     providers = _read(ProviderSettings, "", faults)
     _read(VectorSettings, "", faults)
+    for kind in features:
+        _read(kind, PREFIX, faults)
     if faults or settings is None or providers is None:
         raise Invalid("\n".join(faults))
     return settings, providers
@@ -356,16 +323,6 @@ def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | 
     except ValidationError as error:
         faults += [_sentence(prefix, fault["loc"], fault["msg"]) for fault in error.errors()]
         return None
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        has_port = parts.port != 0  # raises ValueError where it is out of range
-    except ValueError:
-        return False
-    has_space = any(sign.isspace() or not sign.isprintable() for sign in url)
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and has_port and not has_space
 
 
 def _is_postgres(url: str) -> bool:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 # From left to right; a module imports from layers to the left of its own, and from its own folder.
 LAYERS = (
     *(
-        "errors settings logs secret offload",
+        "errors setting_types settings logs secret offload",
         "domain",
         "prompt",
         "llm storage",
@@ -33,7 +33,7 @@ LAYERS = (
     *("agents", "background", "api", "features", "app", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts.split()}
-SIBLINGS = {("settings", "errors"), ("secret", "errors"), ("runtime", "plugins")}
+SIBLINGS = {("settings", "errors"), ("settings", "setting_types"), ("secret", "errors"), ("runtime", "plugins")}
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
 # Optional, or so slow that a command which does not need them should not wait for them (`llm.providers` brings pydantic-ai).
 LATE = set(

@@ -26,7 +26,8 @@ from ricordo.domain.agent import AgentType, CompactionMode
 from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.tool import RuleType
 from ricordo.plugins import HOOKS
-from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings
+from ricordo.setting_types import PREFIX, feature_settings
+from ricordo.settings import ProviderSettings, Settings, VectorSettings
 from tests.seams.server import ServerInThread, serving
 from tests.support.model_server import Answer, ModelServer, Seen, completion, say_ok, tool_call
 from tests.support.ready import Helper
@@ -347,6 +348,7 @@ def test_every_command_within_a_sentence_has_its_options() -> None:
 def test_every_setting_that_is_named_exists() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     known |= {name.upper() for name in (*ProviderSettings.model_fields, *VectorSettings.model_fields)}
+    known |= {PREFIX + name.upper() for kind in feature_settings() for name in kind.model_fields}
     known.add("RICORDO_VECTOR_PREFIX")
     text = "\n".join(text for page, text in PAGES.items() if page.parent.name != "decisions")
     named = set(re.findall(r"\b(?:RICORDO_[A-Z_]+[A-Z]|[A-Z]+_(?:API_KEY|BASE_URL|API_BASE))\b", text))

@@ -7,7 +7,8 @@ import pytest
 
 import ricordo
 from ricordo.errors import Invalid
-from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings, load_settings, load_vector_settings
+from ricordo.setting_types import PREFIX, feature_settings
+from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_settings, load_vector_settings
 
 PROGRAM = Path(ricordo.__file__).parent
 
@@ -37,7 +38,7 @@ def test_nothing_has_to_be_set_and_every_setting_has_its_sentence() -> None:
     vectors = load_vector_settings().model_dump()
     assert vectors.pop("namespace_prefix") == "ricordo"
     assert {*providers.model_dump().values(), *vectors.values()} == {None}
-    for model in (Settings, ProviderSettings, VectorSettings):
+    for model in (Settings, ProviderSettings, VectorSettings, *feature_settings()):
         for name, field in model.model_fields.items():
             assert (field.description or "").endswith("."), name
 
@@ -98,6 +99,8 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("PINECONE_INDEX_HOST", "a b", "must be a host"),
     ("PINECONE_INDEX_HOST", "ftp://host.io", "must be a host"),
     ("RICORDO_VECTOR_PREFIX", "a/b", ""),
+    ("RICORDO_SANDBOX", "none", "Input should be 'auto', 'bubblewrap', 'landlock' or 'none-i-accept-the-risk'"),
+    ("RICORDO_SANDBOX_CALLS", "0", ""),
     ("RICORDO_VECTOR_PREFIX", "x" * 33, ""),
 ]
 

@@ -95,6 +95,8 @@ def examine() -> Iterator[DoctorFinding]:
         yield _wrong("plugins", str(error))
         return
     yield from asyncio.run(_models(settings, providers, plugins))
+    for name, text in plugins.findings(settings):
+        yield DoctorFinding(name, text.removeprefix("!"), "warning" if text.startswith("!") else "ok")
     yield DoctorFinding("plugins", ", ".join(plugins.names))
 
 

@@ -10,7 +10,8 @@ from pydantic import AliasChoices, SecretStr
 from pydantic_settings import BaseSettings
 
 from ricordo.errors import Invalid
-from ricordo.settings import PREFIX, ProviderSettings, Settings, VectorSettings, load_settings
+from ricordo.setting_types import PREFIX, FeatureSettings, feature_settings
+from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_settings
 
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")
 _GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
@@ -31,7 +32,8 @@ class ListedSetting(NamedTuple):
 
 def show_settings() -> bool:
     """Print all settings; returns whether they are valid, and prints what is not to standard error."""
-    for title, kind in _GROUPS:
+    features = [((kind.__doc__ or "").strip(), kind) for kind in feature_settings()]
+    for title, kind in (*_GROUPS, *features):
         typer.echo(f"{title}\n")
         for setting in listed_settings(kind):
             current = "not set" if setting.value is None else setting.value
@@ -54,7 +56,7 @@ def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
     for name, field in kind.model_fields.items():
         alias = field.validation_alias
         names = [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [name]
-        if kind is Settings:
+        if issubclass(kind, Settings | FeatureSettings):
             names = [PREFIX + name]
         variable = next((choice for choice in names if choice.upper() in given), names[0]).upper()
         value = given.get(variable)

@@ -13,6 +13,7 @@ FEATURES: tuple[str, ...] = (
     "move",
     "remotes",
     "review",
+    "sandbox",
     "traces",
     "typed_memory",
     "vector_services",

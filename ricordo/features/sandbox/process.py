@@ -1,0 +1,203 @@
+"""One process in the sandbox, from its start to the last of what it started."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ricordo.errors import Invalid, Unavailable
+from ricordo.features.sandbox.backends import Backend, Confinement, some_user
+
+if TYPE_CHECKING:
+    from ricordo.features.sandbox.service import SandboxCall
+
+_READY = 20.0  # seconds for a process to be confined and ready
+PIPE = asyncio.subprocess.PIPE
+_LINE = 1 << 26  # bytes of a line that a stream gives at once
+
+
+@dataclass(eq=False)
+class SandboxProcess:
+    """A running program. `answer` gives what it writes to descriptor 3, and the streams of its own what they are named for."""
+
+    process: asyncio.subprocess.Process
+    control: socket.socket
+    answer: asyncio.StreamReader
+    workspace: Path | None
+    _life: int | None
+    _status: int | None
+    _transports: list[asyncio.BaseTransport] = field(default_factory=list)
+    cpu_used: float = 0  # seconds, as last looked at
+    _is_over: bool = False
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter:
+        assert self.process.stdin
+        return self.process.stdin
+
+    @property
+    def stdout(self) -> asyncio.StreamReader:
+        assert self.process.stdout
+        return self.process.stdout
+
+    @property
+    def stderr(self) -> asyncio.StreamReader:
+        assert self.process.stderr
+        return self.process.stderr
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.returncode is None
+
+    async def wait_until_ready(self) -> None:
+        """Return once it is confined; raises Unavailable with its words where it ended before."""
+        loop = asyncio.get_running_loop()
+        ready = b""
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(_READY):
+                ready = await loop.sock_recv(self.control, 1)
+        if not ready:
+            self.kill()
+            said = (await self.stderr.read()).decode("utf-8", "replace").strip()
+            raise Unavailable(f"The sandbox could not start: {said.splitlines()[-1] if said else 'no answer'}")
+
+    async def send(
+        self, call: "SandboxCall", program: str, limits: dict[str, int], *, has_proxy: bool
+    ) -> socket.socket | None:
+        """Tell it what to become; returns the socket on which it expects a proxy, where it is to have one."""
+        files = [(_plain_path(path), content) for path, content in call.files.items()]
+        request = {
+            **{"argv": list(call.argv), "program": program, "environment": dict(call.environment), "limits": limits},
+            **{"files": [(path, len(content)) for path, content in files], "has_proxy": has_proxy},
+        }
+        head = json.dumps(request).encode()
+        loop = asyncio.get_running_loop()
+        with suppress(ConnectionError):  # it was killed: its end says so
+            await loop.sock_sendall(self.control, struct.pack(">I", len(head)) + head)
+            for _, content in files:
+                await loop.sock_sendall(self.control, content)
+        return await self._listener() if has_proxy else None
+
+    async def _listener(self) -> socket.socket:
+        """The listening socket of the sandbox's own network, which it passes."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self.control, readable.set)
+        try:
+            async with asyncio.timeout(_READY):
+                await readable.wait()
+        finally:
+            loop.remove_reader(self.control)
+        _, passed, _, _ = socket.recv_fds(self.control, 1, 1)
+        if not passed:
+            raise Unavailable("The sandbox could not start: it ended before its program.")
+        return socket.socket(fileno=passed[0])
+
+    async def wait(self) -> int:
+        """Return the exit code, as a shell gives it: 128 and the signal's number for one that a signal ended."""
+        await self.process.wait()
+        code = self.process.returncode or 0
+        if self._status is not None:
+            said = os.read(self._status, 16)
+            code = int(said) if said else -signal.SIGKILL
+        return 128 - code if code < 0 else code
+
+    def kill(self) -> None:
+        """End it and everything it started."""
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                # Its group ends at once with what forks meanwhile; with a process namespace everything else ends with it.
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """End it, wait until nothing of it runs, and delete its workspace."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self.kill()
+        try:
+            await asyncio.shield(self.process.wait())
+        finally:
+            self.control.close()
+            self.stdin.close()
+            # Nothing but this closes the ends of its pipes that nobody has read to their end.
+            self.process._transport.close()  # type: ignore[attr-defined]
+            for transport in self._transports:
+                transport.close()
+            for descriptor in (self._life, self._status):
+                if descriptor is not None:
+                    os.close(descriptor)
+            if self.workspace:
+                await asyncio.to_thread(shutil.rmtree, self.workspace, ignore_errors=True)
+
+
+async def start(backend: Backend, confinement: Confinement, workspaces: Path | None) -> SandboxProcess:
+    """Start a process that waits for a call; a shared backend's has a folder of its own in `workspaces`."""
+    opened: list[int] = []
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    answer_end, answer = os.pipe()
+    opened += [answer]
+    user = 0 if backend.name == "none" else some_user()
+    channels = {"control": theirs.fileno(), "answer": answer, "user": user}
+    life = status_end = None
+    workspace = None
+    if backend.is_shared and workspaces:
+        life_end, life = os.pipe()
+        status_end, status = os.pipe()
+        channels |= {"life": life_end, "status": status}
+        opened += [life_end, status]
+        workspace = Path(tempfile.mkdtemp(dir=workspaces))
+        if user:
+            os.chown(workspace, user, user)
+    rules, written = os.pipe()
+    opened.append(rules)
+    try:
+        os.write(written, backend.filter_of(confinement))
+        os.close(written)
+        command = backend.command(confinement, channels, rules, workspace or Path("/"))
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env={},
+            cwd=workspace or "/",
+            limit=_LINE,
+            start_new_session=True,
+            pass_fds=[theirs.fileno(), *opened],
+        )
+    except BaseException:
+        ours.close()
+        for descriptor in (answer_end, life, status_end):
+            if descriptor is not None:
+                os.close(descriptor)
+        if workspace:
+            shutil.rmtree(workspace, ignore_errors=True)
+        raise
+    finally:
+        theirs.close()
+        for descriptor in opened:
+            os.close(descriptor)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(loop=loop)
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader, loop=loop), os.fdopen(answer_end, "rb", 0)
+    )
+    return SandboxProcess(process, ours, reader, workspace, life, status_end, [transport])
+
+
+def _plain_path(path: str) -> str:
+    """The path of a file within the workspace; raises Invalid where it leads out of it."""
+    parts = Path(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise Invalid(f"A file of the sandbox has a path within its workspace, and {path!r} has not.")
+    return str(Path(*parts))

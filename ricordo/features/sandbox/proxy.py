@@ -1,0 +1,121 @@
+"""The way out of the sandbox: an HTTP proxy on a socket of the sandbox's own network, which leads to public addresses alone."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from ricordo.errors import RicordoError
+from ricordo.llm.addresses import connect
+
+_HEAD = 16_384  # bytes of a request's line and headers
+_PORTS = (80, 443)
+_CONNECT = 10.0  # seconds
+_CHUNK = 1 << 16  # bytes
+_MOST = 32  # connections of one call at once
+
+
+@asynccontextmanager
+async def serve(listener: socket.socket, *, is_open: bool, server: str = "") -> AsyncIterator[None]:
+    """Answer on this listening socket for as long as the block lasts.
+
+    `is_open` lets through to public addresses at the ports of HTTP and HTTPS, `server` (http://host:port) to that one alone.
+    """
+    proxy = _Proxy(is_open, server)
+    answering = await asyncio.start_server(proxy.answer, sock=listener, limit=_HEAD)
+    try:
+        yield
+    finally:
+        answering.close()
+        for task in list(proxy.running):
+            task.cancel()
+        await asyncio.gather(*proxy.running, return_exceptions=True)
+
+
+class _Proxy:
+    def __init__(self, is_open: bool, server: str) -> None:
+        self._is_open = is_open
+        parts = urlsplit(server)
+        self._server = (parts.hostname, parts.port or 80) if server else None
+        self.running: set[asyncio.Task[None]] = set()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection: a tunnel for CONNECT, one forwarded request otherwise."""
+        task = asyncio.current_task()
+        assert task
+        self.running.add(task)
+        try:
+            if len(self.running) > _MOST:
+                await _refuse(writer, 503, f"A program has at most {_MOST} connections at once.")
+                return
+            await self._serve(reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            pass  # it left, or spoke no HTTP
+        finally:
+            self.running.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        line, _, headers = head.partition(b"\r\n")
+        method, target, version = line.decode("latin-1").split(" ")
+        is_tunnel = method == "CONNECT"
+        parts = urlsplit("" if is_tunnel else target)
+        host, port = parts.hostname or "", parts.port or 80
+        if is_tunnel:  # some write an address of IPv6 without its brackets
+            host, _, number = target.rpartition(":")
+            host, port = host.strip("[]"), int(number)
+        if not is_tunnel and parts.scheme != "http":
+            return await _refuse(writer, 400, "This is a proxy: ask for http://host/path, or CONNECT host:443.")
+        if (host, port) == self._server:
+            far = await asyncio.open_connection(host, port)
+        elif not self._is_open or port not in _PORTS:
+            allowed = "public addresses at the ports 80 and 443" if self._is_open else "this server's own address"
+            return await _refuse(writer, 403, f"From the sandbox {host}:{port} cannot be reached: only {allowed}.")
+        else:
+            try:
+                opened = await asyncio.to_thread(
+                    connect, host, port, _CONNECT, allow_private=False, setting="no setting"
+                )
+            except RicordoError as error:
+                return await _refuse(writer, 403, str(error))
+            opened.setblocking(False)
+            far = await asyncio.open_connection(sock=opened)
+        far_reader, far_writer = far
+        try:
+            if is_tunnel:
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            else:
+                # One request a connection, so that each target is looked at.
+                path = parts._replace(scheme="", netloc="").geturl() or "/"
+                kept = [
+                    one for one in headers.split(b"\r\n") if not one.lower().startswith((b"proxy-", b"connection:"))
+                ]
+                request = f"{method} {path} {version}\r\nConnection: close\r\n".encode("latin-1")
+                far_writer.write(request + b"\r\n".join(kept))
+            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer, closes=True))
+        finally:
+            far_writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, closes: bool = False) -> None:
+    """Copy to the end; with `closes` the other direction ends with this one."""
+    with contextlib.suppress(ConnectionError):
+        while chunk := await reader.read(_CHUNK):
+            writer.write(chunk)
+            await writer.drain()
+    with contextlib.suppress(OSError, RuntimeError):
+        if closes:
+            writer.close()
+        elif writer.can_write_eof():
+            writer.write_eof()
+
+
+async def _refuse(writer: asyncio.StreamWriter, status: int, why: str) -> None:
+    body = f"{why}\n".encode()
+    writer.write(
+        f"HTTP/1.1 {status} Refused\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    )
+    await writer.drain()

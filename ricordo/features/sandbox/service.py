@@ -1,0 +1,389 @@
+"""The sandbox: programs of users and models, each confined, limited, and gone with all that it started when its call ends."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from ricordo.errors import Forbidden, Invalid, RicordoError, Unavailable
+from ricordo.features.sandbox.backends import Backend, Confinement, candidates, exposed, why_none
+from ricordo.features.sandbox.options import SandboxSettings
+from ricordo.features.sandbox.process import SandboxProcess, start
+from ricordo.features.sandbox.watch import processes_of_user, watch
+from ricordo.settings import Settings
+
+StoppedBy = Literal["", "time", "cpu", "memory", "output"]
+_PREFIX = "ricordo-sandbox-"
+_WARM = 2  # processes that wait for a call, of each environment
+_ENVIRONMENTS = 4  # so many environments have some
+_IDLE = 300.0  # seconds after which a process that waits for a call ends
+_CHUNK = 1 << 16  # bytes
+_UNSEEN = 0.3  # seconds of processor time since it was last looked at
+_CPU_EXITS = (128 + 24, 128 + 9)  # of a program that reached its processor time
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """What a call may use. 0 seconds: no limit, for programs that live long. `file_mb` is a file's size, and the workspace's."""
+
+    memory_mb: int = 512
+    cpu_seconds: int = 30
+    seconds: float = 60
+    processes: int = 64
+    open_files: int = 256
+    file_mb: int = 100
+    output_kb: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxCall:
+    """One program to run: `argv` in a workspace of its own that holds `files`, with these variables alone.
+
+    `readable` folders can be read at their paths. `has_network` gives a proxy to public addresses, `may_call_server` to one address
+    of this server, such as http://127.0.0.1:8283. `on_output` gets each piece of "stdout" or "stderr" as it comes.
+    """
+
+    argv: Sequence[str] = ()
+    stdin: bytes = b""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    readable: Sequence[Path] = ()
+    has_network: bool = False
+    may_call_server: str = ""
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    on_output: Callable[[str, bytes], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxResult:
+    """How a program ended. `answer` is what it wrote to descriptor 3, `reason` the sentence for one that was stopped."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+    stopped_by: StoppedBy = ""
+    answer: bytes = b""
+    reason: str = ""
+
+
+class Sandbox:
+    """Runs programs in the best way that this machine offers. Nothing is started, looked for or made before the first call."""
+
+    def __init__(self, settings: Settings, options: SandboxSettings | None = None) -> None:
+        self._data_dir = settings.data_dir
+        self._options = options or SandboxSettings()
+        self._backend: Backend | None = None
+        self._problem: str | None = None
+        self._starting = asyncio.Lock()
+        self._places = asyncio.Semaphore(self._options.sandbox_calls)
+        self._warm: dict[Confinement, list[asyncio.Task[SandboxProcess]]] = {}
+        self._workspaces: tuple[Path, IO[str]] | None = None
+
+    @property
+    def name(self) -> str:
+        """The backend in use, "" where none works; before the first call the one that would be tried first."""
+        found = [self._backend] if self._backend else candidates(self._options.sandbox, self._data_dir)
+        return found[0].name if found and not self._problem else ""
+
+    def why_not(self) -> str | None:
+        """The sentence that says what to install or set, where code cannot be run here."""
+        if self._problem or self._backend:
+            return self._problem
+        return None if candidates(self._options.sandbox, self._data_dir) else why_none(self._options.sandbox)
+
+    async def run(self, call: SandboxCall) -> SandboxResult:
+        """Run a program to its end. Raises Unavailable where code cannot be run, Forbidden for a network that is not allowed."""
+        if not call.argv:
+            raise Invalid("Name the program to run.")
+        confinement = self._confinement(call, Path(sys.executable), sees_packages=False)
+        async with self._place(call):
+            process = await self._start(confinement)
+            return await self._finish(process, call, "")
+
+    async def run_python(self, program: str, request: bytes, python: Path | None = None, **given: Any) -> SandboxResult:
+        """Run Python in an interpreter that waits for it already: the server's own, or `python`. `given` are fields of SandboxCall.
+
+        The program is the main module, reads the request from standard input, and writes its answer to file descriptor 3.
+        """
+        call = SandboxCall(stdin=request, **given)
+        confinement = self._confinement(call, python or Path(sys.executable), sees_packages=True)
+        async with self._place(call):
+            return await self._finish(await self._take(confinement), call, program)
+
+    @asynccontextmanager
+    async def open(self, call: SandboxCall) -> AsyncIterator[SandboxProcess]:
+        """Run a program for as long as the block lasts; it ends with it, and with everything it started."""
+        process = await self._start(self._confinement(call, Path(sys.executable), sees_packages=False))
+        watching = None
+        try:
+            async with self._network(process, call, ""):
+                watching = asyncio.create_task(watch(process, call.limits))
+                watching.add_done_callback(lambda _: process.kill())
+                yield process
+        finally:
+            if watching:
+                watching.cancel()
+            await process.end()
+
+    async def close(self) -> None:
+        """End the processes that wait, and delete the workspaces."""
+        waiting = [task for tasks in self._warm.values() for task in tasks]
+        self._warm.clear()
+        await asyncio.gather(*map(_end_of, waiting))
+        if self._workspaces:
+            folder, lock = self._workspaces
+            self._workspaces = None
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            lock.close()
+
+    @asynccontextmanager
+    async def _place(self, call: SandboxCall) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(call.limits.seconds or None):
+                await self._places.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"{self._options.sandbox_calls} programs run in the sandbox already (RICORDO_SANDBOX_CALLS). Try again later."
+            ) from None
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    def _confinement(self, call: SandboxCall, python: Path, *, sees_packages: bool) -> Confinement:
+        if call.has_network and not self._options.sandbox_network:
+            raise Forbidden(
+                "Programs in the sandbox have no network. The operator allows it with RICORDO_SANDBOX_NETWORK=true."
+            )
+        has_sockets = call.has_network or bool(call.may_call_server)
+        readable = tuple(path.absolute() for path in call.readable)
+        return Confinement(python, sees_packages, readable, has_sockets, call.limits.file_mb)
+
+    async def _start(self, confinement: Confinement) -> SandboxProcess:
+        backend = self._backend or await self._choose()
+        if confinement.has_sockets and not backend.has_network:
+            raise Unavailable(
+                "The sandbox of this machine, Landlock, has no network. The operator can install bubblewrap."
+            )
+        if backend.name == "landlock" and (folder := exposed(confinement, self._data_dir)):
+            raise Unavailable(
+                f"The data folder {self._data_dir} is inside {folder}, which programs can read. Move it elsewhere."
+            )
+        process = await start(backend, confinement, self._folder() if backend.is_shared else None)
+        try:
+            await process.wait_until_ready()
+        except BaseException:
+            await process.end()
+            raise
+        return process
+
+    async def _choose(self) -> Backend:
+        """The first backend that can start a process here; raises Unavailable where none can."""
+        async with self._starting:
+            if self._backend:
+                return self._backend
+            said = why_none(self._options.sandbox)
+            for backend in candidates(self._options.sandbox, self._data_dir):
+                confinement = Confinement(Path(sys.executable))
+                process = None
+                try:
+                    process = await start(backend, confinement, self._folder() if backend.is_shared else None)
+                    await process.wait_until_ready()
+                    self._backend, self._problem = backend, None
+                    return backend
+                except RicordoError as error:
+                    said = f"{why_none(self._options.sandbox)} {backend.name}: {error}"
+                finally:
+                    if process:
+                        await process.end()
+            self._problem = said
+            raise Unavailable(said)
+
+    def _folder(self) -> Path:
+        """The folder of this sandbox's workspaces, and none is left of servers that are gone."""
+        if self._workspaces is None:
+            for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+                with contextlib.suppress(OSError):
+                    if path.stat().st_uid == os.geteuid() and (lock := _locked(path)):
+                        shutil.rmtree(path, ignore_errors=True)
+                        lock.close()
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            folder.chmod(0o711)
+            lock = _locked(folder)
+            assert lock
+            self._workspaces = (folder, lock)
+        return self._workspaces[0]
+
+    async def _take(self, confinement: Confinement) -> SandboxProcess:
+        """A process that waits already, or a new one; another begins to wait in its place."""
+        if confinement not in self._warm and len(self._warm) >= _ENVIRONMENTS:
+            for task in self._warm.pop(next(iter(self._warm))):
+                asyncio.get_running_loop().create_task(_end_of(task))
+        waiting = self._warm.pop(confinement, [])
+        self._warm[confinement] = waiting  # now the one used last
+        while waiting:
+            with contextlib.suppress(asyncio.CancelledError, RicordoError):
+                process = await waiting.pop(0)
+                if process.is_running:
+                    self._refill(confinement)
+                    return process
+                await process.end()
+        process = await self._start(confinement)
+        self._refill(confinement)
+        return process
+
+    def _refill(self, confinement: Confinement) -> None:
+        waiting = self._warm.get(confinement)
+        while waiting is not None and len(waiting) < _WARM:
+            task = asyncio.create_task(self._start(confinement))
+            waiting.append(task)
+            asyncio.get_running_loop().call_later(_IDLE, self._forget, confinement, task)
+
+    def _forget(self, confinement: Confinement, task: asyncio.Task[SandboxProcess]) -> None:
+        waiting = self._warm.get(confinement, [])
+        if task in waiting:
+            waiting.remove(task)
+            asyncio.get_running_loop().create_task(_end_of(task))
+
+    @asynccontextmanager
+    async def _network(self, process: SandboxProcess, call: SandboxCall, program: str) -> AsyncIterator[None]:
+        """Send the call; for as long as the block lasts it has a proxy, where it asked for one."""
+        limits, has_proxy = call.limits, call.has_network or bool(call.may_call_server)
+        others = processes_of_user() if process.workspace and os.geteuid() else 0
+        told = {
+            **{"memory": limits.memory_mb * 2**20, "cpu_seconds": limits.cpu_seconds, "open_files": limits.open_files},
+            **{"processes": limits.processes + others, "file": limits.file_mb * 2**20},
+        }
+        listener = await process.send(call, program, told, has_proxy=has_proxy)
+        if listener is None:
+            yield
+            return
+        from ricordo.features.sandbox.proxy import serve
+
+        async with serve(listener, is_open=call.has_network, server=call.may_call_server):
+            yield
+
+    async def _finish(self, process: SandboxProcess, call: SandboxCall, program: str) -> SandboxResult:
+        """Give the process its call, and follow it to its end."""
+        began, collected = time.monotonic(), _Output(call)
+        stopped_by: StoppedBy = ""
+        try:
+            async with asyncio.timeout(call.limits.seconds or None), self._network(process, call, program):
+                watching = asyncio.create_task(watch(process, call.limits))
+                work = [
+                    asyncio.create_task(_feed(process, call.stdin)),
+                    *(asyncio.create_task(collected.read(process, name)) for name in ("stdout", "stderr", "answer")),
+                ]
+                ended = asyncio.create_task(process.process.wait())
+                try:
+                    ends: list[asyncio.Future[Any]] = [ended, watching, collected.full]
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                    if collected.full.done():
+                        stopped_by = "output"
+                    elif watching.done():
+                        stopped_by = watching.result()
+                    process.kill()
+                    await asyncio.gather(*work[1:], ended)
+                finally:
+                    for task in (*work, watching, ended):
+                        task.cancel()
+        except TimeoutError:
+            stopped_by = "time"
+        finally:
+            process.kill()
+            code = 137
+            with contextlib.suppress(asyncio.CancelledError):
+                code = await asyncio.shield(process.wait())
+            await process.end()
+        seconds = time.monotonic() - began
+        if collected.full.done():
+            stopped_by = "output"
+        elif not stopped_by and call.limits.cpu_seconds and code in _CPU_EXITS:
+            # The kernel's own limit came first; what was killed for another reason had used less when it was last looked at.
+            is_spent = process.cpu_used + _UNSEEN >= call.limits.cpu_seconds
+            stopped_by = "cpu" if code == _CPU_EXITS[0] or is_spent else ""
+        stdout, stderr, answer = (bytes(collected.parts[name]) for name in ("stdout", "stderr", "answer"))
+        return SandboxResult(code, stdout, stderr, seconds, stopped_by, answer, _reason(stopped_by, call.limits))
+
+
+class _Output:
+    """What a program says, up to its limit."""
+
+    def __init__(self, call: SandboxCall) -> None:
+        self.parts = {"stdout": bytearray(), "stderr": bytearray(), "answer": bytearray()}
+        self.full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = call.limits.output_kb * 1024
+        self._on_output = call.on_output
+
+    async def read(self, process: SandboxProcess, name: str) -> None:
+        stream: asyncio.StreamReader = getattr(process, name)
+        while chunk := await stream.read(_CHUNK):
+            kept = chunk[: self._left]
+            self._left -= len(kept)
+            self.parts[name] += kept
+            if kept and self._on_output and name != "answer":
+                self._on_output(name, kept)
+            if len(kept) < len(chunk) and not self.full.done():
+                self.full.set_result(None)
+
+
+def _reason(stopped_by: StoppedBy, limits: SandboxLimits) -> str:
+    passed = {
+        "time": f"it ran for more than {limits.seconds:g} seconds",
+        "cpu": f"it used more than {limits.cpu_seconds} seconds of processor time",
+        "memory": f"it used more than {limits.memory_mb} MB of memory, {limits.processes} processes or {limits.file_mb} MB of "
+        "files",
+        "output": f"it wrote more than {limits.output_kb} kB of output",
+    }
+    return f"The program was stopped: {passed[stopped_by]}." if stopped_by else ""
+
+
+async def _feed(process: SandboxProcess, data: bytes) -> None:
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(data)
+        await process.stdin.drain()
+        process.stdin.close()
+
+
+async def _end_of(task: asyncio.Task[SandboxProcess]) -> None:
+    with contextlib.suppress(RicordoError, OSError):
+        await (await task).end()
+
+
+def _locked(folder: Path) -> IO[str] | None:
+    """The open lock of a folder of workspaces, held until it is closed; None where a server holds it."""
+    lock = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def examine(settings: Settings) -> str:
+    """Start the sandbox once, and say for `ricordo doctor` which it is; a warning begins with an exclamation mark."""
+
+    async def attempt() -> str:
+        sandbox = Sandbox(settings)
+        try:
+            await sandbox.run(SandboxCall(("true",)))
+        except RicordoError as error:
+            return f"!{error}"
+        finally:
+            await sandbox.close()
+        if sandbox.name == "none":
+            return "!none: code of users and models can read and change what this server can (RICORDO_SANDBOX)"
+        return f"{sandbox.name}, {'with' if SandboxSettings().sandbox_network else 'without'} network"
+
+    return asyncio.run(attempt())

@@ -1,0 +1,74 @@
+"""Types of settings: keys, addresses and folders that are checked when they are read, and the settings of features.
+
+A feature's settings are a class of `FeatureSettings` in its `options.py`, where `ricordo settings` and the check of names find it.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "RICORDO_"
+PACKAGE = Path(__file__).resolve().parent
+
+
+def _sendable(key: SecretStr) -> SecretStr:
+    if not all("!" <= sign <= "~" for sign in key.get_secret_value()):
+        raise ValueError("must be printable ASCII without spaces or line breaks")
+    return key
+
+
+def _address(url: str) -> str:
+    if not is_address(url):
+        raise ValueError("must be an address, such as http://host:8000 or https://host/path")
+    return url
+
+
+def _host(host: str) -> str:
+    if host and not is_address(host if "://" in host else f"https://{host}"):
+        raise ValueError("must be a host, such as my-index-abc123.svc.region.pinecone.io")
+    return host
+
+
+def absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().resolve()
+    except RuntimeError:
+        raise ValueError(f"{path} is in a home folder that does not exist here") from None
+
+
+def is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0  # raises ValueError where it is out of range
+    except ValueError:
+        return False
+    has_space = any(sign.isspace() or not sign.isprintable() for sign in url)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and has_port and not has_space
+
+
+def about(description: str, default: Any = None, **limits: Any) -> Any:
+    """Return a field with its description."""
+    return Field(default, description=description, **limits)
+
+
+Key = Annotated[SecretStr, AfterValidator(_sendable)]
+Address = Annotated[str, AfterValidator(_address)]
+Host = Annotated[str, AfterValidator(_host)]
+Folder = Annotated[Path, AfterValidator(absolute)]
+
+
+class FeatureSettings(BaseSettings):
+    """Settings of one feature, which it reads when it needs them. Set a field as RICORDO_<NAME>."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True)
+
+
+def feature_settings() -> list[type[FeatureSettings]]:
+    """The settings of all features that have some, by the names of the features."""
+    for path in sorted(PACKAGE.glob("features/*/options.py")):
+        import_module(f"ricordo.features.{path.parent.name}.options")
+    return sorted(FeatureSettings.__subclasses__(), key=lambda kind: kind.__module__)

@@ -1,0 +1,74 @@
+"""At least forty ways out of the sandbox: none leads anywhere, with each backend, as root and as an ordinary user."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.features.sandbox.escapes import ESCAPES, SECRET
+from tests.support.sandboxes import bubblewrap
+
+ROOT = Path(__file__).parents[3]
+# An ordinary user cannot read root's folders, in which this interpreter may lie.
+_SYSTEM = "/usr/bin/python3"
+_STOPPED = {
+    "bomb of memory": ("", "memory"),
+    "write without end": ("output",),
+    "loop without end": ("cpu", "time"),
+    "sleep without end": ("time",),
+    "ignore signals": ("time",),
+}
+
+
+def attempts(backend: str, folder: Path, *, as_root: bool) -> dict[str, dict[str, str]]:
+    bubblewrap()
+    command = [sys.executable]
+    environment = {"PATH": "/usr/bin:/bin", "VICTIM": SECRET, "PYTHONPATH": str(ROOT)}
+    if not as_root and os.geteuid() == 0:
+        version = subprocess.run(
+            [_SYSTEM, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, check=False
+        )
+        if version.stdout.split() != [str(part) for part in sys.version_info[:2]]:
+            pytest.skip(f"an ordinary user needs {_SYSTEM} of the same version")
+        folder.chmod(0o777)
+        for above in folder.parents:
+            if above.stat().st_uid == os.geteuid() and above not in (Path("/"), Path("/tmp"), Path("/dev/shm")):
+                above.chmod(above.stat().st_mode | 0o011)
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", _SYSTEM]
+        packages = next(path for path in sys.path if path.endswith("site-packages"))
+        environment["PYTHONPATH"] = f"{ROOT}:{packages}"
+        environment["HOME"] = environment["TMPDIR"] = str(folder)
+    done = subprocess.run(
+        [*command, "-m", "tests.features.sandbox.escapes", backend, str(folder)],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
+@pytest.mark.parametrize("as_root", [True, False], ids=["as root", "as an ordinary user"])
+def test_no_way_leads_out(backend: str, as_root: bool, tmp_path: Path) -> None:
+    assert len(ESCAPES) >= 40
+    found = attempts(backend, tmp_path, as_root=as_root)
+    escaped = {name: found[name]["out"] for name in ESCAPES if "ESCAPED" in found[name]["out"]}
+    assert escaped == {}
+    # Each says why: in words of the program's own, or in the sentence of its end.
+    silent = [name for name in ESCAPES if not (found[name]["out"] or found[name]["err"] or found[name]["reason"])]
+    assert [name for name in silent if name not in ("kill everything", "use inherited descriptors")] == []
+    for name, kinds in _STOPPED.items():
+        assert found[name]["stopped_by"] in kinds, (name, found[name])
+    assert found["the victim"] is True
+    assert found["the files"] == [SECRET, SECRET]
+    assert found["the folder"] == ["ricordo.db", "secret.key"]
+    assert found["left"] == []
+    assert found["connections"] is True

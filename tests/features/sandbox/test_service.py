@@ -1,0 +1,267 @@
+"""Programs in the sandbox: what goes in and comes out, limits, the way to the network, and what is left when anything ends."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ricordo.errors import Forbidden, Invalid, Unavailable
+from ricordo.features.sandbox.backends import candidates, why_none
+from ricordo.features.sandbox.options import SandboxSettings
+from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits, examine
+from ricordo.settings import Settings
+from tests.support.sandboxes import bubblewrap
+
+BACKENDS = ("bubblewrap", "landlock")
+ANSWERS = (
+    "import json, os, sys\nasked = json.load(sys.stdin)\nos.write(3, json.dumps({'sum': asked['one'] + 1}).encode())"
+)
+
+
+def opened(data_dir: Path, **options: Any) -> Sandbox:
+    bubblewrap()
+    return Sandbox(Settings(data_dir=data_dir), SandboxSettings(**options))
+
+
+@pytest.fixture(params=BACKENDS)
+async def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sandbox]:
+    made = opened(tmp_path / "data", sandbox=request.param)
+    yield made
+    await made.close()
+
+
+async def test_a_program_gets_its_request_and_files_and_gives_its_answer_and_words(sandbox: Sandbox) -> None:
+    said: list[tuple[str, bytes]] = []
+    result = await sandbox.run_python(
+        f"{ANSWERS}\nprint(open('notes/a.txt').read())\nprint(os.environ['NAME'], file=sys.stderr)",
+        b'{"one": 1}',
+        files={"notes/a.txt": "Grüße".encode()},
+        environment={"NAME": "Ada"},
+        on_output=lambda stream, text: said.append((stream, text)),
+    )
+    assert (result.exit_code, result.answer, result.stdout, result.stderr) == (
+        0,
+        b'{"sum": 2}',
+        "Grüße\n".encode(),
+        b"Ada\n",
+    )
+    assert sorted(said) == [("stderr", b"Ada\n"), ("stdout", "Grüße\n".encode())]
+    result = await sandbox.run(SandboxCall(("sh", "-c", "cat; pwd; exit 3"), stdin=b"in "))
+    assert (result.exit_code, result.stdout.startswith(b"in /")) == (3, True)
+
+
+async def test_what_a_program_raises_is_told_with_its_own_lines(sandbox: Sandbox) -> None:
+    result = await sandbox.run_python("def halve(n):\n    return n / 0\nhalve(1)", b"")
+    assert result.exit_code == 1
+    assert result.stderr.decode().splitlines()[:3] == [
+        "Traceback (most recent call last):",
+        '  File "<program>", line 3, in <module>',
+        "    halve(1)",
+    ]
+    assert "launcher" not in result.stderr.decode()
+    assert b"is not there in the sandbox" in (await sandbox.run(SandboxCall(("no-such-program",)))).stderr
+
+
+async def test_each_call_has_a_process_and_a_workspace_of_its_own(sandbox: Sandbox) -> None:
+    program = "import os\nprint(os.path.exists('seen'), len(os.listdir('.')))\nopen('seen', 'w').write('x')"
+    results = await asyncio.gather(*(sandbox.run_python(program, b"") for _ in range(6)))
+    assert {result.stdout for result in results} == {b"False 0\n"}
+
+
+@pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x", ""])
+async def test_a_file_outside_of_the_workspace_is_refused(path: str, tmp_path: Path) -> None:
+    sandbox = opened(tmp_path)
+    with pytest.raises(Invalid, match="within its workspace"):
+        await sandbox.run_python("", b"", files={path: b"x"})
+    await sandbox.close()
+
+
+async def test_a_cancelled_call_ends_its_program_and_the_next_one_runs(sandbox: Sandbox, tmp_path: Path) -> None:
+    began = asyncio.Event()
+    (tmp_path / "mark").mkdir()
+    call = sandbox.run_python(
+        "import time; print('on', flush=True); time.sleep(500)",
+        b"",
+        readable=(tmp_path / "mark",),
+        on_output=lambda *_: began.set(),
+    )
+    task = asyncio.create_task(call)
+    await asyncio.wait_for(began.wait(), 20)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await sandbox.run_python("print(1)", b"")).stdout == b"1\n"
+    await sandbox.close()
+    assert running(str(tmp_path / "mark")) == []
+
+
+def running(words: str) -> list[str]:
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line[:200] for line in listed.splitlines() if words in line]
+
+
+async def test_a_program_that_lives_longer_is_spoken_with_and_ends_with_its_block(sandbox: Sandbox) -> None:
+    limits = SandboxLimits(cpu_seconds=0, seconds=0)
+    async with sandbox.open(SandboxCall(("cat",), limits=limits)) as process:
+        for line in (b"one\n", b"two\n"):
+            process.stdin.write(line)
+            assert await asyncio.wait_for(process.stdout.readline(), 10) == line
+    assert not process.is_running
+
+
+async def test_more_calls_than_allowed_wait_or_are_told_so(tmp_path: Path) -> None:
+    sandbox = opened(tmp_path, sandbox_calls=1)
+    slow = asyncio.create_task(sandbox.run_python("import time; time.sleep(3)", b""))
+    await asyncio.sleep(0.5)
+    with pytest.raises(Unavailable, match="RICORDO_SANDBOX_CALLS"):
+        await sandbox.run_python("", b"", limits=SandboxLimits(seconds=0.2))
+    assert (await slow).exit_code == 0
+    await sandbox.close()
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"{self.path} {self.headers.get('authorization')}".encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+FETCH = """
+import urllib.request, urllib.error, sys
+try:
+    asked = urllib.request.Request(sys.stdin.read(), headers={"Authorization": "Bearer k"})
+    print(urllib.request.urlopen(asked, timeout=10).read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code, error.read().decode())
+except urllib.error.URLError as error:
+    print(error.reason)
+"""
+
+
+async def test_of_this_server_only_the_named_address_is_reached_and_of_the_network_no_private_one(
+    tmp_path: Path,
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    ours = f"http://127.0.0.1:{server.server_port}"
+    sandbox = opened(tmp_path, sandbox="bubblewrap", sandbox_network=True)
+
+    async def fetch(url: str, **how: Any) -> str:
+        return (await sandbox.run_python(FETCH, url.encode(), **how)).stdout.decode()
+
+    assert await fetch(f"{ours}/v1/agents?x=1", may_call_server=ours) == "/v1/agents?x=1 Bearer k\n"
+    assert "Permission denied" in await fetch(f"{ours}/")
+    for how in ({"may_call_server": "http://127.0.0.1:1"}, {"has_network": True}):
+        assert "403" in await fetch(f"{ours}/", **how)
+    for host in (
+        "localhost",
+        "169.254.169.254",
+        "[::1]",
+        "10.0.0.1",
+        "2130706433",
+        "0x7f.1",
+        "[::ffff:127.0.0.1]",
+        "100.100.100.200",
+    ):
+        assert "403" in await fetch(f"http://{host}/", has_network=True), host
+        assert "403" in await fetch(f"https://{host}/", has_network=True), host
+    assert "ports 80 and 443" in await fetch("http://93.184.216.34:22/", has_network=True)
+    await sandbox.close()
+    server.shutdown()
+    server.server_close()
+
+
+async def test_without_the_operators_word_there_is_no_network(tmp_path: Path) -> None:
+    sandbox = opened(tmp_path)
+    with pytest.raises(Forbidden, match="RICORDO_SANDBOX_NETWORK=true"):
+        await sandbox.run_python("", b"", has_network=True)
+    other = opened(tmp_path, sandbox="landlock", sandbox_network=True)
+    with pytest.raises(Unavailable, match="install bubblewrap"):
+        await other.run_python("", b"", has_network=True)
+    for each in (sandbox, other):
+        await each.close()
+
+
+async def test_where_nothing_can_confine_it_code_is_not_run_and_the_sentence_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr("ricordo.features.sandbox.backends.landlock_version", lambda: 0)
+    sandbox = Sandbox(Settings(data_dir=tmp_path), SandboxSettings())
+    why = sandbox.why_not()
+    assert why is not None
+    assert "apt-get install bubblewrap" in why
+    with pytest.raises(Unavailable, match="Code cannot be run here: bubblewrap is not installed"):
+        await sandbox.run_python("print(1)", b"")
+    assert candidates("auto", tmp_path) == []
+    assert "Linux 6.2" in why_none("landlock")
+    unsafe = Sandbox(Settings(data_dir=tmp_path), SandboxSettings(sandbox="none-i-accept-the-risk"))
+    assert unsafe.why_not() is None
+    assert (await unsafe.run_python("print(1)", b"")).stdout == b"1\n"
+    await unsafe.close()
+
+
+def test_doctor_says_which_sandbox_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bubblewrap()
+    assert examine(Settings(data_dir=tmp_path)) == "bubblewrap, without network"
+    monkeypatch.setenv("RICORDO_SANDBOX", "none-i-accept-the-risk")
+    assert examine(Settings(data_dir=tmp_path)).startswith("!none: code of users and models can read")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_killed_server_leaves_no_process_and_the_next_one_cleans_its_workspaces(backend: str, tmp_path: Path) -> None:
+    bubblewrap()
+    (tmp_path / "mark").mkdir()
+    program = f"""
+import asyncio, sys
+from pathlib import Path
+from ricordo.features.sandbox.options import SandboxSettings
+from ricordo.features.sandbox.service import Sandbox, SandboxCall
+from ricordo.settings import Settings
+async def main():
+    sandbox = Sandbox(Settings(data_dir=Path({str(tmp_path)!r}) / "data"), SandboxSettings(sandbox={backend!r}))
+    sleeps = "import os, time; os.fork(); print('on', flush=True); time.sleep(700)"
+    show = lambda *_: print("on", flush=True)
+    await sandbox.run_python(sleeps, b"", readable=(Path({str(tmp_path / "mark")!r}),), on_output=show)
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        assert server.stdout.readline() == "on\n"
+        server.send_signal(signal.SIGKILL)
+    for _ in range(100):
+        if not running(str(tmp_path / "mark")):
+            break
+        with contextlib.suppress(TimeoutError):
+            threading.Event().wait(0.05)
+    assert running(str(tmp_path / "mark")) == []
+
+    async def next_one() -> None:
+        sandbox = opened(tmp_path / "data", sandbox="landlock")
+        await sandbox.run_python("", b"")
+        mine = sandbox._folder()
+        for folder in Path(tempfile.gettempdir()).glob("ricordo-sandbox-*"):
+            assert folder == mine or not _is_free(folder)
+        await sandbox.close()
+        assert not mine.exists()
+
+    asyncio.run(next_one())
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether no server that lives holds this folder of workspaces."""
+    done = subprocess.run(["flock", "-n", str(folder / ".lock"), "true"], check=False, capture_output=True)
+    return done.returncode == 0 and folder.exists() and os.access(folder, os.W_OK)
