@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from ricordo.features.sandbox.launcher import landlock_abi
 from ricordo.features.sandbox.options import UNSAFE
 from ricordo.features.sandbox.seccomp import is_known_machine, make_filter
 
@@ -205,8 +206,6 @@ def exposed(confinement: Confinement, data_dir: Path) -> Path | None:
 @cache
 def landlock_version() -> int:
     """The version of Landlock that the kernel offers, 0 for none."""
-    from ricordo.features.sandbox.launcher import landlock_abi
-
     try:
         return landlock_abi()
     except OSError:

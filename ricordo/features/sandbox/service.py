@@ -18,6 +18,7 @@ from ricordo.errors import Forbidden, Invalid, RicordoError, Unavailable
 from ricordo.features.sandbox.backends import Backend, Confinement, candidates, exposed, why_none
 from ricordo.features.sandbox.options import SandboxSettings
 from ricordo.features.sandbox.process import SandboxProcess, start
+from ricordo.features.sandbox.proxy import serve
 from ricordo.features.sandbox.watch import processes_of_user, watch
 from ricordo.settings import Settings
 
@@ -268,8 +269,6 @@ class Sandbox:
         if listener is None:
             yield
             return
-        from ricordo.features.sandbox.proxy import serve
-
         async with serve(listener, is_open=call.has_network, server=call.may_call_server):
             yield
 
