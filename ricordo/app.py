@@ -88,6 +88,7 @@ async def open_runtime(
     finally:
         await finish_turns(runtime)
         await toolbox.close()
+        await plugins.at_end(settings)
         for index in indexes.values():
             await index.close()
         await runtime.organization_providers.close()

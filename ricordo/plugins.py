@@ -17,6 +17,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def tables(self): return [forecasts]                         # SQLAlchemy tables, created where they are missing
         def pages(self): return [PluginPage("Weather", "/weather")]        # pages that `/` links to; `routes` serves them
         def findings(self, settings): return ["reachable"]           # lines of `ricordo doctor`; one that begins with ! warns
+        async def at_end(self, settings): ...                        # ends what it started; turns and jobs have ended already
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +43,7 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
 GROUP = "ricordo.plugins"
 HOOKS = (
     *("tools", "tool_runners", "providers", "vector_indexes", "memory_remotes", "block_formats", "routes"),
-    *("jobs", "complete_agent", "after_turn", "commands", "tables", "pages", "findings"),
+    *("jobs", "complete_agent", "after_turn", "commands", "tables", "pages", "findings", "at_end"),
 )
 T = TypeVar("T")
 
@@ -133,6 +134,12 @@ class Plugins:
         """The name of the plugin and what it says about this installation, for each thing that it says."""
         named = [(name, plugin) for name, plugin in self._plugins if hasattr(plugin, "findings")]
         return [(name, text) for name, plugin in named for text in plugin.findings(settings)]
+
+    async def at_end(self, settings: "Settings") -> None:
+        """End what plugins started for the server with these settings."""
+        for _, plugin in self._plugins:
+            if hasattr(plugin, "at_end"):
+                await plugin.at_end(settings)
 
     def _collect(self, hook: str, *given: Any) -> list[Any]:
         """Everything that is offered by this hook."""

@@ -1,18 +1,25 @@
-"""The sandbox, in which programs of users and models run; other features run theirs by `service.Sandbox`."""
+"""The sandbox, in which programs of users and models run; other features run theirs by `service.sandbox_of`."""
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ricordo.settings import Settings
 
+_SERVICE = f"{__name__}.service"
+
 
 class SandboxPlugin:
-    """Says in `ricordo doctor` which sandbox is in use."""
+    """Says in `ricordo doctor` which sandbox is in use, and ends its processes with the server."""
 
     def findings(self, settings: "Settings") -> list[str]:
         from ricordo.features.sandbox.service import examine
 
         return [examine(settings)]
+
+    async def at_end(self, settings: "Settings") -> None:
+        if _SERVICE in sys.modules:
+            await sys.modules[_SERVICE].close_sandbox_of(settings)
 
 
 plugin = SandboxPlugin()

@@ -10,10 +10,11 @@ import platform
 import secrets
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from ricordo.features.sandbox.launcher import landlock_abi
@@ -177,23 +178,20 @@ def candidates(wanted: str, data_dir: Path) -> list[Backend]:
     return found
 
 
-def why_none(wanted: str) -> str:
-    """The sentence for who runs a server on which no backend works."""
+def why_none(wanted: str, tried: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The sentence for who runs a server on which no backend works; `tried` is how those failed that seemed to be there."""
     if sys.platform != "linux" or not is_known_machine():
         return (
             f"Code cannot be run here: the sandbox needs Linux on x86_64 or aarch64, and this is {sys.platform} on "
             f"{platform.machine()}. Run the server in a container, for example."
         )
-    if wanted == "landlock":
-        return (
-            "Code cannot be run here: Landlock needs Linux 6.2 or newer with lsm=landlock. Install bubblewrap, and set "
-            "RICORDO_SANDBOX=auto."
-        )
-    reason = "is installed, but may not make namespaces here" if shutil.which("bwrap") else "is not installed"
+    missing = {"bubblewrap": "is not installed", "landlock": "needs Linux 6.2 or newer with lsm=landlock"}
+    reasons = " and ".join(
+        f"{name} {tried.get(name, reason)}" for name, reason in missing.items() if wanted in ("auto", name)
+    )
     return (
-        f"Code cannot be run here: bubblewrap {reason}, and the kernel offers no Landlock (Linux 6.2 or newer). Install it "
-        "(apt-get install bubblewrap), and allow user namespaces (in a container, with --security-opt seccomp=unconfined). "
-        "See docs/sandbox.md."
+        f"Code cannot be run here: {reasons}. Install bubblewrap (apt-get install bubblewrap) with RICORDO_SANDBOX=auto, and allow "
+        "user namespaces (in a container, with --security-opt seccomp=unconfined). See docs/sandbox.md."
     )
 
 

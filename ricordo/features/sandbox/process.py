@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _READY = 20.0  # seconds for a process to be confined and ready
 PIPE = asyncio.subprocess.PIPE
+_CHUNK = 1 << 16  # bytes
 _LINE = 1 << 26  # bytes of a line that a stream gives at once
 
 
@@ -112,6 +113,9 @@ class SandboxProcess:
 
     def kill(self) -> None:
         """End it and everything it started."""
+        # One that bubblewrap has just begun does not end with its parent yet, but for want of a call.
+        with suppress(OSError):
+            self.control.shutdown(socket.SHUT_RDWR)
         if self.process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 # Its group ends at once with what forks meanwhile; with a process namespace everything else ends with it.
@@ -193,6 +197,35 @@ async def start(backend: Backend, confinement: Confinement, workspaces: Path | N
         lambda: asyncio.StreamReaderProtocol(reader, loop=loop), os.fdopen(answer_end, "rb", 0)
     )
     return SandboxProcess(process, ours, reader, workspace, life, status_end, [transport])
+
+
+class Output:
+    """What a program says, up to its limit."""
+
+    def __init__(self, call: "SandboxCall") -> None:
+        self.parts = {"stdout": bytearray(), "stderr": bytearray(), "answer": bytearray()}
+        self.full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = call.limits.output_kb * 1024
+        self._on_output = call.on_output
+
+    async def read(self, process: SandboxProcess, name: str) -> None:
+        stream: asyncio.StreamReader = getattr(process, name)
+        while chunk := await stream.read(_CHUNK):
+            kept = chunk[: self._left]
+            self._left -= len(kept)
+            self.parts[name] += kept
+            if kept and self._on_output and name != "answer":
+                self._on_output(name, kept)
+            if len(kept) < len(chunk) and not self.full.done():
+                self.full.set_result(None)
+
+
+async def feed(process: SandboxProcess, data: bytes) -> None:
+    """Write to its standard input, which ends there."""
+    with suppress(ConnectionError):
+        process.stdin.write(data)
+        await process.stdin.drain()
+        process.stdin.close()
 
 
 def _plain_path(path: str) -> str:

@@ -17,7 +17,7 @@ from typing import IO, Any, Literal
 from ricordo.errors import Forbidden, Invalid, RicordoError, Unavailable
 from ricordo.features.sandbox.backends import Backend, Confinement, candidates, exposed, why_none
 from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.process import SandboxProcess, start
+from ricordo.features.sandbox.process import Output, SandboxProcess, feed, start
 from ricordo.features.sandbox.proxy import serve
 from ricordo.features.sandbox.watch import processes_of_user, watch
 from ricordo.settings import Settings
@@ -27,7 +27,6 @@ _PREFIX = "ricordo-sandbox-"
 _WARM = 2  # processes that wait for a call, of each environment
 _ENVIRONMENTS = 4  # so many environments have some
 _IDLE = 300.0  # seconds after which a process that waits for a call ends
-_CHUNK = 1 << 16  # bytes
 _UNSEEN = 0.3  # seconds of processor time since it was last looked at
 _CPU_EXITS = (128 + 24, 128 + 9)  # of a program that reached its processor time
 
@@ -88,6 +87,7 @@ class Sandbox:
         self._starting = asyncio.Lock()
         self._places = asyncio.Semaphore(self._options.sandbox_calls)
         self._warm: dict[Confinement, list[asyncio.Task[SandboxProcess]]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._workspaces: tuple[Path, IO[str]] | None = None
 
     @property
@@ -108,7 +108,7 @@ class Sandbox:
             raise Invalid("Name the program to run.")
         confinement = self._confinement(call, Path(sys.executable), sees_packages=False)
         async with self._place(call):
-            process = await self._start(confinement)
+            process = await self._received(asyncio.create_task(self._start(confinement)))
             return await self._finish(process, call, "")
 
     async def run_python(self, program: str, request: bytes, python: Path | None = None, **given: Any) -> SandboxResult:
@@ -124,7 +124,8 @@ class Sandbox:
     @asynccontextmanager
     async def open(self, call: SandboxCall) -> AsyncIterator[SandboxProcess]:
         """Run a program for as long as the block lasts; it ends with it, and with everything it started."""
-        process = await self._start(self._confinement(call, Path(sys.executable), sees_packages=False))
+        confinement = self._confinement(call, Path(sys.executable), sees_packages=False)
+        process = await self._received(asyncio.create_task(self._start(confinement)))
         watching = None
         try:
             async with self._network(process, call, ""):
@@ -140,7 +141,7 @@ class Sandbox:
         """End the processes that wait, and delete the workspaces."""
         waiting = [task for tasks in self._warm.values() for task in tasks]
         self._warm.clear()
-        await asyncio.gather(*map(_end_of, waiting))
+        await asyncio.gather(*map(_end_of, waiting), *self._ending)
         if self._workspaces:
             folder, lock = self._workspaces
             self._workspaces = None
@@ -193,7 +194,7 @@ class Sandbox:
         async with self._starting:
             if self._backend:
                 return self._backend
-            said = why_none(self._options.sandbox)
+            tried: dict[str, str] = {}
             for backend in candidates(self._options.sandbox, self._data_dir):
                 confinement = Confinement(Path(sys.executable))
                 process = None
@@ -203,12 +204,12 @@ class Sandbox:
                     self._backend, self._problem = backend, None
                     return backend
                 except RicordoError as error:
-                    said = f"{why_none(self._options.sandbox)} {backend.name}: {error}"
+                    tried[backend.name] = f"does not work ({error})"
                 finally:
                     if process:
                         await process.end()
-            self._problem = said
-            raise Unavailable(said)
+            self._problem = why_none(self._options.sandbox, tried)
+            raise Unavailable(self._problem)
 
     def _folder(self) -> Path:
         """The folder of this sandbox's workspaces, and none is left of servers that are gone."""
@@ -229,19 +230,32 @@ class Sandbox:
         """A process that waits already, or a new one; another begins to wait in its place."""
         if confinement not in self._warm and len(self._warm) >= _ENVIRONMENTS:
             for task in self._warm.pop(next(iter(self._warm))):
-                asyncio.get_running_loop().create_task(_end_of(task))
+                self._end_later(task)
         waiting = self._warm.pop(confinement, [])
         self._warm[confinement] = waiting  # now the one used last
         while waiting:
-            with contextlib.suppress(asyncio.CancelledError, RicordoError):
-                process = await waiting.pop(0)
+            with contextlib.suppress(RicordoError):
+                process = await self._received(waiting.pop(0))
                 if process.is_running:
                     self._refill(confinement)
                     return process
                 await process.end()
-        process = await self._start(confinement)
+        process = await self._received(asyncio.create_task(self._start(confinement)))
         self._refill(confinement)
         return process
+
+    async def _received(self, starting: asyncio.Task[SandboxProcess]) -> SandboxProcess:
+        """The process that a task starts; a start is never cut, and a call that is cancelled meanwhile has it ended later."""
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._end_later(starting)
+            raise
+
+    def _end_later(self, starting: asyncio.Task[SandboxProcess]) -> None:
+        ending = asyncio.create_task(_end_of(starting))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     def _refill(self, confinement: Confinement) -> None:
         waiting = self._warm.get(confinement)
@@ -254,7 +268,7 @@ class Sandbox:
         waiting = self._warm.get(confinement, [])
         if task in waiting:
             waiting.remove(task)
-            asyncio.get_running_loop().create_task(_end_of(task))
+            self._end_later(task)
 
     @asynccontextmanager
     async def _network(self, process: SandboxProcess, call: SandboxCall, program: str) -> AsyncIterator[None]:
@@ -274,13 +288,13 @@ class Sandbox:
 
     async def _finish(self, process: SandboxProcess, call: SandboxCall, program: str) -> SandboxResult:
         """Give the process its call, and follow it to its end."""
-        began, collected = time.monotonic(), _Output(call)
+        began, collected = time.monotonic(), Output(call)
         stopped_by: StoppedBy = ""
         try:
             async with asyncio.timeout(call.limits.seconds or None), self._network(process, call, program):
                 watching = asyncio.create_task(watch(process, call.limits))
                 work = [
-                    asyncio.create_task(_feed(process, call.stdin)),
+                    asyncio.create_task(feed(process, call.stdin)),
                     *(asyncio.create_task(collected.read(process, name)) for name in ("stdout", "stderr", "answer")),
                 ]
                 ended = asyncio.create_task(process.process.wait())
@@ -315,25 +329,18 @@ class Sandbox:
         return SandboxResult(code, stdout, stderr, seconds, stopped_by, answer, _reason(stopped_by, call.limits))
 
 
-class _Output:
-    """What a program says, up to its limit."""
+_of_servers: dict[int, Sandbox] = {}  # by the identity of a server's settings
 
-    def __init__(self, call: SandboxCall) -> None:
-        self.parts = {"stdout": bytearray(), "stderr": bytearray(), "answer": bytearray()}
-        self.full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._left = call.limits.output_kb * 1024
-        self._on_output = call.on_output
 
-    async def read(self, process: SandboxProcess, name: str) -> None:
-        stream: asyncio.StreamReader = getattr(process, name)
-        while chunk := await stream.read(_CHUNK):
-            kept = chunk[: self._left]
-            self._left -= len(kept)
-            self.parts[name] += kept
-            if kept and self._on_output and name != "answer":
-                self._on_output(name, kept)
-            if len(kept) < len(chunk) and not self.full.done():
-                self.full.set_result(None)
+def sandbox_of(settings: Settings) -> Sandbox:
+    """Return the one sandbox of the server with these settings, which ends with it."""
+    return _of_servers.setdefault(id(settings), Sandbox(settings))
+
+
+async def close_sandbox_of(settings: Settings) -> None:
+    """Close the sandbox of this server, where something has asked for it."""
+    if sandbox := _of_servers.pop(id(settings), None):
+        await sandbox.close()
 
 
 def _reason(stopped_by: StoppedBy, limits: SandboxLimits) -> str:
@@ -345,13 +352,6 @@ def _reason(stopped_by: StoppedBy, limits: SandboxLimits) -> str:
         "output": f"it wrote more than {limits.output_kb} kB of output",
     }
     return f"The program was stopped: {passed[stopped_by]}." if stopped_by else ""
-
-
-async def _feed(process: SandboxProcess, data: bytes) -> None:
-    with contextlib.suppress(ConnectionError):
-        process.stdin.write(data)
-        await process.stdin.drain()
-        process.stdin.close()
 
 
 async def _end_of(task: asyncio.Task[SandboxProcess]) -> None:

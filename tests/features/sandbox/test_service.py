@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from ricordo.app import open_runtime
 from ricordo.errors import Forbidden, Invalid, Unavailable
 from ricordo.features.sandbox.backends import candidates, why_none
 from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits, examine
-from ricordo.settings import Settings
+from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits, close_sandbox_of, examine, sandbox_of
+from ricordo.features.sandbox.watch import descendants
+from ricordo.settings import ProviderSettings, Settings
 from tests.support.sandboxes import bubblewrap
 
 BACKENDS = ("bubblewrap", "landlock")
@@ -208,10 +210,46 @@ async def test_where_nothing_can_confine_it_code_is_not_run_and_the_sentence_say
         await sandbox.run_python("print(1)", b"")
     assert candidates("auto", tmp_path) == []
     assert "Linux 6.2" in why_none("landlock")
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\necho 'bwrap: No permission to make namespaces' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(Unavailable, match=r"No permission to make namespaces.* and landlock needs Linux"):
+        await sandbox.run_python("print(1)", b"")
     unsafe = Sandbox(Settings(data_dir=tmp_path), SandboxSettings(sandbox="none-i-accept-the-risk"))
     assert unsafe.why_not() is None
     assert (await unsafe.run_python("print(1)", b"")).stdout == b"1\n"
     await unsafe.close()
+
+
+async def test_a_call_that_is_cancelled_while_its_process_starts_is_cancelled_and_leaves_none(tmp_path: Path) -> None:
+    bubblewrap()
+    sandbox = Sandbox(Settings(data_dir=tmp_path), SandboxSettings())
+    await sandbox.run_python("print(1)", b"")  # others begin to wait
+    calls = [asyncio.create_task(sandbox.run_python("print(1)", b"")) for _ in range(4)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for call in calls:
+        call.cancel()
+    assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*calls, return_exceptions=True))
+    assert (await sandbox.run_python("print(2)", b"")).stdout == b"2\n"
+    await sandbox.close()
+    async with asyncio.timeout(10):
+        while len(list(descendants(os.getpid()))) > 1:
+            await asyncio.sleep(0.01)
+
+
+async def test_the_sandbox_of_a_server_ends_with_it(tmp_path: Path) -> None:
+    bubblewrap()
+    settings = Settings(data_dir=tmp_path)
+    async with open_runtime(settings, ProviderSettings()):
+        sandbox = sandbox_of(settings)
+        assert sandbox_of(settings) is sandbox
+        await sandbox.run_python("print(1)", b"")
+        assert len(list(descendants(os.getpid()))) > 1
+    assert len(list(descendants(os.getpid()))) == 1
+    assert sandbox_of(settings) is not sandbox
+    await close_sandbox_of(settings)
 
 
 def test_doctor_says_which_sandbox_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
