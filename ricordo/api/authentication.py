@@ -5,8 +5,13 @@ import hmac
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from ipaddress import ip_network
+from pathlib import Path
+from secrets import token_urlsafe
 from typing import NamedTuple, TypeVar
 
 from ricordo.domain.clock import SECOND
@@ -29,6 +34,12 @@ _USE_NOTED = 60 * SECOND
 _SESSION, SESSION_SECONDS = "ricordo_session_", 12 * 3600
 # Unknown keys of one address within so many seconds; after them it waits so many seconds for each answer.
 MOST_FAILURES, _FAILURES_COUNT, DELAY = 20, 60.0, 1.0
+# How the key begins with which a tool's program asks, and those that count, with the data folder of their server.
+CALL = "ricordo_call_"
+_calls: dict[tuple[Path, str], Scope] = {}
+_WORK = frozenset(
+    f"{family}:{kind}" for family in ("agents", "messages", "memory", "archives", "tools") for kind in ("read", "write")
+)
 _LOCAL = Scope()
 _ADMINISTRATOR = Scope(user_name="administrator", scopes=OPERATOR_SCOPES, caller="administrator")
 
@@ -44,12 +55,28 @@ class _Failures(NamedTuple):
     times: int
 
 
+@contextmanager
+def key_for_call(settings: Settings, scope: Scope, tool: str) -> Iterator[str]:
+    """A key of this server for the program of a tool, for as long as the block lasts.
+
+    It sees what the caller sees, and may do less: it decides on no proposals, acts for nobody else, and manages no users, keys and
+    providers. History names the tool beside the caller.
+    """
+    key = settings.data_dir, CALL + token_urlsafe(32)
+    _calls[key] = replace(scope, scopes=scope.scopes & _WORK, caller=f"the tool {tool}")
+    try:
+        yield key[1]
+    finally:
+        del _calls[key]
+
+
 class Authentication:
     """Knows by a key who asks. What the database says of keys is cached for less than a second."""
 
     def __init__(self, settings: Settings) -> None:
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
         self._host = settings.host
+        self._data_dir = settings.data_dir
         self._has_login = settings.oidc_issuer is not None
         self._secret = Secret(settings.data_dir)
         self._known: OrderedDict[str, _Known] = OrderedDict()
@@ -78,7 +105,7 @@ class Authentication:
             return _ADMINISTRATOR if is_near and is_operator_token(self._secret, key) else None
         digest = self._digest_of(key)
         if digest is None:
-            return None
+            return _calls.get((self._data_dir, key))
         if self._key is not None and hmac.compare_digest(digest, keys.hash_of(self.secret, self._key.decode())):
             return _ADMINISTRATOR  # a session of the key in the settings
         now = time.monotonic()
@@ -108,7 +135,8 @@ class Authentication:
     def _digest_of(self, key: str) -> str | None:
         """The hash of the key, or of the one that a session stands for; None for what is neither."""
         if not key.startswith(_SESSION):
-            return keys.hash_of(self.secret, key) if key.startswith(keys.PREFIX) else None
+            is_stored = key.startswith(keys.PREFIX) and not key.startswith(CALL)
+            return keys.hash_of(self.secret, key) if is_stored else None
         text, _, signature = key.removeprefix(_SESSION).rpartition("_")
         if not hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), self._sign(text).encode()):
             return None

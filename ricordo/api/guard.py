@@ -12,7 +12,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ricordo.api.authentication import Authentication
+from ricordo.api.authentication import CALL, Authentication
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.settings import LOOPBACK, Settings
 
@@ -70,11 +70,12 @@ class Guard:
         runtime: Any = getattr(scope["app"].state, "runtime", None)
         path = get_route_path(scope) or "/"  # without the path below which a proxy or another app serves this one
         is_open = path in self._open_paths
-        local = await self._authentication.local(runtime, asks=path not in _HEALTH)
-        if local:
+        key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
+        # The program of a tool is nobody else, also where others need no key.
+        is_tool = key.startswith(CALL)
+        if local := None if is_tool else await self._authentication.local(runtime, asks=path not in _HEALTH):
             scope[REQUEST_SCOPE] = local
             return self._foreign(scope)
-        key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
         cookie = "" if key else _cookie(_header(headers, b"cookie"))
         is_from_elsewhere = not _is_own_page(headers) and (cookie or (is_open and _is_page(headers)))
         if is_from_elsewhere and scope["method"] not in _SAFE:

@@ -187,15 +187,22 @@ class ServerInThread:
         small = ScriptedModel(self._next_line, name="small", context_window=16_000)
         self.embedder = ScriptedEmbedder()
         models: list[ChatModel | Embedder] = [self.model, small, self.pieces, self.embedder]
-        given = {"find_local_models": False, "api_key": None, "model": None, "host": "127.0.0.1"} | settings
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        port = self._socket.getsockname()[1]
+        given = {
+            "find_local_models": False,
+            "api_key": None,
+            "model": None,
+            "host": "127.0.0.1",
+            "port": port,
+        } | settings
         self.settings = Settings(data_dir=data_dir, **given)
         # Built without reading the environment, so that no key of the person who runs the tests is ever used.
         configured = providers or ProviderSettings.model_construct()
         self.app: FastAPI = create_app(self.settings, configured, VectorSettings.model_construct(), extra_models=models)
         self.faults: list[str] = []
         """What was answered that should never be; a test that provokes one takes it with `provoked`."""
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{port}"
         checked = CheckedAnswers(self.app, self.faults)
         config = uvicorn.Config(checked, lifespan="on", log_config=None, access_log=False, ws="none")
         self._config, self._server = config, uvicorn.Server(config)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,12 +19,13 @@ _MOST = 32  # connections of one call at once
 
 
 @asynccontextmanager
-async def serve(listener: socket.socket, *, is_open: bool, server: str = "") -> AsyncIterator[None]:
+async def serve(listener: socket.socket, *, is_open: bool, server: str = "", key: str = "") -> AsyncIterator[None]:
     """Answer on this listening socket for as long as the block lasts.
 
-    `is_open` lets through to public addresses at the ports of HTTP and HTTPS, `server` (http://host:port) to that one alone.
+    `is_open` lets through to public addresses at the ports of HTTP and HTTPS, `server` (http://host:port) to that one alone,
+    where each request is made with the `key`, whatever the program sent.
     """
-    proxy = _Proxy(is_open, server)
+    proxy = _Proxy(is_open, server, key)
     answering = await asyncio.start_server(proxy.answer, sock=listener, limit=_HEAD)
     try:
         yield
@@ -35,8 +37,8 @@ async def serve(listener: socket.socket, *, is_open: bool, server: str = "") -> 
 
 
 class _Proxy:
-    def __init__(self, is_open: bool, server: str) -> None:
-        self._is_open = is_open
+    def __init__(self, is_open: bool, server: str, key: str) -> None:
+        self._is_open, self._key = is_open, key
         parts = urlsplit(server)
         self._server = (parts.hostname, parts.port or 80) if server else None
         self.running: set[asyncio.Task[None]] = set()
@@ -69,7 +71,10 @@ class _Proxy:
             host, port = host.strip("[]"), int(number)
         if not is_tunnel and parts.scheme != "http":
             return await _refuse(writer, 400, "This is a proxy: ask for http://host/path, or CONNECT host:443.")
-        if (host, port) == self._server:
+        is_server = (host, port) == self._server
+        if is_server and self._key and (is_tunnel or re.search(rb"[\r\n]", head.replace(b"\r\n", b""))):
+            return await _refuse(writer, 403, "Ask this server for http://host/path, in plain HTTP.")
+        if is_server:
             far = await asyncio.open_connection(host, port)
         elif not self._is_open or port not in _PORTS:
             allowed = "public addresses at the ports 80 and 443" if self._is_open else "this server's own address"
@@ -94,6 +99,9 @@ class _Proxy:
                     one for one in headers.split(b"\r\n") if not one.lower().startswith((b"proxy-", b"connection:"))
                 ]
                 request = f"{method} {path} {version}\r\nConnection: close\r\n".encode("latin-1")
+                if is_server and self._key:
+                    kept = [one for one in kept if not one.lower().startswith((b"authorization:", b"cookie:"))]
+                    request += b"Authorization: Bearer %s\r\n" % self._key.encode()
                 far_writer.write(request + b"\r\n".join(kept))
             await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer, closes=True))
         finally:

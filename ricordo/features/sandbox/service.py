@@ -49,7 +49,8 @@ class SandboxCall:
     """One program to run: `argv` in a workspace of its own that holds `files`, with these variables alone.
 
     `readable` folders can be read at their paths. `has_network` gives a proxy to public addresses, `may_call_server` to one address
-    of this server, such as http://127.0.0.1:8283. `on_output` gets each piece of "stdout" or "stderr" as it comes.
+    of this server, such as http://127.0.0.1:8283, where all is asked with `server_key`, if given. `on_output` gets each piece of
+    "stdout" or "stderr" as it comes.
     """
 
     argv: Sequence[str] = ()
@@ -59,6 +60,7 @@ class SandboxCall:
     readable: Sequence[Path] = ()
     has_network: bool = False
     may_call_server: str = ""
+    server_key: str = ""
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     on_output: Callable[[str, bytes], None] | None = None
 
@@ -283,7 +285,7 @@ class Sandbox:
         if listener is None:
             yield
             return
-        async with serve(listener, is_open=call.has_network, server=call.may_call_server):
+        async with serve(listener, is_open=call.has_network, server=call.may_call_server, key=call.server_key):
             yield
 
     async def _finish(self, process: SandboxProcess, call: SandboxCall, program: str) -> SandboxResult:

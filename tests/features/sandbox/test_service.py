@@ -153,6 +153,24 @@ except urllib.error.URLError as error:
 """
 
 
+BY_HAND = """
+import os, socket, sys
+from urllib.parse import urlsplit
+ours, proxy = sys.stdin.read(), urlsplit(os.environ["HTTP_PROXY"])
+def send(text):
+    with socket.create_connection((proxy.hostname, proxy.port)) as opened:
+        opened.sendall(text.encode())
+        answer = b""
+        while part := opened.recv(4096):
+            answer += part
+        return answer.decode()
+end = "\\r\\n\\r\\n"
+print(send(f"GET {ours}/x HTTP/1.1\\r\\nHost: x\\r\\nAUTHORIZATION: Bearer mine\\r\\nCookie: ricordo_session=x{end}").split(end)[1])
+print(send(f"GET {ours}/x HTTP/1.1\\r\\nA: b\\nAuthorization: Bearer mine{end}")[9:12],
+      send(f"CONNECT {urlsplit(ours).netloc} HTTP/1.1{end}")[9:12])
+"""
+
+
 async def test_of_this_server_only_the_named_address_is_reached_and_of_the_network_no_private_one(
     tmp_path: Path,
 ) -> None:
@@ -161,10 +179,13 @@ async def test_of_this_server_only_the_named_address_is_reached_and_of_the_netwo
     ours = f"http://127.0.0.1:{server.server_port}"
     sandbox = opened(tmp_path, sandbox="bubblewrap", sandbox_network=True)
 
-    async def fetch(url: str, **how: Any) -> str:
-        return (await sandbox.run_python(FETCH, url.encode(), **how)).stdout.decode()
+    async def fetch(url: str, program: str = FETCH, **how: Any) -> str:
+        return (await sandbox.run_python(program, url.encode(), **how)).stdout.decode()
 
     assert await fetch(f"{ours}/v1/agents?x=1", may_call_server=ours) == "/v1/agents?x=1 Bearer k\n"
+    with_key = {"may_call_server": ours, "server_key": "of this call"}
+    assert await fetch(f"{ours}/x", **with_key) == "/x Bearer of this call\n"
+    assert await fetch(ours, program=BY_HAND, **with_key) == "/x Bearer of this call\n403 403\n"
     assert "Permission denied" in await fetch(f"{ours}/")
     for how in ({"may_call_server": "http://127.0.0.1:1"}, {"has_network": True}):
         assert "403" in await fetch(f"{ours}/", **how)
