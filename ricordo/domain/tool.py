@@ -22,7 +22,10 @@ ToolType = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A stored tool. `json_schema` is `{name, description, parameters}`; `return_limit` is in characters."""
+    """A stored tool. `json_schema` is `{name, description, parameters}`; `return_limit` is in characters.
+
+    `options` has, where they are set, `args_json_schema`, `pip_requirements` and `npm_requirements` ({name, version} each).
+    """
 
     id: str
     organization_id: str
@@ -37,10 +40,23 @@ class Tool:
     runs_in_parallel: bool = False
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     created_by: str | None = None
     updated_by: str | None = None
     created_at: int = 0
     updated_at: int = 0
+
+    @property
+    def args_json_schema(self) -> dict[str, Any] | None:
+        return self.options.get("args_json_schema")
+
+    @property
+    def pip_requirements(self) -> list[dict[str, Any]] | None:
+        return self.options.get("pip_requirements")
+
+    @property
+    def npm_requirements(self) -> list[dict[str, Any]] | None:
+        return self.options.get("npm_requirements")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 FEATURES: tuple[str, ...] = (
     "accounts",
     "audit",
+    "custom_tools",
     "dolt",
     "erasure",
     "formats",

@@ -4,19 +4,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Text, bindparam, delete, func, insert, literal_column, select
+from sqlalchemy import ColumnElement, Row, Text, bindparam, cast, delete, func, insert, literal_column, select
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
-from ricordo.domain.tool import ToolRule
+from ricordo.domain.tool import Tool, ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
 from ricordo.storage.agent_access import MAY_USE, USERS, for_caller, may_use
 from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, one_of, plain, tagged_with
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, agents_archives, agents_tags, agents_users, passages_tags
+from ricordo.storage.schema.core_tables import (
+    agents,
+    agents_archives,
+    agents_tags,
+    agents_tools,
+    agents_users,
+    passages_tags,
+)
 from ricordo.storage.schema.core_tables import archives as archives_table
 from ricordo.storage.schema.core_tables import conversations as conversations_table
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks_tags
@@ -64,6 +71,7 @@ _TAGS = (
     .union_all(select(blocks_tags.c.block_id, blocks_tags.c.tag).where(one_of(blocks_tags.c.block_id, "block_ids")))
     .order_by("tag")
 )
+_MOST_NAMED = 1000  # agents of an answer that names one of them
 _INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
 _update = _ROWS.updates(*_ROWS.changeable())
@@ -163,6 +171,14 @@ def page(
         **equal,
     )
     return [load_whole(tx, scope, agent.id) for agent in listed]
+
+
+def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:
+    """Return the agents that have the tool, and a rule that names it."""
+    has_tool = agents.c.id.in_(select(agents_tools.c.agent_id).where(agents_tools.c.tool_id == tool.id))
+    names_it = cast(agents.c.tool_rules, Text).contains(tool.name, autoescape=True)
+    found = _ROWS.page(tx, Scope(scope.organization_id), Page(_MOST_NAMED), has_tool, names_it)
+    return [agent for agent in found if any(rule.tool_name == tool.name for rule in agent.tool_rules)]
 
 
 def has_block(block_id: str) -> ColumnElement[bool]:

@@ -26,6 +26,8 @@ _OF_AGENT = (
 _LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
 _ATTACH = insert(agents_tools)
 _DETACH = delete(agents_tools).where(equal(agents_tools, "agent_id", "tool_id"))
+_DETACH_FROM_ALL = delete(agents_tools).where(equal(agents_tools, "tool_id"))
+_DELETE = delete(tools).where(equal(tools, "id"))
 _DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))
 
 
@@ -119,3 +121,9 @@ def detach(tx: Transaction, agent_id: str, tool_id: str) -> bool:
 
 def detach_all(tx: Transaction, agent_id: str) -> None:
     tx.run(_DETACH_ALL, {"agent_id": agent_id})
+
+
+def remove(tx: Transaction, tool_id: str) -> None:
+    """Take the tool from all agents, and delete it."""
+    tx.run(_DETACH_FROM_ALL, {"tool_id": tool_id})
+    tx.run(_DELETE, {"id": tool_id})

@@ -289,7 +289,7 @@ def _trace(call: ToolCallPart, told: str) -> tuple[str]:
 def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """A model of the function's parameters, its first one (the context) left out; unknown ones are refused by name."""
     hints = get_type_hints(function)
-    words = _argument_words(inspect.getdoc(function) or "")
+    words = argument_words(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
@@ -300,7 +300,7 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 
 def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSchema:
     """The tool as models see it."""
-    summary = re.split(r"\n[ \t]*(?:Args|Returns|Raises):", inspect.getdoc(function) or "")[0].strip()
+    summary = summary_of(inspect.getdoc(function) or "")
     schema = _plain(arguments.model_json_schema())
     parameters = {"type": "object", "properties": schema.get("properties", {}), "required": schema.get("required", [])}
     if "$defs" in schema:
@@ -308,8 +308,14 @@ def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSc
     return ToolSchema(function.__name__, summary, parameters)
 
 
-def _argument_words(docstring: str) -> dict[str, str]:
-    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
+def summary_of(docstring: str) -> str:
+    """What a Google-style docstring says before its sections."""
+    return re.split(r"(?:^|\n)[ \t]*(?:Args|Arguments|Returns|Raises|Yields|Examples?):", docstring)[0].strip()
+
+
+def argument_words(docstring: str) -> dict[str, str]:
+    """The descriptions of the parameters in a Google-style docstring."""
+    section = re.search(r"^(?:Args|Arguments):\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
     words: dict[str, str] = {}
     name = ""
     for line in inspect.cleandoc(section.group(1)).splitlines() if section else ():

@@ -37,6 +37,10 @@ post /v1/archives/{}/passages(/batch)?
 delete /v1/archives/{}/passages/{}
 post /v1/(messages|passages)/search
 get /v1/tools/({})?
+(post|put) /v1/tools/
+(patch|delete) /v1/tools/{}
+post /v1/tools/search
+post /v1/agents/{}/tools/{}/run
 get /v1/blocks/{}/agents
 get /v1/models/(embedding)?
 get /v1/(runs|steps)/({})?
@@ -98,7 +102,7 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(do
     lines = [line.replace("{}", r"\{\}") for line in SERVED.strip().splitlines()]
     served = {route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)}
     assert served == documented & routes
-    assert len(served) == 76
+    assert len(served) == 82
 
 
 # What the client may ask for in queries, and is refused by name, since there is no such thing here to select by.

@@ -201,6 +201,7 @@ SHARED = {
         GET /v1/agents/<agent_id>/archival-memory(/search)?
         POST /v1/agents/<agent_id>/(archival-memory|recompile|summarize)
         PATCH /v1/agents/<agent_id>/(reset-messages|tools/approval/<tool_name>)
+        POST /v1/agents/<agent_id>/tools/<tool_name>/run
         PATCH /v1/agents/<agent_id>/(tools|archives)/(attach|detach)/<(tool|archive)_id>
         POST /v1/conversations/
     """,
@@ -219,6 +220,9 @@ SHARED = {
     "models, tools and providers are the organization's": """
         GET /v1/models/(embedding)?
         GET /v1/tools/(<tool_id>|count)?
+        (POST|PUT) /v1/tools/
+        POST /v1/tools/(search|run)
+        (PATCH|DELETE) /v1/tools/<tool_id>
         (GET|POST) /v1/providers/
         POST /v1/providers/(check|<provider_id>/check)
         PATCH /v1/providers/<provider_id>(/refresh)?
@@ -280,12 +284,16 @@ VOLATILE = ("/users/{user_id}/export", "/users/{user_id}/remotes")
 
 
 def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
-    """Make another agent, archive and provider, to be deleted."""
+    """Make another agent, archive, tool and provider, to be deleted."""
     agent = world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})
     archive = world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})
     body = {"provider_type": "openai", "name": new_id("spare"), "api_key": "sk-2", "base_url": "http://127.0.0.1:9/v1"}
     provider = world.ask(OPERATOR, "POST", "/v1/providers/", json=body)
-    return {**hers, "agent_id": agent["id"], "archive_id": archive["id"], "provider_id": provider["id"]}
+    tool = world.ask(
+        OPERATOR, "POST", "/v1/tools/", json={"source_code": f"def spare_{agent['id'][-12:]}():\n    'Spare.'"}
+    )
+    made = {"agent": agent, "archive": archive, "provider": provider, "tool": tool}
+    return {**hers, **{f"{name}_id": each["id"] for name, each in made.items()}}
 
 
 ALL_BUT = tuple(sorted(ALL_SCOPES - {IMPERSONATE}))

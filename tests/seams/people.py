@@ -25,6 +25,7 @@ from ricordo.storage.schema.core_tables import api_keys, organizations
 from ricordo.storage.schema.core_tables import users as users_table
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.support.sandboxes import bubblewrap
 
 OPERATOR = "the-operators-own-key"
 OTHER_ORGANIZATION = "org-0ther000-0000-4000-8000-000000000000"
@@ -143,12 +144,14 @@ class World(People):
         """Make what is the organization's: an agent with its block and archive, a tool, a provider."""
         tools = ["memory_insert", "archival_memory_insert", "archival_memory_search", "conversation_search"]
         blocks = [{"label": "persona", "value": "I teach."}]
+        tool = self.ask(OPERATOR, "POST", "/v1/tools/", json={"source_code": "def greet():\n    'Greet.'"})
         agent = self.ask(
             OPERATOR,
             "POST",
             "/v1/agents/",
             json={"model": MODEL, "name": "Tutor", "tools": tools, "memory_blocks": blocks},
         )
+        self.ask(OPERATOR, "PATCH", f"/v1/agents/{agent['id']}/tools/attach/{tool['id']}")
         archive = self.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Books"})
         self.ask(OPERATOR, "PATCH", f"/v1/agents/{agent['id']}/archives/attach/{archive['id']}")
         body = {
@@ -162,8 +165,8 @@ class World(People):
             "agent_id": agent["id"],
             "archive_id": archive["id"],
             "provider_id": provider["id"],
-            "tool_id": agent["tools"][0]["id"],
-            "tool_name": agent["tools"][0]["name"],
+            "tool_id": tool["id"],
+            "tool_name": tool["name"],
             "block_label": "persona",
             "shared_block_id": agent["memory"]["blocks"][0]["id"],
         }
@@ -259,6 +262,7 @@ def basic(user: str, key: str) -> dict[str, str]:
 
 @contextmanager
 def open_world(folder: Path, **settings: Any) -> Iterator[World]:
+    bubblewrap()  # in which a route runs a tool
     given = {"api_key": OPERATOR, "traces": "all", "allow_private_providers": True} | settings
     with serving(folder, **given) as server, server.http() as http:
         yield World(server, http).fill()

@@ -36,14 +36,14 @@ class ToolResponse(AuthorFields):
     source_type: str | None
     source_code: str | None
     json_schema: Json | None
-    args_json_schema: Json | None = None
+    args_json_schema: Json | None
     return_char_limit: Annotated[int, From("return_limit")]
     default_requires_approval: Annotated[bool | None, From("needs_approval")]
     enable_parallel_execution: Annotated[bool, From("runs_in_parallel")]
     tags: list[str]
     metadata_: Annotated[Json | None, From("metadata")]
-    pip_requirements: list[Json] | None = None
-    npm_requirements: list[Json] | None = None
+    pip_requirements: list[Json] | None
+    npm_requirements: list[Json] | None
     project_id: str | None = None
 
 

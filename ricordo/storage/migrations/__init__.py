@@ -22,6 +22,7 @@ from ricordo.storage.schema.core_tables import (
     organizations,
     passages,
     passages_tags,
+    tools,
     users,
 )
 from ricordo.storage.schema.memory_tables import blocks, blocks_users, proposals
@@ -59,6 +60,11 @@ def add_keys_and_sharing(connection: Connection) -> None:
     part_tags_by_users(connection)
 
 
+def add_options_of_tools(connection: Connection) -> None:
+    """What tools from source code have besides: the schema of their arguments, and the packages they need."""
+    add_columns(connection, tools, "options")
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = passages_tags.c
@@ -79,7 +85,7 @@ def add_columns(connection: Connection, table: Table, *names: str) -> None:
 
 
 # The first makes today's schema, so it runs on empty databases alone, and is all that these need.
-MIGRATIONS: Sequence[Migration] = (create_schema, add_keys_and_sharing)
+MIGRATIONS: Sequence[Migration] = (create_schema, add_keys_and_sharing, add_options_of_tools)
 
 
 def migrate(

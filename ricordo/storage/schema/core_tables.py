@@ -163,6 +163,7 @@ tools = table(
     flag("runs_in_parallel"),
     json_value("tags", "'[]'"),
     json_value("metadata"),
+    json_value("options"),
     *strings("created_by", "updated_by", erasure="blank"),
     *timestamps("created_at", "updated_at"),
     UniqueConstraint("organization_id", "name"),

@@ -1,0 +1,25 @@
+"""Tools of users and developers: functions from source code, which agents call and the sandbox runs."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ricordo.settings import Settings
+
+
+class CustomToolsPlugin:
+    """Adds the routes that make and try tools, and the runner of their calls."""
+
+    requires = ("sandbox",)
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.custom_tools.routes", ("/v1/tools", "/v1/agents/*/tools/*/run"))]
+
+    def tool_runners(self, settings: "Settings") -> list[Any]:
+        from ricordo.features.custom_tools.runner import CustomTools
+
+        return [CustomTools(settings)]
+
+
+plugin = CustomToolsPlugin()

@@ -1,0 +1,115 @@
+"""What is sent to make, change, find and try tools, and what is answered."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.tools import ToolResponse
+from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
+
+LONGEST_SOURCE = 200_000  # characters
+Source = Annotated[str, Field(max_length=LONGEST_SOURCE)]
+ReturnLimit = Annotated[int, Field(ge=1, le=1_000_000, description="In characters; what is longer is cut.")]
+ToolTags = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)]
+Words = Annotated[str, Field(max_length=20_000)]
+SourceType = Literal["python", "typescript", "javascript"]
+JSON_SCHEMA = "The whole tool as models see it: {name, description, parameters}. Left out, it is read from the source."
+ARGS_SCHEMA = "The JSON schema of the arguments alone."
+
+
+class Requirement(RequestPart):
+    """A package that a tool needs."""
+
+    name: str = Field(min_length=1, max_length=200)
+    version: str | None = Field(None, max_length=100)
+
+
+Requirements = Annotated[list[Requirement], Field(max_length=50)]
+
+
+class ToolCreateRequest(RequestModel):
+    """A new tool: a function with its source."""
+
+    source_code: Source
+    source_type: SourceType = "python"
+    json_schema: Json | None = Field(None, description=JSON_SCHEMA)
+    args_json_schema: Json | None = Field(None, description=ARGS_SCHEMA)
+    description: Words | None = None
+    tags: ToolTags | None = None
+    return_char_limit: ReturnLimit = DEFAULT_RETURN_LIMIT
+    default_requires_approval: bool | None = None
+    enable_parallel_execution: bool | None = None
+    pip_requirements: Requirements | None = None
+    npm_requirements: Requirements | None = None
+    unsupported: ClassVar[tuple[str, ...]] = ("pip_requirements", "npm_requirements")
+
+
+class ToolUpdateRequest(RequestModel):
+    """What changes of a tool; the rest stays."""
+
+    source_code: Source | None = None
+    source_type: SourceType | None = None
+    json_schema: Json | None = Field(None, description=JSON_SCHEMA)
+    args_json_schema: Json | None = Field(None, description=ARGS_SCHEMA)
+    description: Words | None = None
+    tags: ToolTags | None = None
+    return_char_limit: ReturnLimit | None = None
+    default_requires_approval: bool | None = None
+    enable_parallel_execution: bool | None = None
+    pip_requirements: Requirements | None = None
+    npm_requirements: Requirements | None = None
+    metadata_: Json | None = None
+    unsupported: ClassVar[tuple[str, ...]] = ("pip_requirements", "npm_requirements")
+
+
+class ToolSearchRequest(RequestModel):
+    """Which tools are looked for."""
+
+    query: str | None = Field(None, max_length=1000)
+    search_mode: Literal["vector", "fts", "hybrid"] = "hybrid"
+    tool_types: list[str] | None = Field(None, max_length=50)
+    tags: ToolTags | None = Field(None, description="One of these.")
+    limit: int = Field(50, ge=1, le=100)
+
+
+class ToolSearchResponse(ResponseModel):
+    """A tool that was found, and its place by words and by meaning."""
+
+    tool: ToolResponse
+    embedded_text: str | None
+    fts_rank: int | None
+    vector_rank: int | None
+    combined_score: float
+
+
+class ToolTrialRequest(RequestModel):
+    """A call of a tool that need not be stored."""
+
+    source_code: Source
+    args: Json = Field(default_factory=dict)
+    env_vars: dict[str, str] | None = Field(None, max_length=100, description="Variables of the call's process.")
+    name: str | None = Field(None, max_length=200, description="The function, where the source has several.")
+    source_type: SourceType = "python"
+    json_schema: Json | None = Field(None, description=JSON_SCHEMA)
+    args_json_schema: Json | None = Field(None, description=ARGS_SCHEMA)
+    pip_requirements: Requirements | None = None
+    npm_requirements: Requirements | None = None
+    unsupported: ClassVar[tuple[str, ...]] = ("pip_requirements", "npm_requirements")
+
+
+class ToolRunRequest(RequestModel):
+    """The arguments of a call."""
+
+    args: Json = Field(default_factory=dict)
+
+
+class ToolRunResponse(ResponseModel):
+    """What a call gave. `agent_state` and `sandbox_config_fingerprint` are always null: a call changes no agent."""
+
+    status: Literal["success", "error"]
+    func_return: Any
+    stdout: list[str]
+    stderr: list[str]
+    agent_state: Json | None = None
+    sandbox_config_fingerprint: str | None = None

@@ -1,0 +1,116 @@
+"""Tools from source code over HTTP: making, changing, deleting, finding and trying them."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ricordo.api.call import Here, RequestContext
+from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.tools import ToolResponse
+from ricordo.api.routing import Routes
+from ricordo.domain.tool import Tool
+from ricordo.errors import NotFound, Unsupported
+from ricordo.features.custom_tools import service
+from ricordo.features.custom_tools.models import (
+    ToolCreateRequest,
+    ToolRunRequest,
+    ToolRunResponse,
+    ToolSearchRequest,
+    ToolSearchResponse,
+    ToolTrialRequest,
+    ToolUpdateRequest,
+)
+from ricordo.features.custom_tools.runner import ToolCall, run_call
+from ricordo.offload import offload
+from ricordo.storage import agents, tools
+from ricordo.tools.toolbox import ToolOutput
+
+router = Routes(prefix="/v1", tags=["tools"], scope="tools")
+
+
+@router.post("/tools/", response_model=ToolResponse)
+async def create(here: Here, body: ToolCreateRequest) -> Tool:
+    """Store a tool. Its name, description and schema are read from the source where they are not sent."""
+    body.refuse_unsupported()
+    schema = await asyncio.to_thread(service.schema_for, body)
+    return await here.store.write(lambda tx: service.create(tx, here.scope, body, schema))
+
+
+@router.put("/tools/", response_model=ToolResponse)
+async def upsert(here: Here, body: ToolCreateRequest) -> Tool:
+    """Store a tool, in place of the one that has its name."""
+    body.refuse_unsupported()
+    schema = await asyncio.to_thread(service.schema_for, body)
+    return await here.store.write(lambda tx: service.upsert(tx, here.scope, body, schema))
+
+
+@router.patch("/tools/{tool_id}", response_model=ToolResponse)
+async def modify(here: Here, tool_id: str, body: ToolUpdateRequest) -> Tool:
+    """Change a tool; new source code changes its schema too. Of the server's own tools a few settings can be changed."""
+    body.refuse_unsupported()
+    tool = await here.store.read(lambda tx: tools.get(tx, here.scope, tool_id))
+    schema = await asyncio.to_thread(service.new_schema, tool, body)
+    return await here.store.write(lambda tx: service.change(tx, here.scope, tool_id, body, schema))
+
+
+@router.delete("/tools/{tool_id}", response_model=NoteResponse)
+async def delete(here: Here, tool_id: str) -> Json:
+    """Take a tool from all agents and delete it."""
+    await here.store.write(lambda tx: service.delete(tx, here.scope, tool_id))
+    return {"message": f"Tool id={tool_id} successfully deleted"}
+
+
+@router.post("/tools/search", response_model=list[ToolSearchResponse])
+async def search(here: Here, body: ToolSearchRequest) -> list[service.FoundTool]:
+    """Find tools by words and by meaning; without a query, the newest."""
+    types, tags, query = body.tool_types or (), body.tags or (), body.query or ""
+    found = await here.store.read(lambda tx: service.searched(tx, here.scope, types, tags))
+    if not query.strip():
+        return service.fused(found[: body.limit], range(len(found[: body.limit])), None)
+    texts = [service.text_of(tool) for tool in found]
+    words = None
+    if body.search_mode != "vector":
+        words = await offload(lambda: service.by_words(query, texts), sum(map(len, texts)))
+    vectors = None if body.search_mode == "fts" else await _by_meaning(here, query, texts)
+    return service.fused(found, words, vectors)[: body.limit]
+
+
+async def _by_meaning(here: RequestContext, query: str, texts: list[str]) -> list[int] | None:
+    embedders = here.runtime.models.embedders
+    handle = embedders.default_handle()
+    if handle is None or not texts:
+        return None
+    model = embedders.get(handle)
+    (asked,) = await model.embed([query], purpose="query")
+    vectors = await model.embed(texts)
+    return await offload(lambda: service.by_vectors(asked, vectors), len(texts) * len(asked) * 8)
+
+
+@router.post("/tools/run", response_model=ToolRunResponse)
+async def try_source(here: Here, body: ToolTrialRequest) -> Json:
+    """Run a tool once, from its source; nothing is stored."""
+    body.refuse_unsupported()
+    fields = body.model_dump(include={"source_code", "source_type", "json_schema", "args_json_schema"})
+    asked = ToolCreateRequest(**fields, description=body.name or "A trial.")
+    if body.name and not body.json_schema:
+        asked.json_schema = {"name": body.name}
+    schema = await asyncio.to_thread(service.schema_for, asked)
+    call = ToolCall(body.source_code, schema.name, body.args, body.env_vars or {})
+    return _response(await run_call(here.runtime.settings, call))
+
+
+@router.post("/agents/{agent_id}/tools/{tool_name}/run", response_model=ToolRunResponse)
+async def run_for_agent(here: Here, agent_id: str, tool_name: str, body: ToolRunRequest) -> Json:
+    """Run one of the agent's tools from source code, outside of any turn; the agent does not hear of it."""
+    state = await here.store.read(lambda tx: agents.load_whole(tx, here.scope, agent_id))
+    tool = next((tool for tool in state.tools if tool.name == tool_name), None)
+    if tool is None:
+        raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
+    if tool.tool_type != "custom" or not tool.source_code:
+        raise Unsupported(f"{tool_name} runs within a turn only. Ask the agent to call it.")
+    return _response(await run_call(here.runtime.settings, ToolCall(tool.source_code, tool.name, body.args)))
+
+
+def _response(output: ToolOutput) -> Json:
+    made: Mapping[str, Any] = {"status": "error" if output.is_error else "success", "func_return": output.value}
+    return ToolRunResponse.of(output, **made, stdout=list(output.stdout), stderr=list(output.stderr))

@@ -1,0 +1,102 @@
+"""Runs calls of tools made from source code in the sandbox."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ricordo.domain.tool import Tool, ToolType
+from ricordo.errors import Unsupported
+from ricordo.features.custom_tools.options import CustomToolsSettings
+from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandbox_of
+from ricordo.settings import Settings
+from ricordo.tools.toolbox import ToolContext, ToolOutput
+
+_OUTPUT_KB = 2_048
+_SHOWN = 20_000  # characters of what a call wrote
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool: its source and function, the arguments, and the variables that its process has."""
+
+    source: str
+    function: str
+    arguments: Mapping[str, Any]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: Path | None = None
+
+
+class CustomTools:
+    """The runner of tools made from source code."""
+
+    tool_types: Sequence[ToolType] = ("custom",)
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
+        """Run one call; what it prints is told to the turn's readers."""
+        if not tool.source_code:
+            raise Unsupported(
+                f"{tool.name} has no source code, and no plugin offers it. Install its plugin, or detach it."
+            )
+        call = ToolCall(tool.source_code, tool.name, arguments)
+        return await run_call(self._settings, call, report=context.report)
+
+    async def close(self) -> None:
+        """Nothing of a call is left; the sandbox ends by itself."""
+
+
+async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> ToolOutput:
+    """Run a call in the sandbox. Raises Unavailable where code cannot be run here."""
+    options = CustomToolsSettings()
+    limits = SandboxLimits(
+        memory_mb=options.tool_memory_mb,
+        cpu_seconds=max(1, int(options.tool_seconds)),
+        seconds=options.tool_seconds,
+        output_kb=_OUTPUT_KB,
+    )
+
+    def tell(stream: str, piece: bytes) -> None:
+        if report and stream == "stdout" and (lines := piece.decode("utf-8", "replace").split()):
+            report(" ".join(lines)[-500:])
+
+    request = {"source": call.source, "function": call.function, "arguments": dict(call.arguments)}
+    result = await sandbox_of(settings).run_python(
+        program(), orjson.dumps(request), call.python, environment=call.environment, limits=limits, on_output=tell
+    )
+    return _output_of(result)
+
+
+@cache
+def program() -> str:
+    """The program that runs in the sandbox."""
+    return Path(__file__).with_name("program.py").read_text("utf-8")
+
+
+def _output_of(result: SandboxResult) -> ToolOutput:
+    """What the agent gets; the answer may be anything, since the tool's own code can write it."""
+    stdout, stderr = _lines(result.stdout), _lines(result.stderr)
+    if result.stopped_by:
+        return ToolOutput(result.reason, stdout, stderr, is_error=True)
+    try:
+        answer = orjson.loads(result.answer)
+    except orjson.JSONDecodeError:
+        answer = None
+    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        return ToolOutput(answer["error"], stdout, (*stderr, answer["error"]), is_error=True)
+    if isinstance(answer, dict) and "value" in answer:
+        return ToolOutput(answer["value"], stdout, stderr)
+    said = f" It wrote: {stderr[0][-1000:]}" if stderr else ""
+    return ToolOutput(
+        f"The tool ended without a result (exit code {result.exit_code}).{said}", stdout, stderr, is_error=True
+    )
+
+
+def _lines(written: bytes) -> tuple[str, ...]:
+    text = written.decode("utf-8", "replace").rstrip()
+    return (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…",) if text else ()

@@ -1,0 +1,236 @@
+"""Tools from source code: made, changed, found and deleted by the real client, and called by agents."""
+
+from typing import Any
+
+import pytest
+from letta_client import APIStatusError, ConflictError, NotFoundError
+
+from ricordo.llm.scripted import call
+from tests.features.custom_tools.conftest import Api
+from tests.seams.server import MODEL
+
+ADD = '''
+def add(one: int, two: int = 1) -> int:
+    """Add two numbers.
+
+    Args:
+        one: The first.
+    """
+    print("adding")
+    return one + two
+'''
+FAILS = '''
+def divide(one: int, two: int) -> float:
+    """Divide."""
+    def inner():
+        return one / two
+    return inner()
+'''
+
+
+def test_a_tool_is_made_changed_and_deleted(api: Api) -> None:
+    made = api.client.tools.create(
+        source_code=ADD, tags=["sums"], return_char_limit=100, default_requires_approval=True
+    )
+    assert (made.name, made.description, made.tool_type) == ("add", "Add two numbers.", "custom")
+    assert (made.source_code, made.tags, made.return_char_limit) == (ADD, ["sums"], 100)
+    assert made.default_requires_approval
+    assert made.json_schema == {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "one": {"type": "integer", "description": "The first."},
+                "two": {"type": "integer", "default": 1},
+            },
+            "required": ["one"],
+        },
+    }
+    with pytest.raises(ConflictError, match="a tool named add already"):
+        api.client.tools.create(source_code=ADD)
+
+    subtract = ADD.replace("add(", "subtract(")
+    changed = api.client.tools.update(
+        made.id, source_code=subtract, description="Take away.", enable_parallel_execution=True
+    )
+    assert (changed.id, changed.name, changed.description) == (made.id, "subtract", "Take away.")
+    assert changed.json_schema is not None
+    assert changed.json_schema["description"] == "Take away."
+    assert (changed.tags, changed.enable_parallel_execution) == (["sums"], True)
+
+    upserted = api.client.tools.upsert(
+        source_code=subtract, args_json_schema={"properties": {"one": {"type": "number"}}}
+    )
+    assert upserted.id == made.id
+    assert upserted.args_json_schema == {"properties": {"one": {"type": "number"}}}
+    assert upserted.json_schema is not None
+    assert upserted.json_schema["parameters"] == {"type": "object", "properties": {"one": {"type": "number"}}}
+
+    api.client.tools.delete(made.id)
+    with pytest.raises(NotFoundError):
+        api.client.tools.retrieve(made.id)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        ({"source_code": "def f(x): 'Do.'"}, "has no type"),
+        ({"source_code": "def f(: "}, "no valid Python"),
+        ({"source_code": ADD, "json_schema": {"name": "other", "parameters": {}}}, "no function of this name"),
+        ({"source_code": ADD, "json_schema": {"parameters": []}}, "an object of name"),
+        ({"source_code": "function f() {}", "source_type": "javascript"}, "Send a json_schema"),
+        ({"source_code": ADD, "json_schema": {"name": "add", "parameters": {"type": "array"}}}, "of the type object"),
+        ({"source_code": ADD, "return_char_limit": 0}, "return_char_limit"),
+        ({"source_code": "x" * 200_001}, "source_code"),
+        (
+            {"source_code": ADD, "args_json_schema": {"properties": {"x": {"description": "x" * 100_000}}}},
+            "100,000 bytes",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_tool_is_said(api: Api, sent: dict[str, Any], why: str) -> None:
+    answer = api.http.post("/v1/tools/", json=sent)
+    assert answer.status_code in (400, 422)
+    assert why in answer.text
+    assert "add" not in [tool.name for tool in api.client.tools.list()]
+
+
+def test_the_servers_own_tools_keep_their_source_and_change_a_few_settings(api: Api) -> None:
+    own = next(tool for tool in api.client.tools.list() if tool.name == "memory_insert")
+    changed = api.client.tools.update(own.id, return_char_limit=77)
+    assert changed.return_char_limit == 77
+    for refused in ({"source_code": ADD}, {"description": "Mine."}, {"tags": ["x"]}):
+        assert api.http.patch(f"/v1/tools/{own.id}", json=refused).status_code == 422
+    assert api.http.delete(f"/v1/tools/{own.id}").status_code == 422
+    memory_insert = ADD.replace("add(", "memory_insert(")
+    assert api.http.put("/v1/tools/", json={"source_code": memory_insert}).status_code == 422
+    assert api.http.post("/v1/tools/", json={"source_code": memory_insert}).status_code == 409
+    api.client.tools.update(own.id, return_char_limit=own.return_char_limit or 50_000)
+
+
+def test_tools_are_found_by_words_and_meaning(api: Api) -> None:
+    for name, words in (("rain_tomorrow", "Tell whether umbrellas are needed."), ("book_train", "Buy a ticket.")):
+        api.client.tools.upsert(source_code=f'def {name}(town: str):\n    """{words}"""', tags=[name[:4]])
+    found = api.client.tools.search(query="umbrella for the town")
+    assert next(each.tool.name for each in found) == "rain_tomorrow"
+    assert found[0].fts_rank == 1
+    assert found[0].combined_score > found[-1].combined_score
+    assert api.client.tools.search(query="qwertz", search_mode="fts") == []
+    assert [each.tool.name for each in api.client.tools.search(query="ticket", tags=["book"])] == ["book_train"]
+    assert [each.tool.name for each in api.client.tools.search(tool_types=["custom"], limit=1)] == ["book_train"]
+    for each in ("rain_tomorrow", "book_train"):
+        (tool,) = api.client.tools.list(name=each)
+        api.client.tools.delete(tool.id)
+
+
+def test_an_agent_calls_a_tool_reads_its_traceback_and_does_better(api: Api) -> None:
+    tool = api.client.tools.create(source_code=FAILS)
+    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
+    api.server.says(call("divide", one=1, two=0), call("divide", one="1", two=4), "A quarter.")
+    answer = api.client.agents.messages.create(agent.id, input="What is a quarter?")
+    returns = [message for message in answer.messages if message.message_type == "tool_return_message"]
+    assert [each.status for each in returns] == ["error", "success"]
+    assert returns[0].tool_return == (
+        'Traceback (most recent call last):\n  File "<divide>", line 6, in divide\n    return inner()\n           ^^^^^^^\n'
+        '  File "<divide>", line 5, in inner\n    return one / two\n           ~~~~^~~~~\nZeroDivisionError: division by zero'
+    )
+    assert returns[1].tool_return == "0.25"
+    assert api.server.model.requests[-1].messages[-1].is_untrusted
+    api.client.agents.update(agent.id, tool_rules=[{"type": "exit_loop", "tool_name": "divide"}])
+    with pytest.raises(ConflictError, match="has a rule about divide"):
+        api.client.tools.delete(tool.id)
+    api.client.agents.update(agent.id, tool_rules=[])
+    api.client.tools.delete(tool.id)
+    assert "divide" not in [tool.name for tool in api.client.agents.tools.list(agent.id)]
+
+
+MODELS = '''
+from dataclasses import dataclass
+from enum import Enum
+from typing import Optional
+from pydantic import BaseModel
+
+class Colour(Enum):
+    RED = "red"
+
+@dataclass
+class Size:
+    wide: int
+
+class Place(BaseModel):
+    town: str
+
+async def visit(
+    place: Place, others: list[Place], colour: Colour, size: Size, ready: bool, share: float, more: Optional[Place] = None
+):
+    """Go there."""
+    return [place, [one.town for one in others], colour.name, size, ready, share, more, {1, }, float("nan")]
+'''
+
+
+def trial(api: Api, source: str, **sent: Any) -> dict[str, Any]:
+    answer = api.http.post("/v1/tools/run", json={"source_code": source, **sent})
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def test_arguments_become_what_the_function_expects_and_results_json(api: Api) -> None:
+    ready = {"ready": "true", "share": 1, "size": {"wide": 2}, "colour": "red"}
+    result = trial(api, MODELS, args={"place": {"town": "Rome"}, "others": [{"town": "Bari"}], **ready})
+    assert result["status"] == "success", result
+    # NaN is no JSON, so the whole is told as text.
+    assert "Place(town='Rome')" in result["func_return"]
+    result = trial(api, MODELS.replace(', float("nan")', ""), args={"place": {"town": "Rome"}, "others": [], **ready})
+    assert result["func_return"] == [{"town": "Rome"}, [], "RED", {"wide": 2}, True, 1.0, None, [1]]
+    wrong = trial(api, MODELS, args={"place": {"city": "Rome"}, "others": [], **ready})
+    assert (wrong["status"], wrong["func_return"][:35]) == ("error", "The argument place is not right: 1 ")
+    missing = trial(api, ADD, args={"three": 3})
+    assert missing["func_return"] == "The arguments do not fit: missing a required argument: 'one'."
+
+
+HOSTILE = {
+    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": 1}')\n    os._exit(0)": ("success", "1"),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'not json')\n    os._exit(5)": ("error", "exit code 5"),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'[1]')\n    os._exit(0)": ("error", "without a result"),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"error\": {}}')\n    os._exit(0)": ("error", "without a result"),
+    "import os\ndef f():\n    'x'\n    os.close(3)": ("error", "without a result"),
+    "def f():\n    'x'\n    exit(3)": ("error", "left with exit(3)"),
+    "def f():\n    'x'\n    return f()": ("error", "RecursionError"),
+    "def f():\n    'x'\n    return '\\ud800'": ("success", ""),
+    "def f():\n    'x'\n    return 'x' * 1_000_000": ("success", "[cut: the tool returned 1000000 characters]"),
+    "def f():\n    'x'\n    print('y' * 10_000_000)": ("error", "more than 2048 kB of output"),
+    "class E(Exception):\n    def __str__(self): raise E\ndef f():\n    'x'\n    raise E": ("error", "E"),
+    "def f():\n    'x'\n    a = {}\n    a['a'] = a\n    return a": ("success", "{'a': {...}}"),
+    "raise SystemExit\ndef f(): 'x'": ("error", "left with exit"),
+    "import nosuchthing\ndef f(): 'x'": ("error", "No module named 'nosuchthing'"),
+}
+
+
+@pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
+def test_whatever_a_tool_does_there_is_a_result(api: Api, source: str) -> None:
+    status, words = HOSTILE[source]
+    result = trial(api, source)
+    assert result["status"] == status
+    assert words in str(result["func_return"])
+
+
+def test_an_agents_tool_is_tried_outside_of_a_turn_with_what_it_wrote(api: Api) -> None:
+    tool = api.client.tools.create(source_code=ADD)
+    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
+    result = api.client.agents.tools.run("add", agent_id=agent.id, args={"one": 2})
+    assert (result.status, result.func_return, result.stdout, result.stderr) == ("success", 3, ["adding"], [])
+    with pytest.raises(NotFoundError, match="no tool named subtract"):
+        api.client.agents.tools.run("subtract", agent_id=agent.id, args={})
+    with pytest.raises(APIStatusError, match="within a turn only"):
+        api.client.agents.tools.run("memory_insert", agent_id=agent.id, args={})
+    api.client.tools.delete(tool.id)
+
+
+def test_the_variables_of_a_trial_are_its_process_alone(api: Api) -> None:
+    reads = "import os\ndef f():\n    'x'\n    return sorted(os.environ), os.environ.get('TOKEN')"
+    names, value = trial(api, reads, env_vars={"TOKEN": "t"})["func_return"]
+    assert value == "t"
+    assert not [name for name in names if name.startswith("RICORDO")]
+    assert trial(api, reads)["func_return"][1] is None
