@@ -1,7 +1,7 @@
 """The program of a call, which runs in the sandbox: it makes the function from its source, calls it, and answers in JSON.
 
-The request on standard input: {source, function, arguments}. The answer on descriptor 3: {"value": …}, or {"error": "…"} with
-a traceback of the tool's own lines.
+The request on standard input: {source, function, arguments}, and agent_state for a function that asks for it. The answer on
+descriptor 3: {"value": …}, or {"error": "…"} with a traceback of the tool's own lines.
 """
 
 import dataclasses
@@ -33,10 +33,16 @@ def main() -> None:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     module = types.ModuleType("tool")
     sys.modules["tool"] = module
+    client = ServerClient() if "LETTA_BASE_URL" in os.environ else None
+    module.__dict__.update(client=client, AgentState=Fields)
     try:
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - what the sandbox is for
         function = module.__dict__[name]
-        result = function(**_prepared(function, request["arguments"]))
+        filled = {"agent_state": _agent(request.get("agent_state")), "client": client}
+        arguments = {**request["arguments"], **filled}
+        wanted = inspect.signature(function).parameters
+        arguments = {name: value for name, value in arguments.items() if name not in filled or name in wanted}
+        result = function(**_prepared(function, arguments))
         if inspect.isawaitable(result):
             import asyncio  # few tools wait, and it takes longer to import than most of them to run
 
@@ -53,16 +59,66 @@ def main() -> None:
         out.write(_written(answer))
 
 
+class Fields(dict[str, typing.Any]):
+    """Fields that are read as attributes or by name, as they were when the call began."""
+
+    def __getattr__(self, name: str) -> typing.Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"The agent's state has no {name} here. It has: {', '.join(self)}.") from None
+
+    def get_block(self, label: str) -> typing.Any:
+        """Return the memory block with this label."""
+        for block in self.blocks:
+            if block.label == label:
+                return block
+        raise KeyError(f"There is no block {label}. There are: {', '.join(self.list_block_labels())}.")
+
+    def get_blocks(self) -> typing.Any:
+        return self.blocks
+
+    def list_block_labels(self) -> list[str]:
+        return [block.label for block in self.blocks]
+
+    def model_dump(self, **_: typing.Any) -> dict[str, typing.Any]:
+        plain: dict[str, typing.Any] = json.loads(json.dumps(self))
+        return plain
+
+    def _refuse(self, *_: typing.Any, **__: typing.Any) -> typing.NoReturn:
+        raise TypeError(
+            "agent_state is a copy, so changing it changes nothing. Change memory with client.agents.blocks.update(label, "
+            "agent_id=agent_state.id, value=…), or return the text and let the agent store it."
+        )
+
+    __setattr__ = __setitem__ = __delattr__ = __delitem__ = update = pop = clear = setdefault = popitem = _refuse
+    update_block_value = set_block = create_block = link_block = _refuse
+
+
+def _agent(state: typing.Any) -> typing.Any:
+    return json.loads(json.dumps(state), object_hook=Fields)
+
+
+class ServerClient:
+    """A client of this server, made at its first use: most tools that could use it do not, and it takes long to import."""
+
+    def __getattr__(self, name: str) -> typing.Any:
+        if "_made" not in self.__dict__:
+            try:
+                from letta_client import Letta
+            except ImportError:
+                raise ImportError("The package letta-client is not there: name it in pip_requirements.") from None
+            self._made = Letta(base_url=os.environ["LETTA_BASE_URL"], api_key=os.environ["LETTA_API_KEY"])
+        return getattr(self._made, name)
+
+
 async def _awaited(result: typing.Any) -> typing.Any:
     return await result
 
 
 def _prepared(function: typing.Callable[..., typing.Any], arguments: dict[str, typing.Any]) -> dict[str, typing.Any]:
     """The arguments as the function's types want them: models, enumerations and numbers out of plain JSON."""
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception:
-        hints = {}
+    hints = _hints(function)
     try:
         inspect.signature(function).bind(**arguments)
     except TypeError as error:
@@ -73,6 +129,18 @@ def _prepared(function: typing.Callable[..., typing.Any], arguments: dict[str, t
             made[name] = _of_type(hints.get(name), value)
         except (TypeError, ValueError) as error:
             raise WrongArguments(f"The argument {name} is not right: {error}") from None
+    return made
+
+
+def _hints(function: typing.Callable[..., typing.Any]) -> dict[str, typing.Any]:
+    """The types of the parameters, as far as they are known here: tools name some that only their authors have."""
+    made: dict[str, typing.Any] = {}
+    for name, hint in getattr(function, "__annotations__", {}).items():
+        one = types.SimpleNamespace(__annotations__={name: hint})
+        try:
+            made |= typing.get_type_hints(one, function.__globals__)
+        except Exception:  # noqa: S112 - such an argument stays as it came
+            continue
     return made
 
 
@@ -122,13 +190,15 @@ def _as_json(value: typing.Any) -> typing.Any:
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback from the tool's first line on, its end where it is long."""
+    """The traceback without lines of this program, its end where it is long."""
     own = __file__ if "__file__" in globals() else "<program>"
-    trace = error.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename == own:
-        trace = trace.tb_next
     try:
-        text = "".join(traceback.format_exception(type(error), error, trace, limit=-_FRAMES)).rstrip()
+        trace = traceback.TracebackException(type(error), error, error.__traceback__)
+        part: traceback.TracebackException | None = trace
+        while part:
+            part.stack[:] = [frame for frame in part.stack if frame.filename != own][-_FRAMES:]
+            part = part.__cause__ or part.__context__
+        text = "".join(trace.format()).rstrip()
     except Exception:  # an error whose own text fails
         text = f"{type(error).__name__}"
     return text if len(text) <= _LONGEST_TRACE else f"…{text[-_LONGEST_TRACE:]}"

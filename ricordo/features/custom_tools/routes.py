@@ -20,7 +20,8 @@ from ricordo.features.custom_tools.models import (
     ToolTrialRequest,
     ToolUpdateRequest,
 )
-from ricordo.features.custom_tools.runner import ToolCall, run_call
+from ricordo.features.custom_tools.runner import ToolCall, call_of, run_call
+from ricordo.features.custom_tools.surroundings import Caller
 from ricordo.offload import offload
 from ricordo.storage import agents, tools
 from ricordo.tools.toolbox import ToolOutput
@@ -95,7 +96,11 @@ async def try_source(here: Here, body: ToolTrialRequest) -> Json:
     if body.name and not body.json_schema:
         asked.json_schema = {"name": body.name}
     schema = await asyncio.to_thread(service.schema_for, asked)
-    call = ToolCall(body.source_code, schema.name, body.args, body.env_vars or {})
+    parameters = tuple(schema.parameters.get("properties", {}))
+    caller = Caller(here.scope)
+    call = ToolCall(
+        body.source_code, schema.name, body.args, body.env_vars or {}, None, body.source_type, parameters, caller
+    )
     return _response(await run_call(here.runtime.settings, call))
 
 
@@ -108,7 +113,8 @@ async def run_for_agent(here: Here, agent_id: str, tool_name: str, body: ToolRun
         raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
     if tool.tool_type != "custom" or not tool.source_code:
         raise Unsupported(f"{tool_name} runs within a turn only. Ask the agent to call it.")
-    return _response(await run_call(here.runtime.settings, ToolCall(tool.source_code, tool.name, body.args)))
+    caller = Caller(here.scope, state)
+    return _response(await run_call(here.runtime.settings, call_of(tool, body.args, caller)))
 
 
 def _response(output: ToolOutput) -> Json:

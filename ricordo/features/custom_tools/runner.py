@@ -1,6 +1,8 @@
 """Runs calls of tools made from source code in the sandbox."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -10,7 +12,10 @@ import orjson
 
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Unsupported
+from ricordo.features.custom_tools.javascript import javascript_call
 from ricordo.features.custom_tools.options import CustomToolsSettings
+from ricordo.features.custom_tools.source import needs_of
+from ricordo.features.custom_tools.surroundings import Caller, way_to_server
 from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandbox_of
 from ricordo.settings import Settings
 from ricordo.tools.toolbox import ToolContext, ToolOutput
@@ -21,13 +26,19 @@ _SHOWN = 20_000  # characters of what a call wrote
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool: its source and function, the arguments, and the variables that its process has."""
+    """One call of a tool: its source and function, the arguments, and the variables that its process has.
+
+    `parameters` are the names of the arguments in the order in which JavaScript gets them.
+    """
 
     source: str
     function: str
     arguments: Mapping[str, Any]
     environment: Mapping[str, str] = field(default_factory=dict)
     python: Path | None = None
+    source_type: str = "python"
+    parameters: Sequence[str] = ()
+    caller: Caller | None = None
 
 
 class CustomTools:
@@ -40,15 +51,26 @@ class CustomTools:
 
     async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
         """Run one call; what it prints is told to the turn's readers."""
-        if not tool.source_code:
-            raise Unsupported(
-                f"{tool.name} has no source code, and no plugin offers it. Install its plugin, or detach it."
-            )
-        call = ToolCall(tool.source_code, tool.name, arguments)
-        return await run_call(self._settings, call, report=context.report)
+        caller = Caller(context.scope, context.state, context.memory.blocks())
+        return await run_call(self._settings, call_of(tool, arguments, caller), report=context.report)
 
     async def close(self) -> None:
         """Nothing of a call is left; the sandbox ends by itself."""
+
+
+def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCall:
+    """Return a call of a stored tool; raises Unsupported for one without source."""
+    if not tool.source_code:
+        raise Unsupported(f"{tool.name} has no source code, and no plugin offers it. Install its plugin, or detach it.")
+    parameters = tuple(tool.json_schema.get("parameters", {}).get("properties", {}))
+    return ToolCall(
+        tool.source_code,
+        tool.name,
+        arguments,
+        source_type=tool.source_type or "python",
+        parameters=parameters,
+        caller=caller,
+    )
 
 
 async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> ToolOutput:
@@ -65,10 +87,27 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
         if report and stream == "stdout" and (lines := piece.decode("utf-8", "replace").split()):
             report(" ".join(lines)[-500:])
 
-    request = {"source": call.source, "function": call.function, "arguments": dict(call.arguments)}
-    result = await sandbox_of(settings).run_python(
-        program(), orjson.dumps(request), call.python, environment=call.environment, limits=limits, on_output=tell
-    )
+    needs = needs_of(call.source, call.function) if call.source_type == "python" else frozenset()
+    caller, environment = call.caller, dict(call.environment)
+    request: dict[str, Any] = {"source": call.source, "function": call.function, "arguments": dict(call.arguments)}
+    given: dict[str, Any] = {"limits": limits, "on_output": tell}
+    with ExitStack() as for_call:
+        if caller and caller.state:
+            environment = {"LETTA_AGENT_ID": caller.state.agent.id, **environment}
+        if caller and "agent_state" in needs:
+            request["agent_state"] = caller.agent
+        if caller and "client" in needs:
+            address, key = for_call.enter_context(way_to_server(settings, caller, call.function))
+            environment = {"LETTA_BASE_URL": address, "LETTA_API_KEY": key, **environment}
+            given |= {"may_call_server": address, "server_key": key}
+        text = program()
+        if call.source_type != "python":
+            node = await asyncio.to_thread(javascript_call, call.source, call.source_type, call.function)
+            text, request["arguments"] = node.program, [call.arguments.get(name) for name in call.parameters]
+            given |= {"files": node.files, "readable": node.readable}
+        result = await sandbox_of(settings).run_python(
+            text, orjson.dumps(request), call.python, environment=environment, **given
+        )
     return _output_of(result)
 
 

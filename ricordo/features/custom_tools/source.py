@@ -6,6 +6,7 @@ The source is parsed here and never run. What these types do not say can be said
 import ast
 import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from ricordo.domain.model import ToolSchema
@@ -27,6 +28,7 @@ _SCALARS = {
 _LISTS = ("list", "List", "Sequence", "Iterable", "tuple", "Tuple", "set", "Set", "frozenset", "FrozenSet")
 _OBJECTS = ("dict", "Dict", "Mapping", "MutableMapping", "DefaultDict")
 _DEEPEST = 20
+_CACHED = 256  # sources
 _HINT = "Use str, int, float, bool, list[…], dict[str, …], Optional[…], Literal[…], a class of the source, or args_json_schema"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -59,6 +61,32 @@ def function_of(tree: ast.Module, name: str | None) -> Function:
     if not chosen and not public:
         raise Invalid("The source defines no function. Write one with `def`, at the outermost level.")
     return chosen or public[-1]
+
+
+@lru_cache(_CACHED)
+def needs_of(source: str, name: str) -> frozenset[str]:
+    """Return what a call of this function gets beside its arguments: "agent_state", and a "client" of this server.
+
+    The client is given to a source that names one which it does not make, or that makes one of its own.
+    """
+    try:
+        tree = _parsed(source)
+        arguments = function_of(tree, name).args
+    except Invalid:
+        return frozenset()
+    needs = {argument.arg for argument in ast.walk(arguments) if isinstance(argument, ast.arg)} & set(FILLED_IN)
+    used, made = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=named, ctx=ast.Load()):
+                used.add(named)
+            case ast.Name(id=named) | ast.arg(arg=named) | ast.alias(asname=str(named)):
+                made.add(named)
+            case ast.alias(name=named) | ast.ImportFrom(module=str(named)):
+                made.add(named.partition(".")[0])
+            case ast.Constant(value=("LETTA_API_KEY" | "LETTA_BASE_URL")):
+                needs.add("client")
+    return frozenset(needs | ({"client"} if "client" in used - made or "letta_client" in made else set()))
 
 
 def _parsed(source: str) -> ast.Module:

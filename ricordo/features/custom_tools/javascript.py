@@ -1,0 +1,61 @@
+"""Tools in JavaScript and TypeScript, which Node runs where the machine has it."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ricordo.errors import Unavailable
+
+_STRIPS_TYPES = (22, 6)  # from here on Node runs TypeScript, which a flag allows
+_SYSTEM = (Path("/usr"), Path("/bin"))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCall:
+    """A call that Node runs: the Python program that becomes Node, the files it needs, and folders it has to read."""
+
+    program: str
+    files: Mapping[str, bytes]
+    readable: Sequence[Path]
+
+
+def javascript_call(source: str, source_type: str, function: str) -> NodeCall:
+    """Return the call that runs the function of this source. Raises Unavailable where Node is missing or too old."""
+    node, version = _node()
+    is_typed = source_type == "typescript"
+    if is_typed and version < _STRIPS_TYPES:
+        raise Unavailable(
+            f"Tools in TypeScript need Node 22.6 or newer, and this server's machine has {version[0]}.{version[1]}. The operator "
+            "can install it; or make the tool in JavaScript."
+        )
+    name = "tool.mts" if is_typed else "tool.mjs"
+    flags = ["--experimental-strip-types"] if is_typed else []
+    command = [str(node), "--no-warnings", *flags, "program.mjs", name]
+    files = {
+        name: f"{source}\nexport {{ {function} as calledFunction }};\n".encode("utf-8", "replace"),
+        "program.mjs": Path(__file__).with_name("program.mjs").read_bytes(),
+    }
+    is_seen = any(node.is_relative_to(folder) for folder in _SYSTEM)
+    # The answer's descriptor is closed for other programs than Python's.
+    program = f"import os\nos.set_inheritable(3, True)\nos.execv({command[0]!r}, {command!r})"
+    return NodeCall(program, files, () if is_seen else (node.parent.parent,))
+
+
+@cache
+def _node() -> tuple[Path, tuple[int, int]]:
+    """The Node of this machine, and its version."""
+    found = shutil.which("node")
+    said = ""
+    if found:
+        said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout  # noqa: S603
+    version = re.match(r"v(\d+)\.(\d+)", said)
+    if not found or not version:
+        raise Unavailable(
+            "Tools in JavaScript and TypeScript need Node on the server's machine, and there is none. The operator can install it, "
+            "for example with: apt-get install nodejs"
+        )
+    return Path(found).resolve(), (int(version[1]), int(version[2]))
