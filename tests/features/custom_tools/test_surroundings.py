@@ -96,3 +96,33 @@ def test_a_tool_uses_this_server_with_its_callers_rights_and_makes_no_keys(api: 
 )
 def test_only_a_tool_that_uses_the_server_has_a_way_to_it(source: str, needs: set[str]) -> None:
     assert needs_of(source, "f") == needs
+
+
+PEEKS = '''
+import json, os, urllib.error, urllib.request
+
+def peek(path: str) -> str:
+    """Read from the server."""
+    asked = urllib.request.Request(os.environ["LETTA_BASE_URL"] + path, headers={"Authorization": "Bearer none"})
+    try:
+        return urllib.request.urlopen(asked).read().decode()
+    except urllib.error.HTTPError as error:
+        return f"{error.code}"
+'''
+
+
+def test_a_tool_that_runs_for_a_user_sees_what_that_user_may_see(api: Api) -> None:
+    for user in ("ada", "bob"):
+        made = api.http.put(f"/users/{user}/blocks/human", json={"body": f"I am {user}."})
+        assert made.status_code == 200, made.text
+    tool = api.client.tools.create(source_code=PEEKS)
+    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
+    own, other, unknown = ("/users/ada/blocks/human", "/users/bob/blocks/human", "/v1/users/")
+    api.server.says(*(call("peek", path=path) for path in (own, other, unknown)), "Done.")
+    answer = api.http.post(
+        f"/v1/agents/{agent.id}/messages", json={"input": "Look."}, headers={"X-Ricordo-User": "ada"}
+    )
+    returns = [one["tool_return"] for one in answer.json()["messages"] if one["message_type"] == "tool_return_message"]
+    assert "I am ada." in returns[0]
+    assert returns[1] in ("403", "404")
+    assert returns[2] == "403"

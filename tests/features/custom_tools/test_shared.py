@@ -1,0 +1,24 @@
+"""Whose tools are: all of an organization may use them, who may write tools changes them; and what many of them cost."""
+
+
+from tests.features.custom_tools.conftest import Api
+from tests.seams.server import MODEL
+from tests.seams.stores import count_statements
+
+
+def source(number: int) -> str:
+    return f'def tool_{number}(word: str) -> str:\n    """Say the word."""\n    return word'
+
+
+def test_a_turn_with_twenty_tools_costs_the_statements_of_one_without(api: Api) -> None:
+    ids = [api.client.tools.create(source_code=source(number)).id for number in range(20)]
+    statements = []
+    for tool_ids in ([], ids):
+        agent = api.client.agents.create(model=MODEL, tool_ids=tool_ids, include_base_tools=False)
+        api.client.agents.messages.create(agent.id, input="Hello.")
+        with count_statements(api.server.runtime.store) as counted:
+            api.client.agents.messages.create(agent.id, input="Hello again.")
+        statements.append(len(counted.statements))
+    assert statements[1] == statements[0]
+    for id in ids:
+        api.client.tools.delete(id)
