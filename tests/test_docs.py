@@ -275,7 +275,8 @@ def test_pages_import_nothing_but_what_the_readme_installs() -> None:
 
 def test_every_page_with_python_is_run_by_a_test_here() -> None:
     """A page whose code nobody runs would rot."""
-    tests = Path(__file__).read_text() + Path(__file__).with_name("test_examples.py").read_text()
+    here = Path(__file__).parent
+    tests = "".join(path.read_text() for path in (*here.glob("test_*.py"), *here.glob("features/*/test_docs.py")))
     run = set(re.findall(r'"([a-z-]+\.md)"', tests)) | {"README.md"}
     assert {page.name for page, text in PAGES.items() if blocks(text, "python")} - run == set()
 
@@ -349,7 +350,7 @@ def test_every_setting_that_is_named_exists() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     known |= {name.upper() for name in (*ProviderSettings.model_fields, *VectorSettings.model_fields)}
     known |= {PREFIX + name.upper() for kind in feature_settings() for name in kind.model_fields}
-    known.add("RICORDO_VECTOR_PREFIX")
+    known |= {"RICORDO_VECTOR_PREFIX", "LETTA_API_KEY", "LETTA_BASE_URL"}  # what tools and clients read
     text = "\n".join(text for page, text in PAGES.items() if page.parent.name != "decisions")
     named = set(re.findall(r"\b(?:RICORDO_[A-Z_]+[A-Z]|[A-Z]+_(?:API_KEY|BASE_URL|API_BASE))\b", text))
     assert "RICORDO_API_KEY" in named

@@ -89,6 +89,9 @@ class ToolTrialRequest(RequestModel):
     source_code: Source
     args: Json = Field(default_factory=dict)
     env_vars: dict[str, str] | None = Field(None, max_length=100, description="Variables of the call's process.")
+    tags: ToolTags | None = Field(
+        None, description="With the tag network it has the network, where the operator allows that."
+    )
     name: str | None = Field(None, max_length=200, description="The function, where the source has several.")
     source_type: SourceType = "python"
     json_schema: Json | None = Field(None, description=JSON_SCHEMA)

@@ -20,7 +20,7 @@ from ricordo.features.custom_tools.models import (
     ToolTrialRequest,
     ToolUpdateRequest,
 )
-from ricordo.features.custom_tools.runner import ToolCall, call_of, run_call
+from ricordo.features.custom_tools.runner import NETWORK, ToolCall, call_of, run_call
 from ricordo.features.custom_tools.surroundings import Caller
 from ricordo.offload import offload
 from ricordo.storage import agents, tools
@@ -99,7 +99,14 @@ async def try_source(here: Here, body: ToolTrialRequest) -> Json:
     parameters = tuple(schema.parameters.get("properties", {}))
     caller = Caller(here.scope)
     call = ToolCall(
-        body.source_code, schema.name, body.args, body.env_vars or {}, None, body.source_type, parameters, caller
+        body.source_code,
+        schema.name,
+        body.args,
+        body.env_vars or {},
+        source_type=body.source_type,
+        parameters=parameters,
+        caller=caller,
+        has_network=NETWORK in (body.tags or ()),
     )
     return _response(await run_call(here.runtime.settings, call))
 

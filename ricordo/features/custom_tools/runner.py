@@ -20,6 +20,7 @@ from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandb
 from ricordo.settings import Settings
 from ricordo.tools.toolbox import ToolContext, ToolOutput
 
+NETWORK = "network"  # the tag by which a tool asks for the network
 _OUTPUT_KB = 2_048
 _SHOWN = 20_000  # characters of what a call wrote
 
@@ -39,6 +40,7 @@ class ToolCall:
     source_type: str = "python"
     parameters: Sequence[str] = ()
     caller: Caller | None = None
+    has_network: bool = False
 
 
 class CustomTools:
@@ -70,6 +72,7 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
         source_type=tool.source_type or "python",
         parameters=parameters,
         caller=caller,
+        has_network=NETWORK in tool.tags,
     )
 
 
@@ -90,7 +93,7 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
     needs = needs_of(call.source, call.function) if call.source_type == "python" else frozenset()
     caller, environment = call.caller, dict(call.environment)
     request: dict[str, Any] = {"source": call.source, "function": call.function, "arguments": dict(call.arguments)}
-    given: dict[str, Any] = {"limits": limits, "on_output": tell}
+    given: dict[str, Any] = {"limits": limits, "on_output": tell, "has_network": call.has_network}
     with ExitStack() as for_call:
         if caller and caller.state:
             environment = {"LETTA_AGENT_ID": caller.state.agent.id, **environment}
