@@ -37,8 +37,11 @@ SIBLINGS = {("settings", "errors"), ("settings", "setting_types"), ("secret", "e
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
 # Optional, or so slow that a command which does not need them should not wait for them (`llm.providers` brings pydantic-ai).
 LATE = set(
-    "anthropic cryptography dulwich fastapi google httpx2 jinja2 markdown_it numpy openai procrastinate psycopg pydantic_ai pymysql"
-    " rich ricordo.llm.providers ricordo.storage.engine.postgres sqlalchemy tokenizers typer urllib3 uvicorn uvloop".split()
+    """
+    anthropic anyio cryptography dulwich fastapi google httpx2 jinja2 jsonschema markdown_it mcp numpy openai
+    procrastinate psycopg pydantic_ai pymysql rich ricordo.llm.providers ricordo.storage.engine.postgres
+    sqlalchemy tokenizers typer urllib3 uvicorn uvloop
+    """.split()
 )
 # Modules of our own that bring numpy: the doors to the search index import them at the first search.
 INDEX = "ricordo.search"
@@ -51,7 +54,7 @@ DOORS = {
     "httpx2": {"llm", "cli"},
 }
 # The modules of a feature that talk to the database, or to an outside service of its own.
-FEATURE_DOORS = {"tables.py", "queries.py", "service.py"}
+FEATURE_DOORS = {"tables.py", "queries.py", "service.py", "sessions.py"}
 
 
 @dataclass(frozen=True)

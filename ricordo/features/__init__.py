@@ -11,6 +11,7 @@ FEATURES: tuple[str, ...] = (
     "ledger",
     "librarian",
     "login",
+    "mcp",
     "move",
     "remotes",
     "review",

@@ -355,7 +355,7 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
     ]
     tools.insert_all(tx, [_as_offered(tool, offered[tool.name]) for tool in new])
     for name, tool in stored.items():
-        if tool.source_code is not None:
+        if tool.source_code is not None or tool.tool_type == "external_mcp":
             continue  # somebody's own tool had this name before the server had one of it
         if (current := _as_offered(tool, offered[name])) != tool:
             tools.update(tx, replace(current, updated_at=now))

@@ -41,6 +41,11 @@ get /v1/tools/({})?
 (patch|delete) /v1/tools/{}
 post /v1/tools/search
 post /v1/agents/{}/tools/{}/run
+(get|post) /v1/mcp-servers/
+(get|patch|delete) /v1/mcp-servers/{}
+patch /v1/mcp-servers/{}/refresh
+get /v1/mcp-servers/{}/tools(/{})?
+post /v1/mcp-servers/{}/tools/{}/run
 get /v1/blocks/{}/agents
 get /v1/models/(embedding)?
 get /v1/(runs|steps)/({})?
@@ -102,7 +107,7 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(do
     lines = [line.replace("{}", r"\{\}") for line in SERVED.strip().splitlines()]
     served = {route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)}
     assert served == documented & routes
-    assert len(served) == 82
+    assert len(served) == 91
 
 
 # What the client may ask for in queries, and is refused by name, since there is no such thing here to select by.

@@ -223,6 +223,16 @@ SHARED = {
         (POST|PUT) /v1/tools/
         POST /v1/tools/(search|run)
         (PATCH|DELETE) /v1/tools/<tool_id>
+        (GET|POST) /v1/mcp-servers/
+        (GET|PATCH|DELETE) /v1/mcp-servers/<mcp_server_id>
+        PATCH /v1/mcp-servers/<mcp_server_id>/refresh
+        GET /v1/mcp-servers/<mcp_server_id>/tools(/<mcp_tool_id>)?
+        POST /v1/mcp-servers/<mcp_server_id>/tools/<mcp_tool_id>/(accept|run)
+        (GET|PUT) /v1/tools/mcp/servers
+        POST /v1/tools/mcp/servers/test
+        (PATCH|DELETE) /v1/tools/mcp/servers/<mcp_server_name>
+        GET /v1/tools/mcp/servers/<mcp_server_name>/tools
+        POST /v1/tools/mcp/servers/<mcp_server_name>/(resync|<mcp_tool_name>|tools/<mcp_tool_name>/execute)
         (GET|POST) /v1/providers/
         POST /v1/providers/(check|<provider_id>/check)
         PATCH /v1/providers/<provider_id>(/refresh)?
@@ -284,7 +294,7 @@ VOLATILE = ("/users/{user_id}/export", "/users/{user_id}/remotes")
 
 
 def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
-    """Make another agent, archive, tool and provider, to be deleted."""
+    """Make another agent, archive, tool, MCP server and provider, to be deleted."""
     agent = world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})
     archive = world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})
     body = {"provider_type": "openai", "name": new_id("spare"), "api_key": "sk-2", "base_url": "http://127.0.0.1:9/v1"}
@@ -293,7 +303,8 @@ def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
         OPERATOR, "POST", "/v1/tools/", json={"source_code": f"def spare_{agent['id'][-12:]}():\n    'Spare.'"}
     )
     made = {"agent": agent, "archive": archive, "provider": provider, "tool": tool}
-    return {**hers, **{f"{name}_id": each["id"] for name, each in made.items()}}
+    mcp = world.new_mcp_server(new_id("spare"))
+    return {**hers, **mcp, **{f"{name}_id": each["id"] for name, each in made.items()}}
 
 
 ALL_BUT = tuple(sorted(ALL_SCOPES - {IMPERSONATE}))
@@ -414,7 +425,7 @@ def test_another_organization_is_another_world(
     ]
     require_refused(world, watch, [cell for cell in cells if cell not in free], (404,), boss, hers)
     before = her_view(world, cells, world.shared | world.own)
-    secrets = {*world.shared.values(), *world.secrets} - {"persona", hers["tool_name"]}
+    secrets = {*world.shared.values(), *world.secrets} - {"persona", *(hers[name] for name in ("tool_name", "mcp_url", "mcp_server_name", "mcp_tool_name"))}
     for cell in free:
         answer = cell.ask(world.http, hers, boss)
         told = all_text(answer)
@@ -430,8 +441,9 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
     """Nothing was refused above by an accident: every route works with these ids and bodies."""
     for cell in in_order(cells):
         is_hers = any(f"{{{name}" in cell.path for name in world.own) and "/identities/" not in cell.path
-        is_page = cell.path.startswith("/ui/")  # the API deletes the same
-        given = spare(world, hers) if is_page and cell.deletes else hers
+        is_page = cell.path.startswith("/ui/")
+        is_twice = is_page or "/tools/mcp/" in cell.path  # another route deletes the same
+        given = spare(world, hers) if is_twice and cell.deletes else hers
         if is_page and "{passage_id}" in cell.path:
             home = fill("/v1/agents/{agent_id}/archival-memory", hers)
             given = {**hers, "passage_id": world.ask(world.ada, "POST", home, json={"text": "Spare."})[0]["id"]}

@@ -24,6 +24,8 @@ from ricordo.storage.keys import KeyDraft
 from ricordo.storage.schema.core_tables import api_keys, organizations
 from ricordo.storage.schema.core_tables import users as users_table
 from tests.seams.http import ok
+from tests.seams.mcp import RawServer, raw_server
+from tests.seams.mcp import tool as mcp_tool
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 from tests.support.sandboxes import bubblewrap
 
@@ -102,6 +104,7 @@ class People:
 class World(People):
     """The people, and what Ada has: `own` by the names of the routes' parameters, `shared` likewise."""
 
+    mcp_url: str = ""
     ada: str = ""
     own: dict[str, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
@@ -161,6 +164,7 @@ class World(People):
             "base_url": "http://127.0.0.1:9/v1",
         }
         provider = self.ask(OPERATOR, "POST", "/v1/providers/", json=body)
+        self.shared |= {**self.new_mcp_server("vuqkmcp"), "mcp_url": self.mcp_url}
         self.shared |= {
             "agent_id": agent["id"],
             "archive_id": archive["id"],
@@ -169,6 +173,16 @@ class World(People):
             "tool_name": tool["name"],
             "block_label": "persona",
             "shared_block_id": agent["memory"]["blocks"][0]["id"],
+        }
+
+    def new_mcp_server(self, name: str) -> dict[str, str]:
+        """Add an MCP server with one tool; returns what names both in routes."""
+        config = {"mcp_server_type": "streamable_http", "server_url": self.mcp_url}
+        made = self.ask(OPERATOR, "POST", "/v1/mcp-servers/", json={"server_name": name, "config": config})
+        (tool,) = self.ask(OPERATOR, "GET", f"/v1/mcp-servers/{made['id']}/tools")
+        return {
+            **{"mcp_server_id": made["id"], "mcp_server_name": name},
+            **{"mcp_tool_id": tool["id"], "mcp_tool_name": tool["name"]},
         }
 
     def _talk(self) -> None:
@@ -264,5 +278,6 @@ def basic(user: str, key: str) -> dict[str, str]:
 def open_world(folder: Path, **settings: Any) -> Iterator[World]:
     bubblewrap()  # in which a route runs a tool
     given = {"api_key": OPERATOR, "traces": "all", "allow_private_providers": True} | settings
-    with serving(folder, **given) as server, server.http() as http:
-        yield World(server, http).fill()
+    served = raw_server(RawServer([mcp_tool("vuqkmcptool")]))
+    with serving(folder, **given) as server, server.http() as http, served as mcp_url:
+        yield World(server, http, mcp_url).fill()

@@ -41,6 +41,12 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/tools/"): {"source_code": "def mine():\n    'Mine.'"},
     ("PUT", "/v1/tools/"): {"source_code": "def mine():\n    'Mine.'"},
     ("POST", "/v1/tools/run"): {"source_code": "def mine():\n    'Mine.'"},
+    ("POST", "/v1/mcp-servers/"): {
+        "server_name": "mine",
+        "config": {"mcp_server_type": "streamable_http", "server_url": "{mcp_url}"},
+    },
+    ("PUT", "/v1/tools/mcp/servers"): {"server_name": "by-name", "type": "streamable_http", "server_url": "{mcp_url}"},
+    ("POST", "/v1/tools/mcp/servers/test"): {"server_name": "x", "type": "streamable_http", "server_url": "{mcp_url}"},
     ("POST", "/v1/providers/"): {"provider_type": "openai", "name": "new", "api_key": "sk-1"},
     ("POST", "/v1/providers/check"): {"provider_type": "openai", "api_key": "sk-1", "base_url": "http://127.0.0.1:9"},
     ("PUT", "/users/{user_id}/blocks/{label:path}"): {"body": "Mine.", "policy": "direct"},

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Table
+from sqlalchemy import Table, create_engine
 
 from ricordo.domain.ids import new_id
 from ricordo.storage.engine.sqlite import open_sqlite
@@ -60,6 +60,9 @@ async def test_an_upgraded_database_has_exactly_the_tables_of_a_new_one(old: Pat
     new = tmp_path / "new.db"
     for path in (old, new):
         await open_sqlite(path).close()
+        metadata.create_all(
+            create_engine(f"sqlite:///{path}")
+        )  # of features, where tests before this one imported them
     assert schema(old) == schema(new), "a table was changed without a migration (see the top of this file)"
     assert set(schema(new)) == {*metadata.tables, "schema_versions"}
 

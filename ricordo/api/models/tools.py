@@ -1,11 +1,12 @@
 """Request and response models of tools and of rules about them, in the nine forms of `letta-client`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
+from pydantic import Field
 
-from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, given
+from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, ResponseModel, given
 from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import parse_rule
@@ -51,6 +52,23 @@ class ToolApprovalRequest(RequestModel):
     """Whether calls of a tool wait for approval."""
 
     requires_approval: bool
+
+
+class ToolRunRequest(RequestModel):
+    """The arguments of a call."""
+
+    args: Json = Field(default_factory=dict)
+
+
+class ToolRunResponse(ResponseModel):
+    """What a call gave. `agent_state` and `sandbox_config_fingerprint` are always null: a call changes no agent."""
+
+    status: Literal["success", "error"]
+    func_return: Any
+    stdout: list[str]
+    stderr: list[str]
+    agent_state: Json | None = None
+    sandbox_config_fingerprint: str | None = None
 
 
 def read_rule(sent: dict[str, Any]) -> ToolRule:

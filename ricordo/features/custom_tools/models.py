@@ -1,6 +1,6 @@
 """What is sent to make, change, find and try tools, and what is answered."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -99,20 +99,3 @@ class ToolTrialRequest(RequestModel):
     pip_requirements: Requirements | None = None
     npm_requirements: Requirements | None = None
     unsupported: ClassVar[tuple[str, ...]] = ("pip_requirements", "npm_requirements")
-
-
-class ToolRunRequest(RequestModel):
-    """The arguments of a call."""
-
-    args: Json = Field(default_factory=dict)
-
-
-class ToolRunResponse(ResponseModel):
-    """What a call gave. `agent_state` and `sandbox_config_fingerprint` are always null: a call changes no agent."""
-
-    status: Literal["success", "error"]
-    func_return: Any
-    stdout: list[str]
-    stderr: list[str]
-    agent_state: Json | None = None
-    sandbox_config_fingerprint: str | None = None

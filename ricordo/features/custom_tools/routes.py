@@ -6,15 +6,13 @@ from typing import Any
 
 from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.base import Json, NoteResponse
-from ricordo.api.models.tools import ToolResponse
+from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
 from ricordo.api.routing import Routes
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound, Unsupported
 from ricordo.features.custom_tools import service
 from ricordo.features.custom_tools.models import (
     ToolCreateRequest,
-    ToolRunRequest,
-    ToolRunResponse,
     ToolSearchRequest,
     ToolSearchResponse,
     ToolTrialRequest,

@@ -1,0 +1,28 @@
+"""MCP: servers whose tools agents can call, over standard input and output, SSE or streamable HTTP."""
+
+from typing import Any
+
+
+class McpPlugin:
+    """Adds MCP servers to the API, their tools to agents, and a page about their health."""
+
+    def tool_runners(self, settings: Any) -> list[Any]:
+        from ricordo.features.mcp.tools import McpRunner
+
+        return [McpRunner(settings)]
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.mcp.tables import mcp_servers, mcp_tools
+
+        return [mcp_servers, mcp_tools]
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [
+            LazyRouter("ricordo.features.mcp.routes", ("/v1/mcp-servers",)),
+            LazyRouter("ricordo.features.mcp.named_routes", ("/v1/tools/mcp",)),
+        ]
+
+
+plugin = McpPlugin()

@@ -1,0 +1,202 @@
+"""The tools that an MCP server lists: checked, bounded, and cleaned of what people cannot see."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+SchemaHealth = Literal["STRICT_COMPLIANT", "NON_STRICT_ONLY"]
+MOST_TOOLS = 128  # of one server
+_MOST_PAGES = 20
+_LONGEST_NAME = 128  # characters
+_LONGEST_DESCRIPTION = 8_000  # characters
+_LARGEST_SCHEMA = 32_000  # bytes as JSON
+_DEEPEST_SCHEMA = 24
+_MOST_REASONS, _LONGEST_REASON = 10, 200
+# What providers of models take as the name of an argument; one that is refused would end every turn of its agent.
+_ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NOT_AT_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "if", "$ref")
+_UNKNOWN_TO_STRICT = frozenset({"oneOf", "allOf", "not", "if", "patternProperties", "dependentSchemas"})
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTool:
+    """A tool as its server describes it now. `warnings` say what keeps a provider from enforcing its schema strictly."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    warnings: tuple[str, ...]
+
+    @property
+    def health(self) -> SchemaHealth:
+        return "NON_STRICT_ONLY" if self.warnings else "STRICT_COMPLIANT"
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for as long as the words and the schema that a model sees are the same."""
+        return fingerprint_of(self.description, self.parameters)
+
+
+def fingerprint_of(description: str, parameters: Mapping[str, Any]) -> str:
+    text = orjson.dumps([description, parameters], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()
+
+
+class ToolList:
+    """Cuts lists of tools down to names, descriptions and schemas, and keeps why others are left out.
+
+    The library refuses a whole list for one tool of a wrong type, and checks results by schemas of the server, whose patterns
+    may take forever.
+    """
+
+    def __init__(self) -> None:
+        self.refused: dict[str, str] = {}
+
+    def filtered(self, tools: Sequence[Any]) -> list[dict[str, Any]]:
+        kept = []
+        for tool in tools[: MOST_TOOLS + 1]:
+            name = tool.get("name") if isinstance(tool, dict) else None
+            if not isinstance(name, str):
+                self.refuse("?", "It has no name.")
+            elif not isinstance(schema := tool.get("inputSchema"), dict):
+                self.refuse(name, "It has no schema of its arguments, or one of a wrong type.")
+            elif schema.get("type", "object") != "object":
+                self.refuse(name, "The schema of its arguments is no object's.")
+            else:
+                words = tool.get("description")
+                kept.append(
+                    {
+                        "name": name,
+                        "description": words if isinstance(words, str) else "",
+                        "inputSchema": {**schema, "type": "object"},
+                    }
+                )
+        return kept
+
+    def refuse(self, name: str, reason: str) -> None:
+        if len(self.refused) <= MOST_TOOLS:
+            self.refused[plain(name)[:_LONGEST_NAME] or "?"] = reason[:_LONGEST_REASON]
+
+
+async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
+    """Return the tools that the server lists and that can be used; the others are `refused`, each with the reason."""
+    from mcp.types import PaginatedRequestParams
+
+    refused.refused.clear()
+    listed: dict[str, ListedTool] = {}
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
+        for tool in page.tools:
+            if tool.name in listed:
+                refused.refuse(tool.name, "The server lists it twice; the first is used.")
+            elif len(listed) >= MOST_TOOLS:
+                refused.refuse(tool.name, f"The server lists more than {MOST_TOOLS} tools; the first are used.")
+            else:
+                fault = _fault(tool.name, tool.description or "", tool.input_schema)
+                if fault:
+                    refused.refuse(tool.name, fault)
+                else:
+                    listed[tool.name] = _listed(tool.name, tool.description or "", tool.input_schema)
+        cursor = page.next_cursor
+        if not cursor or len(listed) >= MOST_TOOLS:
+            break
+    return list(listed.values())
+
+
+def plain(text: str) -> str:
+    """Return the text without characters that nobody sees and models read: controls, tags, marks of direction."""
+    return "".join(sign for sign in text if sign.isprintable() or sign in "\n\t")
+
+
+def _listed(name: str, description: str, schema: Mapping[str, Any]) -> ListedTool:
+    parameters = _cleaned({key: value for key, value in schema.items() if key not in ("$schema", "$id", "title")})
+    parameters.setdefault("properties", {})
+    return ListedTool(name, plain(description).strip(), parameters, tuple(_looseness(parameters))[:_MOST_REASONS])
+
+
+def _fault(name: str, description: str, schema: Mapping[str, Any]) -> str:
+    """Say why the tool cannot be used; empty where it can."""
+    if not name or len(name) > _LONGEST_NAME or plain(name) != name or "\n" in name:
+        return f"Its name is empty, longer than {_LONGEST_NAME} characters, or cannot be shown."
+    if len(description) > _LONGEST_DESCRIPTION:
+        return f"Its description has more than {_LONGEST_DESCRIPTION:,} characters."
+    if _depth_is_over(schema):
+        return f"Its schema is nested more than {_DEEPEST_SCHEMA} deep."
+    try:
+        size = len(orjson.dumps(schema))
+    except TypeError:
+        return "Its schema holds what cannot be stored: integers of more than 64 bits, or halves of characters."
+    if size > _LARGEST_SCHEMA:
+        return f"Its schema has {size:,} bytes; {_LARGEST_SCHEMA:,} are the most."
+    return _invalidity(schema)
+
+
+def _invalidity(schema: Mapping[str, Any]) -> str:
+    """Say why this is no schema that providers of models take; empty where it is one."""
+    from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
+
+    if found := [key for key in _NOT_AT_TOP if key in schema]:
+        return f"Its schema has {found[0]} at the top, which providers of models refuse."
+    properties = schema.get("properties", {})
+    names = properties if isinstance(properties, dict) else ()
+    if wrong := next((name for name in names if not _ARGUMENT.fullmatch(name)), None):
+        return f"Its argument {plain(wrong)[:60]!r} has a name that providers of models refuse."
+    if any(not str(item["$ref"]).startswith("#") for item in _objects(schema) if "$ref" in item):
+        return "Its schema refers to another document."
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return f"Its schema is not valid: {plain(str(error.message))}"
+    return ""
+
+
+def _looseness(schema: Mapping[str, Any]) -> Iterator[str]:
+    """What keeps the schema from being enforced strictly, as OpenAI does it."""
+    for item in _objects(schema):
+        properties = item.get("properties")
+        if isinstance(properties, dict) and item.get("type") == "object":
+            if item.get("additionalProperties") is not False:
+                yield "An object allows further properties."
+            required = item.get("required")
+            if missing := [name for name in properties if name not in (required if isinstance(required, list) else ())]:
+                yield f"Not required: {', '.join(missing)[:100]}."
+        if found := _UNKNOWN_TO_STRICT & item.keys():
+            yield f"It uses {', '.join(sorted(found))}."
+
+
+def _depth_is_over(schema: Any) -> bool:
+    level = [schema]
+    for _ in range(_DEEPEST_SCHEMA):
+        level = [each for item in level for each in _inside(item)]
+        if not level:
+            return False
+    return True
+
+
+def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
+    waiting = [schema]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            yield item
+        waiting.extend(_inside(item))
+
+
+def _inside(item: Any) -> list[Any]:
+    return list(item.values()) if isinstance(item, dict) else item if isinstance(item, list) else []
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    return {plain(key): _cleaned(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,233 @@
+"""Request and response models of MCP servers, by id and by name as older clients know them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from ricordo.api.models.base import From, Json, RequestModel, RequestPart, ResponseModel, Timestamp, given
+from ricordo.api.models.tools import ToolResponse
+from ricordo.domain.tool import Tool
+from ricordo.errors import Invalid
+from ricordo.features.mcp.service import ServerSecrets
+from ricordo.features.mcp.tables import McpServer, ServedTool, ServerKind
+
+MASK = "********"
+"""What answers have in place of a secret; sent back, it leaves the secret as it is."""
+
+
+def _require_header(name: str) -> str:
+    if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+        raise ValueError("must be the name of a header: letters, digits and dashes")
+    return name
+
+
+def _require_value(value: SecretStr) -> SecretStr:
+    if not all(" " <= sign <= "~" for sign in value.get_secret_value()):
+        raise ValueError("must be printable ASCII")
+    return value
+
+
+def _require_name(name: str) -> str:
+    if "/" in name or not name.isprintable() or name.strip() != name:
+        raise ValueError("must not hold a slash, a line's end, or a space at its ends")
+    return name
+
+
+Header = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_require_header)]
+Value = Annotated[SecretStr, Field(max_length=10_000), AfterValidator(_require_value)]
+Line = Annotated[str, Field(max_length=2_000)]
+Arguments = Annotated[list[Line], Field(max_length=100)]
+Environment = Annotated[dict[Line, Annotated[SecretStr, Field(max_length=10_000)]], Field(max_length=100)]
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_require_name)]
+
+
+class ServerConfig(RequestPart):
+    """How a server is connected to: a command with arguments and environment, or an address with a token and headers."""
+
+    mcp_server_type: ServerKind | None = None
+    server_url: Line | None = None
+    auth_header: Header | None = None
+    auth_token: Value | None = None
+    custom_headers: Annotated[dict[Header, Value], Field(max_length=50)] | None = None
+    command: Line | None = None
+    args: Arguments | None = None
+    env: Environment | None = None
+
+    def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
+        """Return the server and its secrets with what is given here; what is left out stays."""
+        kind = self.mcp_server_type or (before.kind if before.id else "stdio" if self.command else "streamable_http")
+        if before.id and (kind == "stdio") != (before.kind == "stdio"):
+            raise Invalid("A server at an address and one that is started are two. Delete this one and add the other.")
+        config = {**before.config, **given(server_url=self.server_url, auth_header=self.auth_header)}
+        config |= given(command=self.command, args=self.args)
+        moved = any(config.get(name) != before.config.get(name) for name in ("server_url", "command"))
+        if moved and before.secret:
+            # Else a caller who may change the address, but does not know the token, could have it sent to theirs.
+            if not (self.auth_token or self.custom_headers or self.env):
+                raise Invalid("Send the token and headers together with a new address: stored ones go to no other.")
+            secrets = ServerSecrets()
+        changed = ServerSecrets(
+            self.auth_token.get_secret_value() if self.auth_token is not None else secrets.token,
+            _merged(secrets.headers, self.custom_headers),
+            _merged(secrets.environment, self.env),
+            secrets.oauth if self.auth_token is None else {},
+        )
+        config |= {"headers": sorted(changed.headers), "env": sorted(changed.environment)}
+        return replace(before, kind=kind, config=config), changed
+
+
+def _merged(before: Mapping[str, str], sent: Mapping[str, SecretStr] | None) -> dict[str, str]:
+    if sent is None:
+        return dict(before)
+    values = {name: value.get_secret_value() for name, value in sent.items()}
+    return {name: before.get(name, value) if value == MASK else value for name, value in values.items()}
+
+
+class ServerUpdate(RequestModel):
+    """A change of a server; what is left out stays."""
+
+    server_name: Name | None = None
+    config: ServerConfig = ServerConfig()
+    allowed_tools: Annotated[list[Line], Field(max_length=1000)] | None = Field(
+        None, description="Names of the tools that may be used, as the server calls them; all where it is never given."
+    )
+
+    def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
+        """Return the server and its secrets with what is given here."""
+        server, secrets = self.config.applied(before, secrets)
+        config = {**server.config, **given(allowed_tools=self.allowed_tools)}
+        return replace(server, name=self.server_name or before.name, config=config), secrets
+
+
+class ServerRequest(ServerUpdate):
+    """A server to add."""
+
+    server_name: Name
+    config: ServerConfig
+
+
+class StdioConfig(RequestPart):
+    """How a server is started, as older clients send it."""
+
+    command: Line | None = None
+    args: Arguments | None = None
+    env: Environment | None = None
+    ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(("server_name", "type"), "The request says it already.")
+
+
+class NamedServerRequest(RequestModel):
+    """A server as older clients send it."""
+
+    server_name: Name
+    type: ServerKind
+    server_url: Line | None = None
+    auth_header: Header | None = None
+    auth_token: Value | None = None
+    custom_headers: Annotated[dict[Header, Value], Field(max_length=50)] | None = None
+    stdio_config: StdioConfig | None = None
+
+    def request(self) -> ServerRequest:
+        """Return it as today's clients send it."""
+        config = {"mcp_server_type": self.type, **_config(self)}
+        return ServerRequest.model_validate({"server_name": self.server_name, "config": config})
+
+
+def _config(sent: "NamedServerRequest | NamedServerUpdate") -> Json:
+    """The configuration as today's clients send it."""
+    fields = ("server_url", "auth_header", "auth_token", "custom_headers")
+    made = {name: _revealed(getattr(sent, name)) for name in fields}
+    if sent.stdio_config:
+        made |= {name: _revealed(getattr(sent.stdio_config, name)) for name in ("command", "args", "env")}
+    return given(**made)
+
+
+def _revealed(value: Any) -> Any:
+    """The value as it was sent."""
+    if isinstance(value, dict):
+        return {name: _revealed(each) for name, each in value.items()}
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+class NamedServerUpdate(RequestModel):
+    """A change of a server as older clients send it."""
+
+    server_url: Line | None = None
+    auth_header: Header | None = None
+    auth_token: Value | None = None
+    token: Value | None = None
+    custom_headers: Annotated[dict[Header, Value], Field(max_length=50)] | None = None
+    stdio_config: StdioConfig | None = None
+
+    @model_validator(mode="after")
+    def _take_token(self) -> "NamedServerUpdate":
+        self.auth_token = self.auth_token or self.token
+        return self
+
+    def request(self) -> ServerUpdate:
+        """Return it as today's clients send it."""
+        return ServerUpdate.model_validate({"config": _config(self)})
+
+
+class ServerResponse(ResponseModel):
+    """An MCP server. Secrets are never shown. `last_error` says why it could not be reached the last time."""
+
+    id: str
+    server_name: Annotated[str, From("name")]
+    mcp_server_type: Annotated[ServerKind, From("kind")]
+    server_url: str | None
+    auth_header: str | None
+    auth_token: None = None
+    custom_headers: dict[str, str] | None
+    command: str | None
+    args: list[str] | None
+    env: dict[str, str] | None
+    allowed_tools: list[str] | None
+    status: Literal["new", "working", "failing"]
+    last_error: str | None
+    last_at: Timestamp | None
+    refused_tools: Annotated[dict[str, str], From("refused")]
+    created_at: Timestamp
+    updated_at: Timestamp
+
+    @classmethod
+    def from_server(cls, server: McpServer) -> Json:
+        """Return a server without its secrets."""
+        config = server.config
+        names = ("server_url", "auth_header", "command", "allowed_tools")
+        is_started = server.kind == "stdio"
+        return cls.of(
+            server,
+            **{name: config.get(name) for name in names},
+            args=config.get("args", []) if is_started else None,
+            custom_headers=dict.fromkeys(config.get("headers", ()), MASK) or None,
+            env=dict.fromkeys(config.get("env", ()), MASK) or None,
+            status="failing" if server.last_error else "working" if server.last_at else "new",
+        )
+
+
+def named_response(server: McpServer) -> Json:
+    """Return a server as older clients know it."""
+    config, masked = (
+        server.config,
+        {name: dict.fromkeys(server.config.get(name, ()), MASK) for name in ("headers", "env")},
+    )
+    common = {"server_name": server.name, "type": server.kind}
+    if server.kind == "stdio":
+        command = {"command": config.get("command"), "args": config.get("args", []), "env": masked["env"] or None}
+        return {**common, "stdio_config": {**common, **command}}
+    fields = {"server_url": config.get("server_url"), "auth_header": config.get("auth_header"), "auth_token": None}
+    return {**common, **fields, "custom_headers": masked["headers"] or None}
+
+
+def tool_response(served: ServedTool, tool: Tool) -> Json:
+    """Return a tool, with why it cannot be called and what its server says now where that waits to be accepted."""
+    state: dict[str, Any] = given(**{"mcp:DISABLED": served.reason, "mcp:HELD": served.held})
+    return ToolResponse.of(replace(tool, metadata={**tool.metadata, **state}))
+
+
+class AcceptRequest(RequestModel):
+    """Which change is accepted: the `fingerprint` of what was read."""
+
+    fingerprint: str = Field(max_length=100)

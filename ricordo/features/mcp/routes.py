@@ -1,0 +1,178 @@
+"""MCP servers over HTTP: added, changed, refreshed, deleted; their tools listed, accepted and run."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Response
+
+from ricordo.api.call import Here, RequestContext, answer
+from ricordo.api.models.base import Json
+from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
+from ricordo.api.routing import Routes
+from ricordo.domain.ids import new_id
+from ricordo.errors import Conflict, Unavailable
+from ricordo.features.mcp import queries, service
+from ricordo.features.mcp.models import AcceptRequest, ServerRequest, ServerResponse, ServerUpdate, tool_response
+from ricordo.features.mcp.service import ServerSecrets
+from ricordo.features.mcp.sessions import TimedOut
+from ricordo.features.mcp.tables import McpServer
+from ricordo.features.mcp.tools import McpRunner
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(prefix="/v1/mcp-servers", tags=["MCP servers"], scope="tools")
+MOST_SERVERS = 200  # of an organization
+
+
+def runner_of(here: RequestContext) -> McpRunner:
+    """Return what runs tools of MCP servers in this server."""
+    runner = here.runtime.toolbox.runner("external_mcp")
+    if not isinstance(runner, McpRunner):
+        raise Unavailable("Another plugin runs the tools of MCP servers here.")
+    return runner
+
+
+def failure(error: Unavailable) -> Response:
+    """Return the answer where a server fails: 408 where it took too long, 502 otherwise, as clients know it."""
+    if isinstance(error, TimedOut):
+        return answer({"detail": str(error)}, 408)
+    return answer({"error": {"type": "mcp_connection_error", "message": str(error), "detail": None}}, 502)
+
+
+async def add(here: RequestContext, body: ServerRequest) -> McpServer:
+    """Store a new server, and read its tools; one that cannot be reached is stored too, and says why."""
+    scope, settings = here.scope, here.runtime.settings
+    blank = McpServer("", scope.organization_id, body.server_name, "streamable_http", {}, created_by=scope.user_id)
+    server, secrets = body.applied(blank, ServerSecrets())
+    service.require_usable(settings, server)
+    secret = secrets.sealed(settings)
+
+    def insert(tx: Transaction) -> McpServer:
+        now = tx.clock.now()
+        if len(queries.every(tx, scope)) >= MOST_SERVERS:
+            raise Conflict(f"There are {MOST_SERVERS} MCP servers already, which is the most. Delete one first.")
+        made = replace(
+            server, id=new_id("mcp_server"), secret=secret, updated_by=scope.user_id, created_at=now, updated_at=now
+        )
+        queries.insert_one(tx, made)
+        return made
+
+    return await refreshed(here, await here.store.write(insert))
+
+
+async def change(here: RequestContext, before: McpServer, body: ServerUpdate) -> McpServer:
+    """Store a change of a server, and read its tools again."""
+    settings = here.runtime.settings
+    server, secrets = body.applied(before, service.secrets_of(settings, before))
+    service.require_usable(settings, server)
+    secret = secrets.sealed(settings)
+
+    def save(tx: Transaction) -> McpServer:
+        stored = queries.get(tx, here.scope, before.id)
+        if stored.updated_at != before.updated_at:
+            raise Conflict("The MCP server was changed by another request. Read it again, then repeat the change.")
+        changed = replace(
+            server, secret=secret, last_error=None, updated_at=tx.clock.now(), updated_by=here.scope.user_id
+        )
+        queries.require_free(tx, changed)
+        queries.save(tx, changed)
+        return changed
+
+    return await refreshed(here, await here.store.write(save))
+
+
+async def refreshed(here: RequestContext, server: McpServer) -> McpServer:
+    """Read the tools of a server, and return it as it is then; its failure is among what it says of itself."""
+    with suppress(Unavailable):
+        await runner_of(here).refresh(here.store, here.scope, server)
+    return await stored(here, server.id)
+
+
+async def remove(here: RequestContext, server: McpServer) -> None:
+    """Delete a server with its tools."""
+    await here.store.write(lambda tx: service.delete(tx, here.scope, server))
+    await runner_of(here).forget(server.id)
+
+
+async def stored(here: RequestContext, server_id: str) -> McpServer:
+    return await here.store.read(lambda tx: queries.get(tx, here.scope, server_id))
+
+
+@router.get("/", response_model=list[ServerResponse])
+def list_servers(tx: Transaction, here: Here) -> list[Json]:
+    """The organization's MCP servers, the oldest first."""
+    return [ServerResponse.from_server(server) for server in queries.every(tx, here.scope)]
+
+
+@router.post("/", response_model=ServerResponse)
+async def create(here: Here, body: ServerRequest) -> Json:
+    """Add an MCP server; its tools become tools that agents can be given. A server that cannot be reached is added too."""
+    return ServerResponse.from_server(await add(here, body))
+
+
+@router.get("/{mcp_server_id}", response_model=ServerResponse)
+def retrieve(tx: Transaction, here: Here, mcp_server_id: str) -> Json:
+    """One MCP server."""
+    return ServerResponse.from_server(queries.get(tx, here.scope, mcp_server_id))
+
+
+@router.patch("/{mcp_server_id}", response_model=ServerResponse)
+async def update(here: Here, mcp_server_id: str, body: ServerUpdate) -> Json:
+    """Change an MCP server; what is left out stays."""
+    return ServerResponse.from_server(await change(here, await stored(here, mcp_server_id), body))
+
+
+@router.delete("/{mcp_server_id}", status_code=204)
+async def delete(here: Here, mcp_server_id: str) -> Response:
+    """Delete an MCP server with its tools; agents lose them."""
+    await remove(here, await stored(here, mcp_server_id))
+    return Response(status_code=204)
+
+
+@router.patch("/{mcp_server_id}/refresh", response_model=dict[str, list[str]])
+async def refresh(here: Here, mcp_server_id: str, agent_id: str | None = None) -> Response:  # noqa: ARG001
+    """Read the server's tools again: new ones are added, changed ones wait until they are accepted, missing ones are deleted.
+
+    A missing tool that an agent has stays and says why it cannot be called. `agent_id` changes nothing.
+    """
+    server = await stored(here, mcp_server_id)
+    try:
+        return answer(await runner_of(here).refresh(here.store, here.scope, server))
+    except Unavailable as error:
+        return failure(error)
+
+
+@router.get("/{mcp_server_id}/tools", response_model=list[ToolResponse])
+def list_tools(tx: Transaction, here: Here, mcp_server_id: str) -> list[Json]:
+    """The server's tools, each with its health, and with the change that waits to be accepted."""
+    queries.get(tx, here.scope, mcp_server_id)
+    return [tool_response(served, tool) for served, tool in queries.tools_of(tx, mcp_server_id)]
+
+
+@router.get("/{mcp_server_id}/tools/{mcp_tool_id}", response_model=ToolResponse)
+def retrieve_tool(tx: Transaction, here: Here, mcp_server_id: str, mcp_tool_id: str) -> Json:
+    """One tool of the server."""
+    return tool_response(*service.tool_of(tx, here.scope, mcp_server_id, mcp_tool_id))
+
+
+@router.post("/{mcp_server_id}/tools/{mcp_tool_id}/accept", response_model=ToolResponse)
+def accept(tx: Transaction, here: Here, mcp_server_id: str, mcp_tool_id: str, body: AcceptRequest) -> Json:
+    """Let models see what the server says about the tool now."""
+    service.accept(tx, here.scope, mcp_server_id, mcp_tool_id, body.fingerprint)
+    return tool_response(*service.tool_of(tx, here.scope, mcp_server_id, mcp_tool_id))
+
+
+@router.post("/{mcp_server_id}/tools/{mcp_tool_id}/run", response_model=ToolRunResponse)
+async def run_tool(here: Here, mcp_server_id: str, mcp_tool_id: str, body: ToolRunRequest | None = None) -> Any:
+    """Call the tool, as an agent would."""
+    await here.store.read(lambda tx: service.tool_of(tx, here.scope, mcp_server_id, mcp_tool_id))
+    return await run(here, mcp_tool_id, body.args if body else {})
+
+
+async def run(here: RequestContext, tool_id: str, arguments: Json) -> Any:
+    try:
+        output = await runner_of(here).call(here.store, here.scope, tool_id, arguments, user=here.scope.user_id)
+    except Unavailable as error:
+        return failure(error)
+    status, lines = ("error", [str(output.value)]) if output.is_error else ("success", [])
+    return ToolRunResponse.of(output, status=status, func_return=output.value, stdout=[], stderr=lines)

@@ -1,0 +1,357 @@
+"""Sessions with MCP servers: opened when they are used, kept for a short while, and bounded in time and bytes.
+
+Whoever runs a server may be careless or hostile. Each session is a task of its own, so that whatever a server does ends no more
+than the session; each question has a deadline; what a server sends is counted before it is read; and addresses are checked as
+those of organization providers are, at every request and redirect.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx2
+
+from ricordo.errors import RicordoError, Unavailable
+from ricordo.features.mcp.listed_tools import ToolList, plain
+from ricordo.llm.addresses import PROVIDERS, PinnedTransport, PrivateAddress
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+T = TypeVar("T")
+CONNECT_SECONDS = 15.0
+IDLE_SECONDS = 60.0
+# A session is replaced after so many seconds, so that what its server offers is looked at again.
+LIFE_SECONDS = 600.0
+# For so many seconds a server that could not be reached is not asked again.
+DOWN_SECONDS = 5.0
+MOST_SESSIONS = 50
+_CLOSE_SECONDS = 2.0
+# Of one answer, or of one stream of events in all: bytes, commas (many small values cost more than a long text), and lines.
+ANSWER_BYTES = 4 * 1024 * 1024
+_ANSWER_COMMAS = 200_000
+_STREAM_LINES = 20_000
+_LONGEST_REASON = 500  # characters of a server's own words about its failure
+_NEEDS_KEY = (401, 403)
+
+Open = Callable[["Traffic"], AbstractAsyncContextManager[Any]]
+"""Opens the two streams of messages with a server."""
+
+
+class TimedOut(Unavailable):
+    """A server took longer than it may."""
+
+
+class CallTimedOut(TimedOut):
+    """A server that could be connected to took longer for one answer than it may."""
+
+
+class TooMuch(httpx2.StreamError):
+    """A server sent more than is read of it."""
+
+
+class Traffic:
+    """What a server sent: how much, the status of its last refusal, and why no more of it is read."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.fault = ""
+        self.asked = 0
+        self.tools = ToolList()
+
+    def too_much(self, fault: str) -> TooMuch:
+        """Return the error; the library may replace it by one of its own, so its words are kept."""
+        self.fault = fault
+        return TooMuch(fault)
+
+    async def count(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Pass the pieces of one answer on; raises TooMuch at a bound."""
+        size = commas = lines = 0
+        asked = self.asked
+        async for data in pieces:
+            if asked != self.asked:  # a stream that lasts is counted anew with each question
+                asked, size, commas, lines = self.asked, 0, 0, 0
+            size, commas, lines = size + len(data), commas + data.count(b","), lines + data.count(b"\n")
+            if size > ANSWER_BYTES or commas > _ANSWER_COMMAS or lines > _STREAM_LINES:
+                raise self.too_much(
+                    f"It sent more than {ANSWER_BYTES // 1024**2} MiB or {_STREAM_LINES:,} lines at once."
+                )
+            yield data
+
+
+class _CountedStream(httpx2.AsyncByteStream):
+    def __init__(self, traffic: Traffic, stream: Any) -> None:
+        self._traffic, self._stream = traffic, stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._traffic.count(aiter(self._stream)):
+            yield data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _CountedTransport(httpx2.AsyncBaseTransport):
+    """Checks each address, as `PinnedTransport` does, and counts what comes from there."""
+
+    def __init__(self, traffic: Traffic, *, allow_private: bool) -> None:
+        self._traffic = traffic
+        self._transport = PinnedTransport(PROVIDERS, allow_private=allow_private)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request."""
+        request.headers["accept-encoding"] = "identity"
+        response = await self._transport.handle_async_request(request)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise self._traffic.too_much("It sent a compressed answer, which it was not asked for.")
+        self._traffic.status = response.status_code if response.status_code >= 300 else None
+        response.stream = _CountedStream(self._traffic, response.stream)
+        return response
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+def over_http(url: str, sent: dict[str, str], *, is_sse: bool, seconds: float, allow_private: bool) -> Open:
+    """Return what opens the streams to a server at an address, with these headers of every request."""
+
+    @asynccontextmanager
+    async def streams(traffic: Traffic) -> AsyncIterator[Any]:
+        from mcp.client.sse import sse_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:  # noqa: ARG001
+            transport = _CountedTransport(traffic, allow_private=allow_private)
+            waits = httpx2.Timeout(CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
+            return httpx2.AsyncClient(transport=transport, headers=sent, timeout=waits, trust_env=False)
+
+        if is_sse:
+            async with sse_client(url, httpx_client_factory=client) as pair:
+                yield pair
+        else:
+            async with (
+                client() as http,
+                streamable_http_client(url, http_client=http, max_sse_event_size=ANSWER_BYTES) as pair,
+            ):
+                yield pair
+
+    return streams
+
+
+class McpSession:
+    """A session with a server, which lives in a task of its own until it is idle, old, closed or broken."""
+
+    def __init__(self, open_streams: Open, *, probes: bool) -> None:
+        self.traffic = Traffic()
+        self.comparing = asyncio.Lock()
+        self.is_compared = False
+        self.users = 0
+        self.used_at = self.opened_at = time.monotonic()
+        self._open, self._mode = open_streams, "auto" if probes else "legacy"
+        self._client: Client | None = None
+        self._opened, self._closing = asyncio.Event(), asyncio.Event()
+        self._error: BaseException | None = None
+        self._task = asyncio.create_task(self._live())
+
+    @property
+    def is_usable(self) -> bool:
+        is_young = time.monotonic() - self.opened_at < LIFE_SECONDS
+        return is_young and not self._task.done() and not self._closing.is_set()
+
+    async def ask(self, work: "Callable[[Client], Awaitable[T]]", seconds: float) -> T:
+        """Return what the work gives; raises Unavailable with a reason where the server fails, which ends the session too."""
+        self.users += 1
+        try:
+            return await self._answered(work, seconds)
+        except RicordoError:
+            self.end()
+            raise
+        finally:
+            self.users -= 1
+            self.used_at = time.monotonic()
+
+    async def _answered(self, work: "Callable[[Client], Awaitable[T]]", seconds: float) -> T:
+        slow = TimedOut(f"It could not be connected to within {CONNECT_SECONDS:g} seconds.")
+        await self._until(asyncio.create_task(self._opened.wait()), CONNECT_SECONDS, slow)
+
+        async def asked() -> T:
+            if self._client is None:
+                raise Unavailable("It ended the session.")
+            return await work(self._client)
+
+        self.traffic.asked += 1
+        slow = CallTimedOut(f"It did not answer within {seconds:g} seconds.")
+        return await self._until(asyncio.create_task(asked()), seconds, slow)
+
+    async def _until(self, asked: asyncio.Task[T], seconds: float, slow: TimedOut) -> T:
+        """Return the task's result; raises where the deadline or the session's end comes first."""
+        try:
+            await asyncio.wait({asked, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            raise Unavailable(self._why(self._error)) if self._task.done() else slow  # noqa: TRY301
+        except RicordoError:
+            raise
+        except Exception as error:
+            raise Unavailable(self._why(error)) from error
+        finally:
+            asked.cancel()
+
+    def end(self) -> None:
+        """Let the session end; returns at once."""
+        self._closing.set()
+        if self._client is None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """End the session; returns when it has ended, or soon after."""
+        self.end()
+        for _ in range(2):  # a server may hang at the end of a session too
+            _, left = await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
+            for task in left:
+                task.cancel()
+
+    async def _live(self) -> None:
+        # The library logs each thing that a server does wrong; whoever runs that server could fill the log.
+        logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
+        import anyio
+        from mcp import Client
+
+        try:
+            async with Client(self._filtered(), mode=self._mode, cache=None) as self._client:
+                self._opened.set()
+                while not self._closing.is_set():
+                    with anyio.move_on_after(IDLE_SECONDS):
+                        await self._closing.wait()
+                    if not self.users and time.monotonic() - self.used_at >= IDLE_SECONDS:
+                        self._closing.set()
+        except asyncio.CancelledError as error:
+            self._error = self._error or error
+            raise
+        except BaseException as error:
+            self._error = error
+
+    @asynccontextmanager
+    async def _filtered(self) -> AsyncIterator[Any]:
+        async with self._open(self.traffic) as (read, write):
+            yield _FilteredStream(read, self.traffic.tools), write
+
+    def _why(self, error: BaseException | None) -> str:
+        """Say what is wrong, without addresses and headers, which may hold secrets."""
+        from mcp import MCPError
+
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if self.traffic.fault:
+            return self.traffic.fault
+        hint = ""
+        if self.traffic.status is not None:
+            hint = f" Its status was {self.traffic.status}{self._advice(self.traffic.status)}."
+        match error:
+            case PrivateAddress():
+                return str(error)
+            case MCPError():
+                return f"It answered with an error: {plain(error.message)[:_LONGEST_REASON]}.{hint}"
+            case ValueError():
+                return f"Its answer is no MCP message.{hint}"
+            case RicordoError():
+                return str(error)
+            case None:
+                return f"It ended the session.{hint}"
+        return f"It cannot be reached ({type(error).__name__}).{hint}"
+
+    @staticmethod
+    def _advice(status: int) -> str:
+        if status in _NEEDS_KEY:
+            return ": check its token, or connect to it by OAuth"
+        return ": it leads elsewhere, which is not followed" if status < 400 else ""
+
+
+class _FilteredStream:
+    """The messages of a server, with its lists of tools cut down to what the protocol knows: see `ToolList`."""
+
+    def __init__(self, stream: Any, tools: ToolList) -> None:
+        self._stream, self._tools = stream, tools
+
+    @property
+    def last_context(self) -> Any:
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> Any:
+        return self._passed(await self._stream.receive())
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> "_FilteredStream":
+        return self
+
+    async def __anext__(self) -> Any:
+        return self._passed(await anext(self._stream))
+
+    async def __aenter__(self) -> "_FilteredStream":
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *why: Any) -> Any:
+        return await self._stream.__aexit__(*why)
+
+    def _passed(self, message: Any) -> Any:
+        result = getattr(getattr(message, "message", None), "result", None)
+        if isinstance(result, dict) and isinstance(result.get("tools"), list):
+            result["tools"] = self._tools.filtered(result["tools"])
+        return message
+
+
+class McpSessions:
+    """The sessions of this process: one for each server and user, so that nobody works in another's."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, int, str], McpSession] = {}
+        self._down: dict[str, tuple[float, Unavailable]] = {}
+
+    def of(self, server_id: str, version: int, user: str, make: Callable[[], McpSession]) -> McpSession:
+        """Return the session, opened where there is none. Raises Unavailable where the server was just found to be down."""
+        if (down := self._down.get(server_id)) and time.monotonic() < down[0]:
+            raise down[1]
+        key = (server_id, version, user)
+        self._sessions = {key: each for key, each in self._sessions.items() if each.is_usable or each.users}
+        found = self._sessions.get(key)
+        if found is None or not found.is_usable:
+            self._end_oldest()
+            found = self._sessions[key] = make()
+        return found
+
+    def failed(self, server_id: str, error: Unavailable) -> None:
+        """Remember that the server is down, for a few seconds."""
+        down = self._down.get(server_id)
+        if down is None or down[1] is not error:
+            self._down[server_id] = (time.monotonic() + DOWN_SECONDS, error)
+
+    def retry(self, server_id: str) -> None:
+        """Ask the server again, whatever was found a moment ago."""
+        self._down.pop(server_id, None)
+
+    async def forget(self, server_id: str) -> None:
+        """Close the sessions of a server that was changed or deleted."""
+        self.retry(server_id)
+        keys = [key for key in self._sessions if key[0] == server_id]
+        await asyncio.gather(*(self._sessions.pop(key).close() for key in keys))
+
+    async def close(self) -> None:
+        """Close all sessions."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        await asyncio.gather(*(session.close() for session in sessions))
+
+    def _end_oldest(self) -> None:
+        if len(self._sessions) < MOST_SESSIONS:
+            return
+        idle = [(each.used_at, key) for key, each in self._sessions.items() if not each.users]
+        if not idle:
+            raise Unavailable(f"{MOST_SESSIONS} calls of MCP servers run already. Try again in a moment.")
+        with suppress(KeyError):
+            self._sessions.pop(min(idle)[1]).end()

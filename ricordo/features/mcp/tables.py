@@ -1,0 +1,79 @@
+"""The tables of MCP servers and of what is known about their tools, and the values of their rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sqlalchemy import JSON, Column, UniqueConstraint
+
+from ricordo.storage.schema.columns import json_value, reference, root, seq, strings, table, timestamps
+
+ServerKind = Literal["stdio", "sse", "streamable_http"]
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """An MCP server of an organization.
+
+    `config` has `server_url` and `auth_header`, or `command` and `args`; and `allowed_tools`, where not all may be used. The
+    names of headers and variables are there too, their values are encrypted in `secret`. `refused` says of each of its tools
+    that is not used why, `last_error` why it could not be reached the last time.
+    """
+
+    id: str
+    organization_id: str
+    name: str
+    kind: ServerKind
+    config: Mapping[str, Any]
+    secret: str | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    last_error: str | None = None
+    last_at: int | None = None
+    created_by: str | None = None
+    updated_by: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTool:
+    """What is known of a stored tool of a server.
+
+    `remote_name` is its name there, `fingerprint` that of the description and schema that were accepted. `held` is what the
+    server says now, where that is something else; `reason` says why the tool cannot be called.
+    """
+
+    tool_id: str
+    server_id: str
+    remote_name: str
+    fingerprint: str
+    held: Mapping[str, Any] | None = None
+    reason: str | None = None
+
+
+mcp_servers = table(
+    "mcp_servers",
+    *root(),
+    *strings("name", "kind", null=False),
+    json_value("config"),
+    *strings("secret"),
+    json_value("refused"),
+    *strings("last_error"),
+    *timestamps("last_at", null=True),
+    *strings("created_by", "updated_by", erasure="blank"),
+    *timestamps("created_at", "updated_at"),
+    UniqueConstraint("organization_id", "name"),
+    erasure="keep",
+)
+mcp_tools = table(
+    "mcp_tools",
+    seq(),
+    reference("tool_id", "tools"),
+    reference("server_id", "mcp_servers"),
+    *strings("remote_name", "fingerprint", null=False),
+    Column("held", JSON(none_as_null=True)),
+    *strings("reason"),
+    UniqueConstraint("tool_id"),
+    UniqueConstraint("server_id", "remote_name"),
+    erasure="keep",
+)

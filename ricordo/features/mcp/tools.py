@@ -1,0 +1,195 @@
+"""Running tools of MCP servers: the runner of stored tools of the type `external_mcp`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ricordo.domain.scope import NOBODY, Scope
+from ricordo.domain.tool import Tool, ToolType
+from ricordo.errors import Unavailable
+from ricordo.features.mcp import queries, service
+from ricordo.features.mcp.listed_tools import ListedTool, plain, read_tools
+from ricordo.features.mcp.sessions import CallTimedOut, McpSession, McpSessions, Open, over_http
+from ricordo.features.mcp.tables import McpServer
+from ricordo.settings import Settings
+from ricordo.storage.engine.store import Store, Transaction
+from ricordo.tools.toolbox import ToolContext, ToolOutput
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+LIST_SECONDS = 20.0
+_LOST = (
+    -32000,
+    -32700,
+    -32001,
+)  # codes of the library: the connection was lost, an answer cannot be read, a time ran out
+_MOST_BLOCKS = 500  # of one result
+
+
+class McpRunner:
+    """Calls tools of MCP servers, and keeps the sessions with them."""
+
+    tool_types: Sequence[ToolType] = ("external_mcp",)
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.seconds = 60.0
+        self._sessions = McpSessions()
+
+    async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
+        """Run one call. Raises Unavailable where the server fails or has switched the tool off."""
+        return await self.call(context.store, context.scope, tool.id, arguments, user=context.subject_id)
+
+    async def call(
+        self, store: Store, scope: Scope, tool_id: str, arguments: Mapping[str, Any], *, user: str = NOBODY
+    ) -> ToolOutput:
+        """Call a tool of a server, in the session of this user."""
+        server, _ = await store.read(lambda tx: queries.of_tool(tx, scope, tool_id))
+        try:
+            session = await self._session(store, scope, server, user)
+            _, served = await store.read(lambda tx: queries.of_tool(tx, scope, tool_id))
+            if served.reason is None:
+                called = _Call(served.remote_name, arguments, session)
+                return await session.ask(called.send, self.seconds)
+        except Unavailable as error:
+            await self._note(store, server, error)
+            raise type(error)(
+                f'The MCP server "{server.name}" failed: {error} Its tools do not work until it answers again.'
+            ) from error
+        raise Unavailable(f'The MCP server "{server.name}" has switched this tool off: {served.reason}')
+
+    async def refresh(self, store: Store, scope: Scope, server: McpServer) -> Mapping[str, list[str]]:
+        """Read the server's tools again: new ones are stored, changes are held, and what is gone is deleted or switched off."""
+        await self.forget(server.id)
+        try:
+            session = self._open(server, scope.user_id)
+            listed = await self._listed(session)
+        except Unavailable as error:
+            await self._note(store, server, error)
+            raise type(error)(f'The MCP server "{server.name}" failed: {error}') from error
+        refused = dict(session.traffic.tools.refused)
+
+        def work(tx: Transaction) -> Mapping[str, list[str]]:
+            now = queries.get(tx, scope, server.id)
+            return service.save(tx, scope, now, service.compare(tx, now, listed, refused, adds=True))
+
+        return await store.write(work)
+
+    async def preview(
+        self, server: McpServer, secrets: service.ServerSecrets
+    ) -> tuple[list[ListedTool], Mapping[str, str]]:
+        """Read the tools of a server that is not stored. Raises Unavailable."""
+        session = McpSession(self._streams(server, secrets), probes=server.kind != "sse")
+        try:
+            return await self._listed(session), session.traffic.tools.refused
+        finally:
+            await session.close()
+
+    async def forget(self, server_id: str) -> None:
+        """Close the sessions of a server that was changed or deleted."""
+        await self._sessions.forget(server_id)
+
+    async def close(self) -> None:
+        """Close all sessions."""
+        await self._sessions.close()
+
+    async def _session(self, store: Store, scope: Scope, server: McpServer, user: str) -> McpSession:
+        """Return a session whose server's list of tools was compared with what was accepted."""
+        session = self._open(server, user)
+        async with session.comparing:
+            if not session.is_compared:
+                listed = await self._listed(session)
+                refused = dict(session.traffic.tools.refused)
+                changes = await store.read(lambda tx: service.compare(tx, server, listed, refused, adds=False))
+                if changes.states or server.last_error is not None or server.last_at is None:
+                    await store.write(lambda tx: service.save(tx, scope, server, changes))
+                session.is_compared = True
+        return session
+
+    def _open(self, server: McpServer, user: str) -> McpSession:
+        def make() -> McpSession:
+            return McpSession(self._streams(server), probes=server.kind != "sse")
+
+        return self._sessions.of(server.id, server.updated_at, user, make)
+
+    def _streams(self, server: McpServer, secrets: service.ServerSecrets | None = None) -> Open:
+        require_extra()
+        service.require_usable(self._settings, server)
+        secrets = secrets or service.secrets_of(self._settings, server)
+        return over_http(
+            server.config["server_url"],
+            service.headers_of(server, secrets),
+            is_sse=server.kind == "sse",
+            seconds=self.seconds,
+            allow_private=self._settings.allow_private_providers,
+        )
+
+    async def _listed(self, session: McpSession) -> list[ListedTool]:
+        return await session.ask(lambda client: read_tools(client, session.traffic.tools), LIST_SECONDS)
+
+    async def _note(self, store: Store, server: McpServer, error: Unavailable) -> None:
+        """Remember that the server fails, for this process and for who looks at it."""
+        reason = str(error)
+        if not isinstance(error, CallTimedOut):  # one tool that hangs says nothing about the others
+            self._sessions.failed(server.id, error)
+        if server.last_error != reason:
+
+            def work(tx: Transaction) -> None:
+                now = queries.get(tx, Scope(server.organization_id), server.id)
+                queries.note(tx, replace(now, last_error=reason, last_at=tx.clock.now()))
+
+            await store.write(work)
+
+
+class _Call:
+    """One call of a tool."""
+
+    def __init__(self, name: str, arguments: Mapping[str, Any], session: McpSession) -> None:
+        self._name, self._arguments, self._session = name, arguments, session
+
+    async def send(self, client: "Client") -> ToolOutput:
+        """Return what the server answers; its refusal of the call is an answer too."""
+        from mcp import MCPError
+
+        try:
+            result = await client.call_tool(self._name, dict(self._arguments))
+        except MCPError as error:
+            if error.code in _LOST or self._session.traffic.status is not None:
+                raise
+            return ToolOutput(f"The MCP server refused the call: {plain(error.message)}", is_error=True)
+        return ToolOutput(text_of(result.content, result.structured_content), is_error=bool(result.is_error))
+
+
+def text_of(content: Sequence[Any], structured: Any) -> str:
+    """Return a result as text; a picture, sound or file becomes a note of what it is."""
+    lines = [_text(block) for block in content[:_MOST_BLOCKS]]
+    if len(content) > _MOST_BLOCKS:
+        lines.append(f"[{len(content) - _MOST_BLOCKS} more parts are not shown]")
+    if not lines and structured is not None:
+        return orjson.dumps(structured, default=str).decode()
+    return "\n".join(lines)
+
+
+def _text(block: Any) -> str:
+    match block.type:
+        case "text":
+            return str(block.text)
+        case "image" | "audio":
+            return f"[{block.type}: {plain(block.mime_type)[:100]}, {len(block.data) * 3 // 4:,} bytes, not shown]"
+        case "resource_link":
+            return f"[resource: {plain(block.name)[:200]}, {plain(str(block.uri))[:1000]}]"
+        case "resource" if hasattr(block.resource, "text"):
+            return str(block.resource.text)
+    size = len(getattr(block.resource, "blob", "")) * 3 // 4
+    return f"[resource: {plain(str(block.resource.uri))[:1000]}, {size:,} bytes, not shown]"
+
+
+def require_extra() -> None:
+    """Raise Unavailable where the MCP library is not installed."""
+    try:
+        import mcp  # noqa: F401
+    except ImportError as error:
+        raise Unavailable("MCP servers need the extra `mcp`: install ricordo[mcp].") from error

@@ -1,0 +1,14 @@
+"""A running server that may call addresses of this machine, where the tests' MCP servers are."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.seams.server import ServerInThread, serving
+
+
+@pytest.fixture(scope="module")
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    """A server that the tests of one module share."""
+    with serving(tmp_path_factory.mktemp("data"), allow_private_providers=True) as server:
+        yield server
