@@ -425,7 +425,8 @@ def test_another_organization_is_another_world(
     ]
     require_refused(world, watch, [cell for cell in cells if cell not in free], (404,), boss, hers)
     before = her_view(world, cells, world.shared | world.own)
-    secrets = {*world.shared.values(), *world.secrets} - {"persona", *(hers[name] for name in ("tool_name", "mcp_url", "mcp_server_name", "mcp_tool_name"))}
+    told_to_all = {"persona", *(hers[name] for name in ("tool_name", "mcp_url", "mcp_server_name", "mcp_tool_name"))}
+    secrets = {*world.shared.values(), *world.secrets} - told_to_all
     for cell in free:
         answer = cell.ask(world.http, hers, boss)
         told = all_text(answer)
