@@ -4,6 +4,8 @@ The request on standard input: {source, function, arguments}, and agent_state fo
 descriptor 3: {"value": …}, or {"error": "…"} with a traceback of the tool's own lines.
 """
 
+import __future__
+
 import dataclasses
 import enum
 import inspect
@@ -34,11 +36,13 @@ def main() -> None:
     module = types.ModuleType("tool")
     sys.modules["tool"] = module
     client = ServerClient() if "LETTA_BASE_URL" in os.environ else None
-    module.__dict__.update(client=client, AgentState=Fields)
+    # Clients send the function without the lines above it: types that it names are there, or unknown and never looked up.
+    module.__dict__.update({name: getattr(typing, name) for name in typing.__all__}, client=client)
     try:
-        exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - what the sandbox is for
+        code = compile(source, file, "exec", __future__.annotations.compiler_flag, dont_inherit=True)
+        exec(code, module.__dict__)  # noqa: S102 - what the sandbox is for
         function = module.__dict__[name]
-        filled = {"agent_state": _agent(request.get("agent_state")), "client": client}
+        filled = {"agent_state": _with_fields(request.get("agent_state"), FieldsOfAgent), "client": client}
         arguments = {**request["arguments"], **filled}
         wanted = inspect.signature(function).parameters
         arguments = {name: value for name, value in arguments.items() if name not in filled or name in wanted}
@@ -60,13 +64,21 @@ def main() -> None:
 
 
 class Fields(dict[str, typing.Any]):
-    """Fields that are read as attributes or by name, as they were when the call began."""
+    """An object of JSON whose fields are read as attributes or by name."""
 
     def __getattr__(self, name: str) -> typing.Any:
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"The agent's state has no {name} here. It has: {', '.join(self)}.") from None
+            raise AttributeError(f"There is no {name} here, but: {', '.join(self)}.") from None
+
+    def model_dump(self, **_: typing.Any) -> dict[str, typing.Any]:
+        plain: dict[str, typing.Any] = json.loads(json.dumps(self))
+        return plain
+
+
+class FieldsOfAgent(Fields):
+    """The agent and what belongs to it, as they were when the call began."""
 
     def get_block(self, label: str) -> typing.Any:
         """Return the memory block with this label."""
@@ -81,10 +93,6 @@ class Fields(dict[str, typing.Any]):
     def list_block_labels(self) -> list[str]:
         return [block.label for block in self.blocks]
 
-    def model_dump(self, **_: typing.Any) -> dict[str, typing.Any]:
-        plain: dict[str, typing.Any] = json.loads(json.dumps(self))
-        return plain
-
     def _refuse(self, *_: typing.Any, **__: typing.Any) -> typing.NoReturn:
         raise TypeError(
             "agent_state is a copy, so changing it changes nothing. Change memory with client.agents.blocks.update(label, "
@@ -95,8 +103,8 @@ class Fields(dict[str, typing.Any]):
     update_block_value = set_block = create_block = link_block = _refuse
 
 
-def _agent(state: typing.Any) -> typing.Any:
-    return json.loads(json.dumps(state), object_hook=Fields)
+def _with_fields(value: typing.Any, kind: type[Fields]) -> typing.Any:
+    return json.loads(json.dumps(value), object_hook=kind)
 
 
 class ServerClient:
@@ -126,10 +134,15 @@ def _prepared(function: typing.Callable[..., typing.Any], arguments: dict[str, t
     made = {}
     for name, value in arguments.items():
         try:
-            made[name] = _of_type(hints.get(name), value)
+            made[name] = _of_type(hints[name], value) if name in hints else _with_unknown_type(value)
         except (TypeError, ValueError) as error:
             raise WrongArguments(f"The argument {name} is not right: {error}") from None
     return made
+
+
+def _with_unknown_type(value: typing.Any) -> typing.Any:
+    """The value with fields in place of the model that only its author has."""
+    return value if isinstance(value, (FieldsOfAgent, ServerClient)) else _with_fields(value, Fields)
 
 
 def _hints(function: typing.Callable[..., typing.Any]) -> dict[str, typing.Any]:
@@ -148,6 +161,11 @@ def _of_type(hint: typing.Any, value: typing.Any) -> typing.Any:
     pydantic = sys.modules.get("pydantic")  # only a source that imports it has models
     if pydantic and _has_model(hint, pydantic.BaseModel):
         return pydantic.TypeAdapter(hint).validate_python(value)
+    origin, parts = typing.get_origin(hint), [part for part in typing.get_args(hint) if part is not type(None)]
+    if origin in (typing.Union, types.UnionType) and len(parts) == 1 and value is not None:
+        return _of_type(parts[0], value)
+    if origin is list and isinstance(value, list):
+        return [_of_type(parts[0], item) for item in value]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return hint(value)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):

@@ -13,7 +13,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.features.custom_tools.models import ToolCreateRequest, ToolUpdateRequest
-from ricordo.features.custom_tools.source import function_name, read_source
+from ricordo.features.custom_tools.source import function_name, name_and_description, read_source
 from ricordo.search.words import query_terms, terms
 from ricordo.storage import agents, tools
 from ricordo.storage.engine.repository import Page
@@ -44,11 +44,8 @@ def schema_for(request: ToolCreateRequest) -> ToolSchema:
     if request.source_type != "python":
         raise Invalid("Send a json_schema {name, description, parameters}: it is read from the source of Python alone.")
     if arguments is not None:
-        function = function_name(request.source_code)
-        try:
-            told = request.description or read_source(request.source_code, function).description
-        except Invalid:  # its types are what args_json_schema is for
-            told = ""
+        function, told = name_and_description(request.source_code)
+        told = request.description or told
         return _checked(ToolSchema(function, told, {"type": "object", "properties": {}, **arguments}))
     return _checked(read_source(request.source_code, description=request.description))
 

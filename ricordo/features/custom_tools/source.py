@@ -53,6 +53,12 @@ def function_name(source: str, name: str | None = None) -> str:
     return function_of(_parsed(source), name).name
 
 
+def name_and_description(source: str) -> tuple[str, str]:
+    """Return the function's name and what its docstring says before its sections, whatever its types are."""
+    function = function_of(_parsed(source), None)
+    return function.name, summary_of(ast.get_docstring(function) or "")
+
+
 def function_of(tree: ast.Module, name: str | None) -> Function:
     """Return the function that the tool is."""
     functions = [node for node in tree.body if isinstance(node, Function)]

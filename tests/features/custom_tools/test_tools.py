@@ -162,7 +162,7 @@ class Place(BaseModel):
     town: str
 
 async def visit(
-    place: Place, others: list[Place], colour: Colour, size: Size, ready: bool, share: float, more: Optional[Place] = None
+    place: Place, others: list[Place], colour: Colour | None, size: Size, ready: bool, share: float, more: Optional[Place] = None
 ):
     """Go there."""
     return [place, [one.town for one in others], colour.name, size, ready, share, more, {1, }, float("nan")]
@@ -174,6 +174,31 @@ def trial(api: Api, source: str, **sent: Any) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     made: dict[str, Any] = answer.json()
     return made
+
+
+# What letta-client 1.12.0's create_from_function sends: the function without what stands above it, and its schema apart.
+ALONE = '''
+def manage(data: Entry, others: List[str], change: Optional[int] = None) -> str:
+    """Change a stock.
+
+    Args:
+        data: The entry.
+    """
+    seen: List[str] = [*others]
+    return f"{data.name} {data['count'] + change} {sorted(data.model_dump())} {seen}"
+'''
+
+
+def test_a_function_without_the_types_above_it_runs_with_their_fields(api: Api) -> None:
+    entry = {"type": "object", "properties": {"name": {"type": "string"}, "count": {"type": "integer"}}}
+    schema = {"properties": {"data": {"$ref": "#/$defs/Entry"}}, "$defs": {"Entry": entry}}
+    made = api.client.tools.create(source_code=ALONE, args_json_schema=schema)
+    assert made.description == "Change a stock."
+    agent = api.client.agents.create(model=MODEL, tool_ids=[made.id])
+    args = {"data": {"name": "pears", "count": 2}, "others": ["x"], "change": "3"}
+    result = api.client.agents.tools.run("manage", agent_id=agent.id, args=args)
+    assert result.func_return == "pears 5 ['count', 'name'] ['x']"
+    api.client.tools.delete(made.id)
 
 
 def test_arguments_become_what_the_function_expects_and_results_json(api: Api) -> None:
