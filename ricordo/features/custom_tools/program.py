@@ -170,6 +170,10 @@ def _of_type(hint: typing.Any, value: typing.Any) -> typing.Any:
         return hint(value)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
         return hint(**value)
+    return _scalar(hint, value)
+
+
+def _scalar(hint: typing.Any, value: typing.Any) -> typing.Any:
     if hint is bool and isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if hint is int and isinstance(value, (str, float)) and float(value) == int(float(value)):
@@ -194,7 +198,13 @@ def _plain(value: typing.Any) -> typing.Any:
     if len(text) > _LONGEST_ANSWER:
         whole = value if isinstance(value, str) else text
         return f"{whole[:_LONGEST_ANSWER]}… [cut: the tool returned {len(whole)} characters]"
-    return json.loads(text)
+    return json.loads(text, parse_int=_whole_number)
+
+
+def _whole_number(text: str) -> int | str:
+    """The number, as text where it is larger than others can read."""
+    number = int(text)
+    return number if -(2**63) <= number < 2**64 else text
 
 
 def _as_json(value: typing.Any) -> typing.Any:

@@ -1,8 +1,9 @@
 """Runs calls of tools made from source code in the sandbox."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import orjson
 
 from ricordo.domain.tool import Tool, ToolType
-from ricordo.errors import Unsupported
+from ricordo.errors import Invalid, Unsupported
 from ricordo.features.custom_tools.javascript import javascript_call
 from ricordo.features.custom_tools.options import CustomToolsSettings
 from ricordo.features.custom_tools.source import needs_of
@@ -108,9 +109,11 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
             node = await asyncio.to_thread(javascript_call, call.source, call.source_type, call.function)
             text, request["arguments"] = node.program, [call.arguments.get(name) for name in call.parameters]
             given |= {"files": node.files, "readable": node.readable}
-        result = await sandbox_of(settings).run_python(
-            text, orjson.dumps(request), call.python, environment=environment, **given
-        )
+        try:
+            sent = orjson.dumps(request)
+        except TypeError:
+            raise Invalid("The arguments are nested too deeply. Call the tool with simpler ones.") from None
+        result = await sandbox_of(settings).run_python(text, sent, call.python, environment=environment, **given)
     return _output_of(result)
 
 
@@ -132,11 +135,22 @@ def _output_of(result: SandboxResult) -> ToolOutput:
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         return ToolOutput(answer["error"], stdout, (*stderr, answer["error"]), is_error=True)
     if isinstance(answer, dict) and "value" in answer:
-        return ToolOutput(answer["value"], stdout, stderr)
+        return ToolOutput(_writable(answer["value"]), stdout, stderr)
     said = f" It wrote: {stderr[0][-1000:]}" if stderr else ""
     return ToolOutput(
         f"The tool ended without a result (exit code {result.exit_code}).{said}", stdout, stderr, is_error=True
     )
+
+
+def _writable(value: Any) -> Any:
+    """The value, as text where it is nested more deeply than answers can be."""
+    try:
+        orjson.dumps([[[[[[[[value]]]]]]]])
+    except TypeError:
+        with suppress(RecursionError):
+            return json.dumps(value, ensure_ascii=False)
+        return "[the result is nested too deeply]"
+    return value
 
 
 def _lines(written: bytes) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from letta_client import APIStatusError, ConflictError, NotFoundError
 
+from ricordo.domain.message import ToolCallPart
 from ricordo.llm.scripted import call
 from tests.features.custom_tools.conftest import Api
 from tests.seams.server import MODEL
@@ -228,6 +229,21 @@ HOSTILE = {
     "def f():\n    'x'\n    print('y' * 10_000_000)": ("error", "more than 2048 kB of output"),
     "class E(Exception):\n    def __str__(self): raise E\ndef f():\n    'x'\n    raise E": ("error", "E"),
     "def f():\n    'x'\n    a = {}\n    a['a'] = a\n    return a": ("success", "{'a': {...}}"),
+    "def f():\n    'x'\n    a = []\n    for _ in range(500):\n        a = [a]\n    return a": ("success", "[[[["),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": ' +b'[' * 1000 + b']' * 1000 + b'}')\n    os._exit(0)": (
+        "success",
+        "nested too deeply",
+    ),
+    "def f():\n    'x'\n    return 10 ** 400": ("success", "1000"),
+    "def f():\n    'x'\n    return {1: 2, None: 3, (1, 2): 4}": ("success", "(1, 2)"),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": 1e400}')\n    os._exit(0)": (
+        "error",
+        "without a result",
+    ),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": \"\\\\ud800\"}')\n    os._exit(0)": (
+        "error",
+        "without",
+    ),
     "raise SystemExit\ndef f(): 'x'": ("error", "left with exit"),
     "import nosuchthing\ndef f(): 'x'": ("error", "No module named 'nosuchthing'"),
 }
@@ -259,3 +275,16 @@ def test_the_variables_of_a_trial_are_its_process_alone(api: Api) -> None:
     assert value == "t"
     assert not [name for name in names if name.startswith("RICORDO")]
     assert trial(api, reads)["func_return"][1] is None
+
+
+def test_arguments_that_are_nested_too_deeply_are_refused(api: Api) -> None:
+    lists = "[" * 300 + "]" * 300
+    deep = '{"source_code": "def f(x: list):\\n    \'x\'", "args": {"x": ' + lists + "}}"
+    answer = api.http.post("/v1/tools/run", content=deep, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    tool = api.client.tools.create(source_code="def f(x: list):\n    'x'")
+    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
+    api.server.says(ToolCallPart("call-deep", "f", f'{{"x": {lists}}}'), "Hm.")
+    told = api.client.agents.messages.create(agent.id, input="Do it.").messages
+    assert "nested too deeply" in str([one for one in told if one.message_type == "tool_return_message"])
+    api.client.tools.delete(tool.id)
