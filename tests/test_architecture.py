@@ -46,7 +46,10 @@ LATE = set(
 # Modules of our own that bring numpy: the doors to the search index import them at the first search.
 INDEX = "ricordo.search"
 # They are no part of the server: each runs alone, one in a process whose sqlite3 is another library, one in the sandbox.
-OTHER_PROCESSES = ("features/custom_tools/program.py", "features/dolt/child.py", "features/sandbox/launcher.py")
+OTHER_PROCESSES = (
+    *(f"features/{name}/program.py" for name in ("custom_tools", "run_code", "web_tools")),
+    *("features/dolt/child.py", "features/sandbox/launcher.py"),
+)
 # Outside things, and the one place that talks to each.
 DOORS = {
     **{name: {"storage", "search"} for name in ("sqlalchemy", "sqlite3")},

@@ -168,6 +168,7 @@ SHOWN = {
         r"- Talked about school\n- Talked about music\n- Talked about the move to Turin\n",
         r"\nTrue \.\.\. in Genoa\.\n\Z",
     ),
+    "code-and-web.md": (r"^2$",),
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",),  # without a server
     "costs.md": (r"^turn [1-9]\d* [1-9]\d*$", r"^[1-9]\d* of 200000 until 20", r"^[1-9]\d* [1-9]\d* \d+$"),

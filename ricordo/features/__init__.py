@@ -15,9 +15,11 @@ FEATURES: tuple[str, ...] = (
     "move",
     "remotes",
     "review",
+    "run_code",
     "sandbox",
     "traces",
     "typed_memory",
     "vector_services",
     "web",
+    "web_tools",
 )

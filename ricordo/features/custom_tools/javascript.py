@@ -25,24 +25,30 @@ class NodeCall:
 
 def javascript_call(source: str, source_type: str, function: str) -> NodeCall:
     """Return the call that runs the function of this source. Raises Unavailable where Node is missing or too old."""
-    node, version = _node()
     is_typed = source_type == "typescript"
-    if is_typed and version < _STRIPS_TYPES:
-        raise Unavailable(
-            f"Tools in TypeScript need Node 22.6 or newer, and this server's machine has {version[0]}.{version[1]}. The operator "
-            "can install it; or make the tool in JavaScript."
-        )
+    node, readable = node_command(is_typed=is_typed)
     name = "tool.mts" if is_typed else "tool.mjs"
-    flags = ["--experimental-strip-types"] if is_typed else []
-    command = [str(node), "--no-warnings", *flags, "program.mjs", name]
+    command = [*node, "program.mjs", name]
     files = {
         name: f"{source}\nexport {{ {function} as calledFunction }};\n".encode("utf-8", "replace"),
         "program.mjs": Path(__file__).with_name("program.mjs").read_bytes(),
     }
-    is_seen = any(node.is_relative_to(folder) for folder in _SYSTEM)
     # The answer's descriptor is closed for other programs than Python's.
     program = f"import os\nos.set_inheritable(3, True)\nos.execv({command[0]!r}, {command!r})"
-    return NodeCall(program, files, () if is_seen else (node.parent.parent,))
+    return NodeCall(program, files, readable)
+
+
+def node_command(*, is_typed: bool) -> tuple[list[str], Sequence[Path]]:
+    """Return how Node is started, and the folders it has to read. Raises Unavailable where it is missing or too old."""
+    node, version = _node()
+    if is_typed and version < _STRIPS_TYPES:
+        raise Unavailable(
+            f"TypeScript needs Node 22.6 or newer, and this server's machine has {version[0]}.{version[1]}. The operator can "
+            "install it; or use JavaScript."
+        )
+    is_seen = any(node.is_relative_to(folder) for folder in _SYSTEM)
+    flags = ["--experimental-strip-types"] if is_typed else []
+    return [str(node), "--no-warnings", *flags], () if is_seen else (node.parent.parent,)
 
 
 @cache
@@ -55,7 +61,7 @@ def _node() -> tuple[Path, tuple[int, int]]:
     version = re.match(r"v(\d+)\.(\d+)", said)
     if not found or not version:
         raise Unavailable(
-            "Tools in JavaScript and TypeScript need Node on the server's machine, and there is none. The operator can install it, "
+            "JavaScript and TypeScript need Node on the server's machine, and there is none. The operator can install it, "
             "for example with: apt-get install nodejs"
         )
     return Path(found).resolve(), (int(version[1]), int(version[2]))

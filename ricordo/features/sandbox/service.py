@@ -124,13 +124,18 @@ class Sandbox:
             return await self._finish(await self._take(confinement), call, program)
 
     @asynccontextmanager
-    async def open(self, call: SandboxCall) -> AsyncIterator[SandboxProcess]:
-        """Run a program for as long as the block lasts; it ends with it, and with everything it started."""
-        confinement = self._confinement(call, Path(sys.executable), sees_packages=False)
-        process = await self._received(asyncio.create_task(self._start(confinement)))
+    async def open(self, call: SandboxCall, program: str = "") -> AsyncIterator[SandboxProcess]:
+        """Run a program for as long as the block lasts; it ends with it, and with everything it started.
+
+        A Python `program`, in place of `argv`, can write to descriptor 3, which `process.answer` gives.
+        """
+        confinement = self._confinement(call, Path(sys.executable), sees_packages=bool(program))
+        process = await (
+            self._take(confinement) if program else self._received(asyncio.create_task(self._start(confinement)))
+        )
         watching = None
         try:
-            async with self._network(process, call, ""):
+            async with self._network(process, call, program):
                 watching = asyncio.create_task(watch(process, call.limits))
                 watching.add_done_callback(lambda _: process.kill())
                 yield process

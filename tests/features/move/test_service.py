@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import LargeBinary, delete, insert, select, update
+from sqlalchemy import JSON, LargeBinary, Table, delete, insert, select, update
 
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
+from ricordo.features import FEATURES
 from ricordo.features.move import service
 from ricordo.features.move.service import MoveOptions, MoveReport, TableHash, portions
 from ricordo.memory.proposals import ProposalDraft, propose
+from ricordo.plugins import load_plugins
 from ricordo.search.index import insert_messages
 from ricordo.settings import Settings
 from ricordo.storage import blocks as stored_blocks
@@ -107,6 +109,25 @@ async def move(
     return await asyncio.to_thread(service.move, source, target, choices or MoveOptions(), report)
 
 
+# Tables of features, which get any row.
+OF_FEATURES = {table.name for table in load_plugins(FEATURES).tables()}
+
+
+def some_row(tx: Transaction, table: Table) -> dict[str, Any]:
+    """A value for each column: of the row that it refers to, or any of its type."""
+    row: dict[str, Any] = {}
+    for column in table.columns:
+        if column.name == "seq":
+            continue
+        kind: Any = str if isinstance(column.type, JSON) else column.type.python_type
+        row[column.name] = {int: 1, bool: True, bytes: b"\0\xff", float: 0.5}.get(kind, f"{table.name}-1")
+        if isinstance(column.type, JSON):
+            row[column.name] = {"odd": ODD}
+        for key in column.foreign_keys:
+            row[column.name] = tx.connection.execute(select(key.column).limit(1)).scalar_one()
+    return row
+
+
 async def hash_in(settings: Settings) -> str:
     def read() -> str:
         with exclusive_access(settings) as connection, read_transaction(connection):
@@ -163,7 +184,11 @@ async def fill(settings: Settings) -> str:
         insert_messages(tx, [gone := make.message(agent, "to be forgotten")])
         tx.run(delete(messages_table).where(messages_table.c.id == gone.id))
         tx.run(update(agents).values(metadata=ODD))
+        for table in metadata.sorted_tables:
+            if table.name in OF_FEATURES:
+                tx.run(insert(table), some_row(tx, table))
 
+    await store.write(lambda tx: metadata.create_all(tx.connection))
     await store.write(odd)
     await store.close()
     return agent.id
@@ -371,7 +396,7 @@ async def test_what_is_not_there_the_same_or_older_is_refused(
     with pytest.raises(Invalid, match="already"):
         await move(first, first)
     monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, lambda _: None))
-    with pytest.raises(Conflict, match=r"has schema 2.* Start this Ricordo on it once"):
+    with pytest.raises(Conflict, match=r"has schema 3.* Start this Ricordo on it once"):
         await move(first, last)
 
 

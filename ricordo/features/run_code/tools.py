@@ -1,0 +1,174 @@
+"""Running code for an agent, alone or with the agent's tools as functions."""
+
+import asyncio
+import contextlib
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from ricordo.domain.message import ToolReturnPart
+from ricordo.errors import RicordoError, Unavailable
+from ricordo.features.custom_tools.javascript import node_command
+from ricordo.features.sandbox.process import SandboxProcess
+from ricordo.features.sandbox.service import SandboxCall, SandboxLimits, sandbox_of
+from ricordo.tools.toolbox import ToolContext
+
+_SECONDS = 120.0
+_LIMITS = SandboxLimits(seconds=_SECONDS, cpu_seconds=60, output_kb=512)
+_LONGEST_CODE = 200_000  # characters
+_MOST_CALLS = 50  # of tools by one piece of code
+_SHOWN = 20_000  # characters of each stream
+_OWN = ("run_code", "run_code_with_tools")
+
+
+async def run_code(
+    context: ToolContext, code: str, language: Literal["python", "js", "ts", "shell"] = "python"
+) -> dict[str, Any]:
+    """Run code in a sandbox without network, and return what it printed. Nothing is kept from one call to the next.
+
+    Args:
+        code: The code. In Python, the value of an expression at its end is printed too.
+        language: python, js, ts or shell.
+    """
+    if language == "python":
+        return await _run_python(context, code, {})
+    sandbox = sandbox_of(context.settings)
+    if language == "shell":
+        call = SandboxCall(("sh", "code.sh"), files={"code.sh": _bytes(code)}, limits=_LIMITS)
+    else:
+        command, readable = await asyncio.to_thread(node_command, is_typed=language == "ts")
+        name = f"code.m{language}"
+        call = SandboxCall((*command, name), files={name: _bytes(code)}, readable=readable, limits=_LIMITS)
+    result = await sandbox.run(call)
+    return _told(result.stdout, result.stderr, result.exit_code, result.reason)
+
+
+async def run_code_with_tools(context: ToolContext, code: str) -> dict[str, Any]:
+    """Run Python in a sandbox. Your tools are functions there: call them by their names, with their parameters.
+
+    A tool that fails raises ToolError. Tools that need approval cannot be called.
+
+    Args:
+        code: The code. The value of an expression at its end is printed too.
+    """
+    tools = {
+        tool.name: list(tool.json_schema.get("parameters", {}).get("properties", {}))
+        for tool in context.state.tools
+        if tool.name not in _OWN and tool.name.isidentifier()
+    }
+    return await _run_python(context, code, tools)
+
+
+async def _run_python(context: ToolContext, code: str, tools: dict[str, list[str]]) -> dict[str, Any]:
+    request = orjson.dumps({"code": _bytes(code).decode(), "tools": tools}) + b"\n"
+    sandbox = sandbox_of(context.settings)
+    if not tools:
+        result = await sandbox.run_python(_program(), request, limits=_LIMITS)
+        error = _error(result.answer.splitlines()[-1:] or [b""])
+        return _told(result.stdout, result.stderr, result.exit_code, result.reason, error)
+    try:
+        async with asyncio.timeout(_SECONDS), sandbox.open(SandboxCall(limits=_LIMITS), _program()) as process:
+            return await _served(context, process, request, tools)
+    except TimeoutError as error:
+        raise Unavailable(f"The code was stopped: it ran for more than {_SECONDS:g} seconds.") from error
+
+
+async def _served(
+    context: ToolContext, process: SandboxProcess, request: bytes, tools: dict[str, list[str]]
+) -> dict[str, Any]:
+    """Answer the code's calls of tools until it ends; what it sends may be anything."""
+    streams = [asyncio.create_task(_read(process, stream)) for stream in (process.stdout, process.stderr)]
+    error = None
+    calls = 0
+    try:
+        process.stdin.write(request)
+        while line := await process.answer.readline():
+            asked = _json(line)
+            if "tool" not in asked:
+                error = _error([line])
+                break
+            calls += 1
+            if calls > _MOST_CALLS:
+                error = f"The code was stopped: it called tools more than {_MOST_CALLS} times."
+                break
+            process.stdin.write(orjson.dumps(await _called(context, asked, tools)) + b"\n")
+            await process.stdin.drain()
+        else:
+            error = "The code ended before its end: it left, or was stopped for what it used."
+    except ValueError:  # a line beyond the reader's bound
+        error = "The code was stopped: the arguments of one call have more than 64 kB."
+    except ConnectionError:
+        error = "The code ended while a tool answered."
+    finally:
+        process.kill()
+        stdout, stderr = await asyncio.gather(*streams)
+    return _told(stdout, stderr, 0 if error is None else 1, "", error)
+
+
+async def _called(context: ToolContext, asked: dict[str, Any], tools: dict[str, list[str]]) -> dict[str, Any]:
+    name, arguments = asked.get("tool"), asked.get("arguments")
+    if name not in tools or not isinstance(arguments, dict):
+        return {"status": "error", "value": "There is no such tool, or the arguments are none."}
+    try:
+        result = await context.call_tool(str(name), arguments)
+    except RicordoError as error:
+        return {"status": "error", "value": str(error)}
+    return {"status": result.status, "value": _value(result)}
+
+
+def _value(result: ToolReturnPart) -> Any:
+    return orjson.loads(result.content) if result.is_json and result.status == "success" else result.content
+
+
+async def _read(process: SandboxProcess, stream: asyncio.StreamReader) -> bytes:
+    """What it writes, up to the limit, at which it ends."""
+    written = bytearray()
+    while piece := await stream.read(1 << 16):
+        written += piece[: _LIMITS.output_kb * 1024 - len(written)]
+        if len(written) >= _LIMITS.output_kb * 1024:
+            process.kill()
+    return bytes(written)
+
+
+def _bytes(code: str) -> bytes:
+    if len(code) > _LONGEST_CODE:
+        raise Unavailable(f"The code has more than {_LONGEST_CODE:,} characters. Run it in parts.")
+    return code.encode("utf-8", "replace")
+
+
+def _json(line: bytes) -> dict[str, Any]:
+    with contextlib.suppress(orjson.JSONDecodeError):
+        if isinstance(made := orjson.loads(line), dict):
+            return made
+    return {}
+
+
+def _error(lines: list[bytes]) -> str | None:
+    """The error that the code ended with; the line says it, or is none of the program's."""
+    ended = _json(lines[0])
+    if ended.get("done") is not True:
+        return "The code ended before its end."
+    error = ended.get("error")
+    return error if error is None or isinstance(error, str) else "The code failed."
+
+
+def _told(stdout: bytes, stderr: bytes, exit_code: int, reason: str, error: str | None = None) -> dict[str, Any]:
+    """What the agent reads: parts that are empty are left out."""
+    told: dict[str, Any] = {"status": "error" if error or reason or exit_code else "success"}
+    texts = {"stdout": stdout, "stderr": stderr}
+    told |= {name: _shown(data.decode("utf-8", "replace")) for name, data in texts.items() if data.strip()}
+    if exit_code and not reason:
+        told["exit_code"] = exit_code
+    return told | ({"error": reason or error} if reason or error else {})
+
+
+def _shown(text: str) -> str:
+    text = text.rstrip("\n")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… [cut: {len(text)} characters]"
+
+
+@cache
+def _program() -> str:
+    return Path(__file__).with_name("program.py").read_text("utf-8")

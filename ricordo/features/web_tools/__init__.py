@@ -1,0 +1,19 @@
+"""The tools `web_search` and `fetch_webpage`."""
+
+from typing import Any
+
+
+class WebToolsPlugin:
+    """Offers the two tools; an agent has them only where it was given them."""
+
+    requires = ("sandbox",)
+
+    def tools(self) -> list[Any]:
+        from ricordo.features.web_tools.tools import fetch_webpage, web_search
+        from ricordo.tools.toolbox import ServerTool
+
+        how: Any = {"acts_outside": True, "brings_untrusted": True, "runs_in_parallel": True}
+        return [ServerTool(web_search, "letta_builtin", **how), ServerTool(fetch_webpage, "letta_builtin", **how)]
+
+
+plugin = WebToolsPlugin()
