@@ -56,14 +56,23 @@ for folder in map(Path, sys.argv[1:]):
 
 
 def without(feature: str, folder: Path) -> None:
-    """Make a copy of the package without this feature, and without those that require it."""
+    """Make a copy of the package without this feature, and without those that require it, or one that does."""
     package = folder / "ricordo"
     shutil.copytree(PACKAGE, package)  # with its bytecode
-    gone = {feature}
-    for other in FEATURES:
-        source = (package / "features" / other / "__init__.py").read_text()
-        if any(line.strip().startswith("requires") and f'"{feature}"' in line for line in source.splitlines()):
-            gone.add(other)
+    sources = {other: (package / "features" / other / "__init__.py").read_text() for other in FEATURES}
+    required = {
+        other: {
+            name
+            for line in source.splitlines()
+            if line.strip().startswith("requires")
+            for name in line.split('"')[1::2]
+        }
+        for other, source in sources.items()
+    }
+    gone, size = {feature}, 0
+    while size < len(gone):
+        size = len(gone)
+        gone |= {other for other, names in required.items() if names & gone}
     for name in gone:
         shutil.rmtree(package / "features" / name)
     listed = package / "features" / "__init__.py"

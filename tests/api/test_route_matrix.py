@@ -214,6 +214,10 @@ SHARED = {
         GET /ui/agents/<agent_id>/chat(/part)?
         POST /ui/agents/<agent_id>/chat(/new|/fork|/stop|/decide|/change)?
         POST /ui/agents/<agent_id>/(settings|tools/<tool_id>|delete|reset|archive)
+        (GET|POST) /ui/tools
+        GET /ui/tools/new
+        (GET|POST) /ui/tools/<tool_id>
+        POST /ui/tools/<tool_id>/(try|delete)
         POST /ui/models/providers
         POST /ui/models/providers/<provider_id>/(check|delete)
     """,

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ricordo.plugins import PluginPage
+
 if TYPE_CHECKING:
     from ricordo.settings import Settings
 
@@ -9,12 +11,18 @@ if TYPE_CHECKING:
 class CustomToolsPlugin:
     """Adds the routes that make and try tools, and the runner of their calls."""
 
-    requires = ("sandbox",)
+    requires = ("sandbox", "web")
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
-        return [LazyRouter("ricordo.features.custom_tools.routes", ("/v1/tools", "/v1/agents/*/tools/*/run"))]
+        return [
+            LazyRouter("ricordo.features.custom_tools.routes", ("/v1/tools", "/v1/agents/*/tools/*/run")),
+            LazyRouter("ricordo.features.custom_tools.tool_pages", ("/ui/tools",)),
+        ]
+
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Tools", "/ui/tools")]
 
     def tool_runners(self, settings: "Settings") -> list[Any]:
         from ricordo.features.custom_tools.runner import CustomTools

@@ -145,10 +145,11 @@ def new_schema(tool: Tool, asked: ToolUpdateRequest) -> ToolSchema | None:
     if not any(getattr(asked, name) is not None for name in sent):
         return None
     _require_own(tool, sorted(sent)[0])
-    keeps_schema = asked.source_code is None and asked.args_json_schema is None
+    language = asked.source_type or tool.source_type or "python"
+    keeps_schema = (asked.source_code is None or language != "python") and asked.args_json_schema is None
     request = ToolCreateRequest(
         source_code=asked.source_code or tool.source_code or "",
-        source_type=asked.source_type or tool.source_type or "python",
+        source_type=language,
         json_schema=asked.json_schema or (tool.json_schema if keeps_schema else None),
         args_json_schema=asked.args_json_schema or tool.options.get("args_json_schema"),
         description=asked.description,

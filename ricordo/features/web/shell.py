@@ -11,6 +11,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -195,9 +196,10 @@ def address_of(path: str, **query: Any) -> str:
 
 @cache
 def environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 
-    loader = PackageLoader("ricordo.features.web")
+    # Those of other features by their folder: "custom_tools/templates/tool.html".
+    loader = ChoiceLoader((PackageLoader("ricordo.features.web"), FileSystemLoader(Path(__file__).parent.parent)))
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.globals |= {"static": statics.address, "address_of": address_of, "by_words": by_words}
     made.filters |= filters.FILTERS

@@ -47,9 +47,11 @@ def test_an_agent_calls_a_tool_in_javascript_and_reads_where_it_failed(api: Api)
     tool = api.client.tools.create(source_code=ADD, source_type="javascript", json_schema=SCHEMA)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(call("add", two=3, one=2), call("add", one=-1), "Done.")
+    changed = api.client.tools.update(tool.id, source_code=ADD.replace("adding", "adds"))
+    assert changed.json_schema == tool.json_schema
     answer = api.client.agents.messages.create(agent.id, input="Add.")
     good, bad = (message for message in answer.messages if message.message_type == "tool_return_message")
-    assert ((good.tool_return or "").replace(" ", ""), good.stdout) == ('{"sum":5}', ["adding"])
+    assert ((good.tool_return or "").replace(" ", ""), good.stdout) == ('{"sum":5}', ["adds"])
     assert (bad.status, bad.tool_return) == (
         "error",
         'RangeError: too small\n    at add (<add>, line 5)\n      throw new RangeError("too small");',
