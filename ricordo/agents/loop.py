@@ -6,7 +6,7 @@ Events are yielded as they happen; whole messages only after they are saved.
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents.agent_types import traits_of
@@ -42,6 +42,8 @@ _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 _ATTEMPTS = 5
 # Characters of what a tool reports while it runs.
 _PROGRESS_SIZE = 500
+# So many reports of a call, and so many more a second: streams are stored, and a tool may print a million lines.
+_PROGRESS_FIRST, _PROGRESS_MORE = 20, 5
 
 
 async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
@@ -199,7 +201,7 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
             turn.runtime.settings,
             call_tool,
             turn_began=turn.began_at,
-            report=lambda text: turn.publish(ToolProgress(turn.run.id, call_id, text[:_PROGRESS_SIZE])),
+            report=_ProgressReports(turn, call_id),
         )
 
     async def call_tool(name: str, arguments: Mapping[str, Any]) -> ToolReturnPart:
@@ -216,6 +218,21 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
     known = {result.call_id: result for result in (*results, *parsed.refused)}
     # Of a reply that waited some calls are neither: they were denied, or done by the client.
     return [known[part.call_id] for part in parsed.parts if isinstance(part, ToolCallPart) and part.call_id in known]
+
+
+@dataclass(slots=True)
+class _ProgressReports:
+    """Tells the turn's readers how far a call is; of too many reports some are left out."""
+
+    turn: TurnContext
+    call_id: str
+    began: float = field(default_factory=time.monotonic)
+    count: int = 0
+
+    def __call__(self, text: str) -> None:
+        if self.count < _PROGRESS_FIRST + _PROGRESS_MORE * (time.monotonic() - self.began):
+            self.count += 1
+            self.turn.publish(ToolProgress(self.turn.run.id, self.call_id, text[:_PROGRESS_SIZE]))
 
 
 async def _cut_to_fit(turn: TurnContext, offered: OfferedTools) -> ModelRequest:

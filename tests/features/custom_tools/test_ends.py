@@ -72,6 +72,29 @@ def test_a_cancelled_run_ends_the_call_with_all_it_started(api: Api) -> None:
     api.client.tools.delete(tool.id)
 
 
+CHATTY = '''
+import os
+
+def chat() -> str:
+    """Print a lot."""
+    for number in range(20_000):
+        os.write(1, b"line\\n")
+    return "done"
+'''
+
+
+def test_of_a_tool_that_prints_a_lot_readers_get_some_and_the_result_its_begin(api: Api) -> None:
+    tool = api.client.tools.create(source_code=CHATTY)
+    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
+    api.server.says(call("chat"), "Done.")
+    asked = {"input": "Chat.", "include_pings": True}
+    with api.http.stream("POST", f"/v1/agents/{agent.id}/messages/stream", json=asked) as lines:
+        shown = list(lines.iter_lines())
+    assert 1 <= sum('"progress"' in line for line in shown) <= 100
+    assert any(line.count("line") >= 4_000 for line in shown if "tool_return_message" in line)
+    api.client.tools.delete(tool.id)
+
+
 async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str:
     """Kill the server so long after the call began, or as soon as the tool is asleep; return what the call ended as."""
     mark = new_mark()
