@@ -1,5 +1,6 @@
 """Agents: created, listed, changed, deleted, and what fills their context windows."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
+from ricordo.secret import Secret
 from ricordo.storage import agents, blocks, messages, tools, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.users import user_id_of
@@ -107,6 +109,8 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Json:
         if remodelled:
             agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)
         tags = None if body.tags is None else sorted(set(body.tags))
+        if (secrets := _sealed(here, body, agent.settings.get("secrets", {}))) is not None:
+            agent = replace(agent, settings={**agent.settings, "secrets": secrets})
         agents.update(tx, _changed(tx, replace(agent, embedding=embedding), body, here.scope.user_id), tags)
         _change_attachments(tx, here, agent_id, body)
         if body.tool_rules is not None or body.tool_ids is not None:
@@ -143,6 +147,9 @@ async def context(
 
 def _spec(here: RequestContext, body: AgentRequest) -> AgentSpec:
     sequence = body.initial_message_sequence
+    settings = _settings(body)
+    if secrets := _sealed(here, body, {}):
+        settings["secrets"] = secrets
     return AgentSpec(
         name=body.name,
         agent_type=body.agent_type,
@@ -155,7 +162,7 @@ def _spec(here: RequestContext, body: AgentRequest) -> AgentSpec:
         metadata=body.metadata or {},
         timezone=body.timezone or "UTC",
         hidden=bool(body.hidden),
-        settings=_settings(body),
+        settings=settings,
         blocks=tuple(block.spec(here.runtime.settings.data_dir) for block in body.memory_blocks or ()),
         block_ids=tuple(body.block_ids or ()),
         tool_names=tuple(body.tools or ()),
@@ -168,6 +175,17 @@ def _spec(here: RequestContext, body: AgentRequest) -> AgentSpec:
         tags=tuple(body.tags or ()),
         user=body.user_id,
     )
+
+
+def _sealed(here: RequestContext, body: AgentFields, stored: Mapping[str, str]) -> dict[str, str] | None:
+    """The agent's secrets, encrypted, by their names; None where none were sent. An empty value keeps the stored one."""
+    sent = body.all_secrets
+    if not sent:
+        return None if sent is None else {}
+    secret = Secret(here.runtime.settings.data_dir)
+    return {
+        name: secret.encrypt(value) if value or name not in stored else stored[name] for name, value in sent.items()
+    }
 
 
 def _settings(body: AgentFields, current: CompactionSettings | None = None) -> dict[str, Any]:

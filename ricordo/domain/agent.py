@@ -103,6 +103,10 @@ class Agent:
     def compaction(self) -> CompactionSettings:
         return CompactionSettings(**self.settings.get("compaction", {}))
 
+    @property
+    def secret_names(self) -> list[str]:
+        return sorted(self.settings.get("secrets", {}))
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:

@@ -13,7 +13,7 @@ from ricordo.errors import Invalid
 from ricordo.storage import users
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import api_keys, providers
+from ricordo.storage.schema.core_tables import agents, api_keys, providers
 from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import memory_remotes
 
@@ -63,8 +63,9 @@ _DELETE_ENDED = delete(api_keys).where(
     api_keys.c.kind == "session",
     or_(api_keys.c.revoked_at.is_not(None), api_keys.c.expires_at <= bindparam("now")),
 )
-_NEEDS = ("API keys", "keys of providers", "passwords of remotes")
+_NEEDS = ("API keys", "keys of providers", "passwords of remotes", "agents with secrets")
 _PASSWORD = memory_remotes.c.settings["password"].as_string()
+_SECRETS = agents.c.settings["secrets"].as_string()
 _NEEDING = select(
     *(
         select(func.count()).where(condition).scalar_subquery()
@@ -72,6 +73,7 @@ _NEEDING = select(
             (api_keys.c.kind == "key") & api_keys.c.revoked_at.is_(None),
             providers.c.secret.is_not(None),
             _PASSWORD.is_not(None),
+            _SECRETS.is_not(None) & (_SECRETS != "{}"),
         )
     )
 )

@@ -55,11 +55,15 @@ _SECTIONS = {
 }
 
 
+SecretName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+Secrets = Annotated[dict[SecretName, Annotated[str, Field(max_length=20_000)]], Field(max_length=100)]
+
+
 class AgentFields(EmbeddingFields):
     """What both a new agent and a change of one may have."""
 
     unsupported = (
-        *("enable_sleeptime", "source_ids", "folder_ids", "identity_ids", "secrets", "tool_exec_environment_variables"),
+        *("enable_sleeptime", "source_ids", "folder_ids", "identity_ids"),
         *("include_default_source", "include_multi_agent_tools", "memory_variables", "from_template", "message_ids"),
     )
     reasons: ClassVar = {
@@ -98,8 +102,15 @@ class AgentFields(EmbeddingFields):
     source_ids: Items[str] | None = None
     folder_ids: Items[str] | None = None
     identity_ids: Items[str] | None = None
-    secrets: dict[str, str] | None = None
-    tool_exec_environment_variables: dict[str, str] | None = None
+    secrets: Secrets | None = Field(None, description="Variables for the agent's own tools. They are stored encrypted.")
+    tool_exec_environment_variables: Secrets | None = Field(None, description="The older name of `secrets`.")
+
+    @property
+    def all_secrets(self) -> dict[str, str] | None:
+        """The secrets under both names; None where neither was sent, which leaves them as they are."""
+        if self.secrets is None and self.tool_exec_environment_variables is None:
+            return None
+        return {**(self.tool_exec_environment_variables or {}), **(self.secrets or {})}
 
     @property
     def model_handle(self) -> str | None:
@@ -148,6 +159,14 @@ class CoreMemoryResponse(ResponseModel):
     prompt_template: str = ""
 
 
+class SecretResponse(ResponseModel):
+    """A secret of an agent: its name. The value is never shown."""
+
+    agent_id: str
+    key: str
+    value: Literal[""] = ""
+
+
 class AgentResponse(HostedFields, AuthorFields):
     """An agent with everything that is attached to it."""
 
@@ -171,8 +190,8 @@ class AgentResponse(HostedFields, AuthorFields):
     tool_rules: list[Json]
     tags: list[str]
     sources: EmptyList
-    secrets: EmptyList
-    tool_exec_environment_variables: EmptyList
+    secrets: list[SecretResponse]
+    tool_exec_environment_variables: list[SecretResponse]
     identity_ids: Annotated[list[str], Field(default=[])]
     identities: EmptyList
     pending_approval: Json | None
@@ -196,8 +215,11 @@ class AgentResponse(HostedFields, AuthorFields):
         """Return the whole agent. `info` is its model; `embedding` that of its texts, the default where it names none."""
         agent, conversation = state.agent, state.conversation
         blocks = [BlockResponse.of(block) for block in state.blocks]
+        named = [SecretResponse.of(agent, agent_id=agent.id, key=name) for name in agent.secret_names]
         return cls.of(
             agent,
+            secrets=named,
+            tool_exec_environment_variables=named,
             model_settings=settings_response(agent.model_settings, info.endpoint_type),
             embedding=embedding and embedding.handle,
             llm_config=ModelConfigResponse.from_model(info, agent.model_settings, agent.context_window),

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ricordo.features.custom_tools.javascript import javascript_call
 from ricordo.features.custom_tools.options import CustomToolsSettings
 from ricordo.features.custom_tools.source import needs_of
 from ricordo.features.custom_tools.surroundings import Caller, way_to_server
+from ricordo.features.custom_tools.vault import secrets_of, without_secrets
 from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandbox_of
 from ricordo.settings import Settings
 from ricordo.tools.toolbox import ToolContext, ToolOutput
@@ -87,9 +88,11 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
         output_kb=_OUTPUT_KB,
     )
 
+    secrets = secrets_of(settings, call.caller.state.agent) if call.caller and call.caller.state else {}
+
     def tell(stream: str, piece: bytes) -> None:
         if report and stream == "stdout" and (lines := piece.decode("utf-8", "replace").split()):
-            report(" ".join(lines)[-500:])
+            report(without_secrets(" ".join(lines), secrets)[-500:])
 
     needs = needs_of(call.source, call.function) if call.source_type == "python" else frozenset()
     caller, environment = call.caller, dict(call.environment)
@@ -97,7 +100,7 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
     given: dict[str, Any] = {"limits": limits, "on_output": tell, "has_network": call.has_network}
     with ExitStack() as for_call:
         if caller and caller.state:
-            environment = {"LETTA_AGENT_ID": caller.state.agent.id, **environment}
+            environment = {"LETTA_AGENT_ID": caller.state.agent.id, **secrets, **environment}
         if caller and "agent_state" in needs:
             request["agent_state"] = caller.agent
         if caller and "client" in needs:
@@ -114,7 +117,9 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
         except TypeError:
             raise Invalid("The arguments are nested too deeply. Call the tool with simpler ones.") from None
         result = await sandbox_of(settings).run_python(text, sent, call.python, environment=environment, **given)
-    return _output_of(result)
+    output = _output_of(result)
+    told = [without_secrets(part, secrets) for part in (output.value, output.stdout, output.stderr)]
+    return replace(output, value=told[0], stdout=tuple(told[1]), stderr=tuple(told[2]))
 
 
 @cache

@@ -46,4 +46,5 @@ def test_a_developers_day_is_as_its_page_says(shop: ServerInThread, tmp_path: Pa
         'approval_request_message {"fruit":"pear"}\n'
         "They are 3.10 euros.\n"
         "success 1.55 euros\n"
+        "10 ['The key is [secret SHOP_KEY]'] ['SHOP_KEY']\n"
     )
