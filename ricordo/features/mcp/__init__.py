@@ -4,7 +4,9 @@ from typing import Any
 
 
 class McpPlugin:
-    """Adds MCP servers to the API, their tools to agents, and a page about their health."""
+    """Adds MCP servers to the API, and their tools to agents."""
+
+    requires = ("sandbox",)
 
     def tool_runners(self, settings: Any) -> list[Any]:
         from ricordo.features.mcp.tools import McpRunner

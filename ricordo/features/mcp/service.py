@@ -17,7 +17,9 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Collision, Conflict, Invalid, NotFound, RicordoError, Stale, Unavailable
 from ricordo.features.mcp import queries
+from ricordo.features.mcp.commands import program_of
 from ricordo.features.mcp.listed_tools import ListedTool, fingerprint_of
+from ricordo.features.mcp.options import McpSettings
 from ricordo.features.mcp.tables import McpServer, ServedTool
 from ricordo.llm.addresses import PROVIDERS, require_callable
 from ricordo.secret import Secret
@@ -69,9 +71,10 @@ def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
 
 
 def require_usable(settings: Settings, server: McpServer) -> None:
-    """Raise Invalid where the server could never be connected to."""
+    """Raise Invalid where the server could never be connected to, Forbidden for a program that may not be started."""
     if server.kind == "stdio":
-        raise Unavailable("No programs are started as MCP servers here.")
+        program_of(McpSettings(), server.config.get("command"))
+        return
     if not server.config.get("server_url"):
         raise Invalid("A server that is not started by a command needs server_url.")
     allowed = settings.allow_private_providers

@@ -10,9 +10,12 @@ from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Unavailable
 from ricordo.features.mcp import queries, service
+from ricordo.features.mcp.commands import over_stdio
 from ricordo.features.mcp.listed_tools import ListedTool, plain, read_tools
+from ricordo.features.mcp.options import McpSettings
 from ricordo.features.mcp.sessions import CallTimedOut, McpSession, McpSessions, Open, over_http
 from ricordo.features.mcp.tables import McpServer
+from ricordo.features.sandbox.service import sandbox_of
 from ricordo.settings import Settings
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.tools.toolbox import ToolContext, ToolOutput
@@ -36,7 +39,7 @@ class McpRunner:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.seconds = 60.0
+        self.seconds = McpSettings().mcp_timeout
         self._sessions = McpSessions()
 
     async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
@@ -82,7 +85,7 @@ class McpRunner:
         self, server: McpServer, secrets: service.ServerSecrets
     ) -> tuple[list[ListedTool], Mapping[str, str]]:
         """Read the tools of a server that is not stored. Raises Unavailable."""
-        session = McpSession(self._streams(server, secrets), probes=server.kind != "sse")
+        session = McpSession(self._streams(server, secrets), probes=server.kind == "streamable_http")
         try:
             return await self._listed(session), session.traffic.tools.refused
         finally:
@@ -111,7 +114,7 @@ class McpRunner:
 
     def _open(self, server: McpServer, user: str) -> McpSession:
         def make() -> McpSession:
-            return McpSession(self._streams(server), probes=server.kind != "sse")
+            return McpSession(self._streams(server), probes=server.kind == "streamable_http")
 
         return self._sessions.of(server.id, server.updated_at, user, make)
 
@@ -119,6 +122,8 @@ class McpRunner:
         require_extra()
         service.require_usable(self._settings, server)
         secrets = secrets or service.secrets_of(self._settings, server)
+        if server.kind == "stdio":
+            return over_stdio(sandbox_of(self._settings), McpSettings(), server.config, secrets.environment)
         return over_http(
             server.config["server_url"],
             service.headers_of(server, secrets),

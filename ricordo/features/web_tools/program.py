@@ -29,7 +29,7 @@ def main() -> None:
     plain = whole.text_content()
     if len(text.strip()) < 200 < len(plain.strip()):  # a page of links or of short parts
         text = plain
-    text = re.sub(r"[ \t\r\f\v]+\n", "\n", text)
+    text = "\n".join(line.rstrip() for line in text.splitlines())
     text = re.sub(r"\n{3,}", "\n\n", text).strip()
     answer = {"title": " ".join(str(title or "").split())[:300], "text": text}
     with os.fdopen(ANSWER, "wb") as out:

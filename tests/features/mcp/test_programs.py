@@ -1,0 +1,112 @@
+"""MCP servers that are programs: they run in the sandbox, and only where the operator allows them."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from letta_client import APIStatusError
+
+from ricordo.features.mcp import sessions
+from ricordo.llm.scripted import call
+from tests.api.conftest import Api
+from tests.seams.server import MODEL
+from tests.support.sandboxes import bubblewrap
+
+VENV = Path(sys.executable).parent.parent
+PROGRAM = '''
+import os, sys, time
+from mcp.server.mcpserver import MCPServer
+
+print("a log line on standard output", flush=True)
+server = MCPServer("notes")
+
+@server.tool()
+def look(path: str) -> str:
+    """Look at a file, and at the variables."""
+    try:
+        return open(path).read()
+    except OSError as error:
+        return f"{type(error).__name__} {sorted(name for name in os.environ if name.startswith(('RICORDO', 'KEY')))}"
+
+@server.tool()
+def end(how: str) -> str:
+    """End."""
+    os._exit(3) if how == "exit" else time.sleep(60)
+    return "ended"
+
+server.run()
+'''
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, api: Api) -> Iterator[Path]:
+    """A folder with the program, from which programs may be started."""
+    bubblewrap()
+    made = tmp_path_factory.mktemp("programs")
+    made.chmod(0o755)  # the sandbox is nobody
+    (made / "notes.py").write_text(PROGRAM)
+    monkeypatch.setenv("RICORDO_MCP_COMMANDS", f"{VENV}:{made}")
+    monkeypatch.setattr(sessions, "DOWN_SECONDS", 0.0)
+    yield made
+    for server in api.client.mcp_servers.list():
+        api.client.mcp_servers.delete(str(server.id))
+
+
+def config(folder: Path, **more: Any) -> dict[str, Any]:
+    made = {"mcp_server_type": "stdio", "command": sys.executable, "args": ["-I", str(folder / "notes.py")]}
+    return {"server_name": "notes", "config": {**made, "env": {"KEY": "k-123"}, **more}}
+
+
+def result(api: Api, agent_id: str, name: str, **arguments: Any) -> tuple[str, str]:
+    api.server.says([call(name, **arguments)], "Done.")
+    answer = api.client.agents.messages.create(agent_id, input="Go.")
+    (returned,) = [each for each in answer.messages if each.message_type == "tool_return_message"]
+    return returned.status, returned.tool_return
+
+
+def test_a_program_is_called_sees_nothing_of_the_server_and_comes_back(
+    api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = api.client.mcp_servers.create(**config(folder))
+    shown = made.to_dict()
+    assert (shown["status"], shown["env"]) == ("working", {"KEY": "********"}), shown
+    tools = {tool.name: tool.id for tool in api.client.mcp_servers.tools.list(str(made.id))}
+    agent = api.client.agents.create(model=MODEL, tool_ids=list(tools.values()))
+    data = api.server.settings.data_dir
+    assert result(api, agent.id, "look", path=str(data / "ricordo.db")) == ("success", "FileNotFoundError ['KEY']")
+    assert result(api, agent.id, "look", path="/etc/shadow")[1].startswith("FileNotFoundError")
+    runner: Any = api.server.runtime.toolbox.runner("external_mcp")
+    monkeypatch.setattr(runner, "seconds", 1.5)
+    for how, words in (("exit", "failed"), ("hang", "did not answer within 1.5 seconds")):
+        status, told = result(api, agent.id, "end", how=how)
+        assert status == "error"
+        assert words in told
+        assert result(api, agent.id, "look", path="/nothing")[0] == "success"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("print('x' * 9_000_000)", "more than 4 MiB"),
+        ("1 / 0", "Connection closed"),
+        ("print('{}')", "Connection closed"),
+    ],
+)
+def test_a_program_that_is_no_server_says_so(api: Api, folder: Path, program: str, words: str) -> None:
+    made = api.client.mcp_servers.create(**config(folder, args=["-I", "-c", program])).to_dict()
+    assert made["status"] == "failing"
+    assert words in str(made["last_error"])
+
+
+def test_without_the_operators_word_none_is_started(api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in ("/bin/sh", f"{VENV}/../../../../bin/sh", "sh", "nothing-like-it", ""):
+        answer = api.http.post("/v1/mcp-servers/", json=config(folder, command=command))
+        assert answer.status_code in (400, 403), answer.text
+        assert "RICORDO_MCP_COMMANDS" in answer.text
+    monkeypatch.delenv("RICORDO_MCP_COMMANDS")
+    with pytest.raises(APIStatusError, match="starts no programs") as refused:
+        api.client.mcp_servers.create(**config(folder))
+    assert refused.value.status_code == 403
+    assert list(api.client.mcp_servers.list()) == []
