@@ -19,11 +19,11 @@ TEXT = {"content": [{"type": "text", "text": "ok"}]}
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch, api: Api) -> Iterator[None]:
     """Deadlines of a test's length; and no server counts as down for the next call."""
-    monkeypatch.setattr(sessions, "CONNECT_SECONDS", 0.6)
+    monkeypatch.setattr(sessions, "CONNECT_SECONDS", 1.0)
     monkeypatch.setattr(sessions, "DOWN_SECONDS", 0.0)
-    monkeypatch.setattr(tools, "LIST_SECONDS", 0.6)
+    monkeypatch.setattr(tools, "LIST_SECONDS", 1.0)
     runner: Any = api.server.runtime.toolbox.runner("external_mcp")
-    monkeypatch.setattr(runner, "seconds", 0.6)
+    monkeypatch.setattr(runner, "seconds", 1.0)
     yield
     for server in api.client.mcp_servers.list():
         api.client.mcp_servers.delete(str(server.id))
@@ -126,8 +126,8 @@ async def reconnects_for_ever(exchange: Any) -> None:
 
 
 MISBEHAVIOURS: list[tuple[Callable[[Any], Any], str]] = [
-    (hangs, "did not answer within 0.6 seconds"),
-    (hangs_in_the_middle, "did not answer within 0.6 seconds"),
+    (hangs, "did not answer within 1 seconds"),
+    (hangs_in_the_middle, "did not answer within 1 seconds"),
     (floods, "more than 4 MiB"),
     (floods_with_events, "failed"),
     (floods_with_one_line, "more than 4 MiB"),
@@ -140,8 +140,8 @@ MISBEHAVIOURS: list[tuple[Callable[[Any], Any], str]] = [
     (refuses, "check its token"),
     (leads_elsewhere, "not followed"),
     (lies_about_types, "no MCP message"),
-    (answers_another_question, "did not answer within 0.6 seconds"),
-    (asks_for_input, "did not answer within 0.6 seconds"),
+    (answers_another_question, "did not answer within 1 seconds"),
+    (asks_for_input, "did not answer within 1 seconds"),
     (reconnects_for_ever, "failed"),
 ]
 
