@@ -21,6 +21,11 @@ class CustomToolsPlugin:
             LazyRouter("ricordo.features.custom_tools.tool_pages", ("/ui/tools",)),
         ]
 
+    def jobs(self) -> list[Any]:
+        from ricordo.features.custom_tools.environments import HANDLER
+
+        return [HANDLER]
+
     def pages(self) -> list[PluginPage]:
         return [PluginPage("Tools", "/ui/tools")]
 

@@ -18,11 +18,14 @@ JSON_SCHEMA = "The whole tool as models see it: {name, description, parameters}.
 ARGS_SCHEMA = "The JSON schema of the arguments alone."
 
 
+_VERSION = r"(===?|~=|!=|<=|>=|<|>)?[A-Za-z0-9][A-Za-z0-9.!+*_-]*"
+
+
 class Requirement(RequestPart):
     """A package that a tool needs."""
 
-    name: str = Field(min_length=1, max_length=200)
-    version: str | None = Field(None, max_length=100)
+    name: str = Field(max_length=200, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._,-]+\])?$")
+    version: str | None = Field(None, max_length=100, pattern=rf"^({_VERSION}(,{_VERSION})*)?$")
 
 
 Requirements = Annotated[list[Requirement], Field(max_length=50)]
@@ -42,7 +45,7 @@ class ToolCreateRequest(RequestModel):
     enable_parallel_execution: bool | None = None
     pip_requirements: Requirements | None = None
     npm_requirements: Requirements | None = None
-    unsupported: ClassVar[tuple[str, ...]] = ("pip_requirements", "npm_requirements")
+    unsupported: ClassVar[tuple[str, ...]] = ("npm_requirements",)
 
 
 class ToolUpdateRequest(RequestModel):
@@ -60,7 +63,7 @@ class ToolUpdateRequest(RequestModel):
     pip_requirements: Requirements | None = None
     npm_requirements: Requirements | None = None
     metadata_: Json | None = None
-    unsupported: ClassVar[tuple[str, ...]] = ("pip_requirements", "npm_requirements")
+    unsupported: ClassVar[tuple[str, ...]] = ("npm_requirements",)
 
 
 class ToolSearchRequest(RequestModel):
@@ -98,4 +101,4 @@ class ToolTrialRequest(RequestModel):
     args_json_schema: Json | None = Field(None, description=ARGS_SCHEMA)
     pip_requirements: Requirements | None = None
     npm_requirements: Requirements | None = None
-    unsupported: ClassVar[tuple[str, ...]] = ("pip_requirements", "npm_requirements")
+    unsupported: ClassVar[tuple[str, ...]] = ("npm_requirements",)

@@ -11,6 +11,7 @@ from ricordo.api.routing import Routes
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound, Unsupported
 from ricordo.features.custom_tools import service
+from ricordo.features.custom_tools.environments import texts_of
 from ricordo.features.custom_tools.models import (
     ToolCreateRequest,
     ToolSearchRequest,
@@ -18,11 +19,10 @@ from ricordo.features.custom_tools.models import (
     ToolTrialRequest,
     ToolUpdateRequest,
 )
-from ricordo.features.custom_tools.runner import NETWORK, ToolCall, call_of, run_call
+from ricordo.features.custom_tools.runner import NETWORK, ToolCall, call_of, run_call, with_packages
 from ricordo.features.custom_tools.surroundings import Caller
 from ricordo.offload import offload
 from ricordo.storage import agents, tools
-from ricordo.tools.toolbox import ToolOutput
 
 router = Routes(prefix="/v1", tags=["tools"], scope="tools")
 
@@ -105,8 +105,9 @@ async def try_source(here: Here, body: ToolTrialRequest) -> Json:
         parameters=parameters,
         caller=caller,
         has_network=NETWORK in (body.tags or ()),
+        requirements=texts_of([one.model_dump() for one in body.pip_requirements or ()]),
     )
-    return _response(await run_call(here.runtime.settings, call))
+    return await _answer(here, call)
 
 
 @router.post("/agents/{agent_id}/tools/{tool_name}/run", response_model=ToolRunResponse)
@@ -119,9 +120,11 @@ async def run_for_agent(here: Here, agent_id: str, tool_name: str, body: ToolRun
     if tool.tool_type != "custom" or not tool.source_code:
         raise Unsupported(f"{tool_name} runs within a turn only. Ask the agent to call it.")
     caller = Caller(here.scope, state)
-    return _response(await run_call(here.runtime.settings, call_of(tool, body.args, caller)))
+    return await _answer(here, call_of(tool, body.args, caller))
 
 
-def _response(output: ToolOutput) -> Json:
+async def _answer(here: RequestContext, call: ToolCall) -> Json:
+    settings = here.runtime.settings
+    output = await run_call(settings, await with_packages(here.store, settings, call))
     made: Mapping[str, Any] = {"status": "error" if output.is_error else "success", "func_return": output.value}
     return ToolRunResponse.of(output, **made, stdout=list(output.stdout), stderr=list(output.stderr))

@@ -13,6 +13,7 @@ import orjson
 
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, Unsupported
+from ricordo.features.custom_tools.environments import python_for, texts_of
 from ricordo.features.custom_tools.javascript import javascript_call
 from ricordo.features.custom_tools.options import CustomToolsSettings
 from ricordo.features.custom_tools.source import needs_of
@@ -20,6 +21,7 @@ from ricordo.features.custom_tools.surroundings import Caller, way_to_server
 from ricordo.features.custom_tools.vault import secrets_of, without_secrets
 from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandbox_of
 from ricordo.settings import Settings
+from ricordo.storage.engine.store import Store
 from ricordo.tools.toolbox import ToolContext, ToolOutput
 
 NETWORK = "network"  # the tag by which a tool asks for the network
@@ -43,6 +45,7 @@ class ToolCall:
     parameters: Sequence[str] = ()
     caller: Caller | None = None
     has_network: bool = False
+    requirements: Sequence[str] = ()
 
 
 class CustomTools:
@@ -56,7 +59,8 @@ class CustomTools:
     async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
         """Run one call; what it prints is told to the turn's readers."""
         caller = Caller(context.scope, context.state, context.memory.blocks())
-        return await run_call(self._settings, call_of(tool, arguments, caller), report=context.report)
+        call = call_of(tool, arguments, caller)
+        return await run_call(self._settings, await with_packages(context.store, self._settings, call), context.report)
 
     async def close(self) -> None:
         """Nothing of a call is left; the sandbox ends by itself."""
@@ -75,7 +79,15 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
         parameters=parameters,
         caller=caller,
         has_network=NETWORK in tool.tags,
+        requirements=texts_of(tool.pip_requirements),
     )
+
+
+async def with_packages(store: Store, settings: Settings, call: ToolCall) -> ToolCall:
+    """The call with the interpreter that has its packages. Raises Unavailable while they are installed, or cannot be."""
+    if call.source_type != "python" or not call.requirements or not call.caller:
+        return call
+    return replace(call, python=await python_for(store, settings, call.caller.scope, call.requirements))
 
 
 async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> ToolOutput:

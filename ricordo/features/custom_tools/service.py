@@ -12,6 +12,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Conflict, Invalid, Unsupported
+from ricordo.features.custom_tools.environments import add_build, texts_of
 from ricordo.features.custom_tools.models import ToolCreateRequest, ToolUpdateRequest
 from ricordo.features.custom_tools.source import function_name, name_and_description, read_source
 from ricordo.search.words import query_terms, terms
@@ -19,6 +20,7 @@ from ricordo.storage import agents, tools
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
+OPTIONS = ("args_json_schema", "pip_requirements")
 _LONGEST_SCHEMA = 100_000  # bytes
 _MOST_SEARCHED = 1_000  # tools
 _NEAR = 0.2  # cosine
@@ -90,6 +92,7 @@ def _insert(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: T
         schema,
     )
     tools.insert_all(tx, [made := replace(made, updated_by=scope.user_id, updated_at=now)])
+    _build_early(tx, scope, made)
     return made
 
 
@@ -102,7 +105,9 @@ def _of_request(tool: Tool, request: ToolCreateRequest, schema: ToolSchema) -> T
         needs_approval=bool(request.default_requires_approval),
         runs_in_parallel=bool(request.enable_parallel_execution),
         tags=tuple(request.tags or ()),
-        options={"args_json_schema": request.args_json_schema} if request.args_json_schema else {},
+        options={
+            name: value for name, value in request.model_dump(include=set(OPTIONS), exclude_none=True).items() if value
+        },
     )
 
 
@@ -128,8 +133,8 @@ def change(tx: Transaction, scope: Scope, tool_id: str, asked: ToolUpdateRequest
         source_code=sent.get("source_code", tool.source_code),
         source_type=sent.get("source_type", tool.source_type),
     )
-    if "args_json_schema" in sent:
-        made = replace(made, options={**made.options, "args_json_schema": sent["args_json_schema"]})
+    if options := asked.model_dump(include=set(OPTIONS), exclude_none=True):
+        made = replace(made, options={**made.options, **options})
     if schema:
         made = _with_schema(made, schema)
         if made.name != tool.name:
@@ -169,7 +174,14 @@ def delete(tx: Transaction, scope: Scope, tool_id: str) -> None:
 def _update(tx: Transaction, scope: Scope, tool: Tool) -> Tool:
     changed = replace(tool, updated_by=scope.user_id, updated_at=tx.clock.now())
     tools.update(tx, changed)
+    _build_early(tx, scope, changed)
     return changed
+
+
+def _build_early(tx: Transaction, scope: Scope, tool: Tool) -> None:
+    """Have the packages installed before the first call wants them."""
+    if requirements := texts_of(tool.pip_requirements):
+        add_build(tx, scope, requirements)
 
 
 def _require_own(tool: Tool, what: str = "source_code") -> None:

@@ -1,0 +1,206 @@
+"""Virtual environments for tools that need packages: built once by a job, and kept in the data folder while they are used."""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, Unavailable
+from ricordo.runtime import Runtime
+from ricordo.settings import Settings
+from ricordo.storage import jobs
+from ricordo.storage.engine.store import Store, Transaction
+
+KIND = "custom_tools.environment"
+_MOST = 20  # environments that are kept
+_SIZE = 2**30  # bytes of one
+_SECONDS = 600  # that pip may take
+_PATIENCE, _LOOK = 60.0, 0.2  # seconds for which a call waits, and between two looks
+_AGAIN = 60.0  # seconds after which a failed build is tried anew
+_LONGEST_ERROR = 1_000  # characters
+# pip, which ends when its input does: with the server.
+_PIP = """
+import os, runpy, sys, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+_OPTIONS = (
+    "--quiet --no-input --disable-pip-version-check --progress-bar=off --retries=1 --timeout=15 --only-binary=:all:"
+)
+_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NETRC")
+_PREFIXES = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
+
+
+def texts_of(requirements: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
+    """The requirements as pip reads them, in one order."""
+    made = set()
+    for one in requirements or ():
+        version = one.get("version") or ""
+        made.add(f"{one['name']}{version if not version or version[0] in '=<>~!' else f'=={version}'}".lower())
+    return tuple(sorted(made))
+
+
+def add_build(tx: Transaction, scope: Scope, requirements: Sequence[str]) -> None:
+    """Have the environment built, where it is not there."""
+    payload = {"requirements": list(requirements)}
+    key = f"environment-{_key(requirements)}"
+    jobs.add(tx, Job(KIND, scope.organization_id, payload, key, is_single=True, most_attempts=2))
+
+
+async def python_for(store: Store, settings: Settings, scope: Scope, requirements: Sequence[str]) -> Path | None:
+    """Return the interpreter that has these packages, None for no requirements. Waits for its build for a while.
+
+    Raises Unavailable while it is still built, and Invalid with the reason where it cannot be.
+    """
+    if not requirements:
+        return None
+    home = _home(settings, requirements)
+    if await asyncio.to_thread(_is_ready, home):
+        return home / "bin" / "python"
+    _require_no_failure(home, _AGAIN)
+    await store.write(lambda tx: add_build(tx, scope, requirements))
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        if await asyncio.to_thread(_is_ready, home):
+            return home / "bin" / "python"
+        _require_no_failure(home, _PATIENCE)
+        await asyncio.sleep(_LOOK)
+    raise Unavailable(
+        f"The packages of this tool are still being installed ({', '.join(requirements)}). Call it again later."
+    )
+
+
+async def build(runtime: Runtime, job: Job, report: Report) -> None:
+    """Install the packages into a new environment, and put it in its place once it is whole. Raises Invalid where pip fails."""
+    requirements = job.payload["requirements"]
+    home = _home(runtime.settings, requirements)
+    if await asyncio.to_thread(_is_ready, home):
+        return
+    report(0, 2)
+    building, lock = await asyncio.to_thread(_begin, home)
+    try:
+        report(1, 2)
+        await _install(building, requirements)
+        await asyncio.to_thread(_finish, building, home)
+    except Invalid as error:
+        _failure(home).write_text(str(error), "utf-8")
+        raise
+    finally:
+        lock.close()
+        await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
+
+
+HANDLER = JobHandler(KIND, build)
+
+
+def _key(requirements: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()[:24]
+
+
+def _home(settings: Settings, requirements: Sequence[str]) -> Path:
+    return settings.data_dir.absolute() / "environments" / _key(requirements)
+
+
+def _failure(home: Path) -> Path:
+    return home.with_suffix(".failed")
+
+
+def _is_ready(home: Path) -> bool:
+    with suppress(OSError):
+        os.utime(home)  # used now
+        return True
+    return False
+
+
+def _require_no_failure(home: Path, seconds: float) -> None:
+    """Raise Invalid with the words of a build that failed within so many seconds."""
+    with suppress(FileNotFoundError):
+        if time.time() - _failure(home).stat().st_mtime < seconds:
+            raise Invalid(_failure(home).read_text("utf-8"))
+        _failure(home).unlink()
+
+
+def _begin(home: Path) -> tuple[Path, IO[str]]:
+    """Make an empty environment beside its place, and remove what killed builds left."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    for left in home.parent.glob("*.building"):
+        with suppress(OSError), (left / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    building = Path(tempfile.mkdtemp(prefix=f"{home.name}-", suffix=".building", dir=home.parent))
+    held = (building / ".lock").open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    building.chmod(0o755)
+    venv.create(building, symlinks=True)
+    return building, held
+
+
+async def _install(building: Path, requirements: Sequence[str]) -> None:
+    packages = next((building / "lib").glob("python*/site-packages"))
+    process = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-I",
+            "-c",
+            _PIP,
+            "install",
+            *_OPTIONS.split(),
+            "--target",
+            str(packages),
+            "--",
+            *requirements,
+        ),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={
+            name: value
+            for name, value in os.environ.items()
+            if name in _VARIABLES or name.upper().startswith(_PREFIXES)
+        },
+    )
+    reading = process.stdout
+    try:
+        async with asyncio.timeout(_SECONDS):
+            said = (await reading.read() if reading else b"").decode("utf-8", "replace")
+            code = await process.wait()
+    except TimeoutError:
+        said, code = f"ERROR: it took more than {_SECONDS} seconds", 1
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        if process.stdin:
+            process.stdin.close()
+    if code:
+        errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
+        why = "; ".join(errors) or said.strip()[-_LONGEST_ERROR:] or f"pip ended with {code}"
+        raise Invalid(
+            f"The packages of this tool cannot be installed ({', '.join(requirements)}): {why[:_LONGEST_ERROR]}. Wheels for this "
+            "machine are needed, from the package index that the operator's pip uses."
+        )
+
+
+def _finish(building: Path, home: Path) -> None:
+    """Put the environment in its place, and remove those that were not used for longest."""
+    size = sum(path.lstat().st_size for path in building.rglob("*"))
+    if size > _SIZE:
+        raise Invalid(f"The packages of this tool take {size // 2**20} MB, and {_SIZE // 2**20} MB are the most.")
+    with suppress(OSError):  # another server was faster
+        building.rename(home)
+    _failure(home).unlink(missing_ok=True)
+    whole = [path for path in home.parent.iterdir() if path.is_dir() and not path.suffix]
+    for path in sorted(whole, key=lambda each: each.stat().st_mtime, reverse=True)[_MOST:]:
+        shutil.rmtree(path, ignore_errors=True)

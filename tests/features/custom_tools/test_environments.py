@@ -1,0 +1,156 @@
+"""Tools that need packages, which are wheels of a folder here: the operator's pip is told to look nowhere else."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ricordo.features.custom_tools import environments
+from ricordo.features.custom_tools.environments import texts_of
+from ricordo.llm.scripted import call
+from tests.features.custom_tools.conftest import Api
+from tests.seams.server import MODEL
+
+GREETS = '''
+def greet(whom: str) -> str:
+    """Greet somebody."""
+    import salve
+    return salve.greeting(whom)
+'''
+
+
+def make_wheel(folder: Path, name: str, version: str, source: str) -> None:
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": source,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+@pytest.fixture(autouse=True)
+def _index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for version in ("1.0", "2.0"):
+        make_wheel(tmp_path, "salve", version, f"def greeting(name): return f'Salve {{name}}! ({version})'")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    return
+
+
+def try_out(api: Api, *requirements: dict[str, Any], source: str = GREETS, **args: Any) -> dict[str, Any]:
+    body = {"source_code": source, "args": args or {"whom": "Ada"}, "pip_requirements": list(requirements)}
+    answer = api.http.post("/v1/tools/run", json=body)
+    made: dict[str, Any] = answer.json() | {"code": answer.status_code}
+    return made
+
+
+def test_an_agents_tool_has_its_packages_and_a_change_of_them_takes_their_place(api: Api) -> None:
+    tool = api.client.tools.create(source_code=GREETS, pip_requirements=[{"name": "salve", "version": "1.0"}])
+    assert [(one.name, one.version) for one in tool.pip_requirements or ()] == [("salve", "1.0")]
+    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
+    api.server.says(call("greet", whom="Ada"), "Done.")
+    told = str(api.client.agents.messages.create(agent.id, input="Greet.").messages)
+    assert "Salve Ada! (1.0)" in told
+    api.client.tools.update(tool.id, pip_requirements=[{"name": "salve"}])
+    result = api.client.agents.tools.run("greet", agent_id=agent.id, args={"whom": "Bea"})
+    assert result.func_return == "Salve Bea! (2.0)", result
+    api.client.tools.delete(tool.id)
+
+
+def test_calls_at_once_have_one_environment_built(api: Api) -> None:
+    results: list[Any] = []
+    wanted = {"name": "salve", "version": ">=1.0,<2"}
+    threads = [threading.Thread(target=lambda: results.append(try_out(api, wanted))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [result["func_return"] for result in results] == ["Salve Ada! (1.0)"] * 4
+    home = environments._home(api.server.settings, texts_of([wanted]))
+    assert home.is_dir()
+    assert not list(home.parent.glob("*.building"))
+
+
+def test_what_cannot_be_installed_is_said_with_pips_words_and_tried_again_later(api: Api, tmp_path: Path) -> None:
+    wanted = {"name": "nosuchthing", "version": "1.0"}
+    failed = try_out(api, wanted)
+    assert failed["code"] == 400
+    assert "cannot be installed (nosuchthing==1.0): " in failed["detail"]
+    assert "No matching distribution found for nosuchthing==1.0" in failed["detail"]
+    job = next(job for job in api.http.get("/v1/jobs/").json() if "nosuchthing" in str(job))
+    assert job["status"] == "failed"
+    make_wheel(tmp_path, "nosuchthing", "1.0", "x = 1")
+    failure = environments._failure(environments._home(api.server.settings, texts_of([wanted])))
+    assert "cannot be installed" in try_out(api, wanted)["detail"]
+    os.utime(failure, (0, 0))
+    uses = "def f() -> int:\n    'x'\n    import nosuchthing\n    return nosuchthing.x"
+    assert (
+        api.http.post("/v1/tools/run", json={"source_code": uses, "pip_requirements": [wanted]}).json()["func_return"]
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        *(
+            {"name": name}
+            for name in ("./salve", "/tmp/x.whl", "https://x.example/a.whl", "-r", "--target=x", "a b", "")
+        ),
+        *({"name": name} for name in ("salve @ file:///x", "salve; os_name == 'x'", "salve==1")),
+        *({"name": "salve", "version": version} for version in ("1.0 --pre", "@x", "1.0;x", "file:///x", "==1.0, <2")),
+    ],
+)
+def test_a_requirement_is_the_name_of_a_package_and_versions(api: Api, wanted: dict[str, Any]) -> None:
+    assert try_out(api, wanted)["code"] == 422
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next_and_one_that_runs_is_not(api: Api) -> None:
+    folder = api.server.settings.data_dir / "environments"
+    left, held = folder / "a.building", folder / "b.building"
+    for each in (left, held):
+        each.mkdir(parents=True)
+        (each / ".lock").touch()
+    with subprocess.Popen(["flock", str(held / ".lock"), "-c", "echo on; sleep 30"], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"on\n"
+        assert try_out(api, {"name": "salve", "version": "===1.0"})["func_return"] == "Salve Ada! (1.0)"
+        assert (left.exists(), held.exists()) == (False, True)
+        holder.kill()
+    held.joinpath(".lock").unlink()
+    held.rmdir()
+
+
+def test_pip_ends_with_the_server() -> None:
+    program = environments._PIP.replace(
+        'runpy.run_module("pip", run_name="__main__", alter_sys=True)', "import time; time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-I", "-c", program], stdin=subprocess.PIPE) as child:
+        assert child.stdin
+        time.sleep(0.1)
+        assert child.poll() is None
+        child.stdin.close()
+        assert child.wait(20) == 1
+
+
+def test_of_many_environments_those_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "_MOST", 2)
+    for number, name in enumerate(("old", "used", "new")):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (number, number))
+    (tmp_path / "x.building").mkdir()
+    environments._finish(tmp_path / "x.building", tmp_path / "x")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["new", "x"]
+    assert asyncio.run(environments.python_for(None, None, None, ())) is None  # type: ignore[arg-type]
