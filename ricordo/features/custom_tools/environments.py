@@ -29,6 +29,7 @@ _SECONDS = 600  # that pip may take
 _PATIENCE, _LOOK = 60.0, 0.2  # seconds for which a call waits, and between two looks
 _AGAIN = 60.0  # seconds after which a failed build is tried anew
 _LONGEST_ERROR = 1_000  # characters
+_building: dict[Path, asyncio.Task[None]] = {}
 # pip, which ends when its input does: with the server.
 _PIP = """
 import os, runpy, sys, threading
@@ -70,8 +71,11 @@ async def python_for(store: Store, settings: Settings, scope: Scope, requirement
     if await asyncio.to_thread(_is_ready, home):
         return home / "bin" / "python"
     _require_no_failure(home, _AGAIN)
-    await store.write(lambda tx: add_build(tx, scope, requirements))
     end = time.monotonic() + _PATIENCE
+    if settings.postgres_url:  # a job may be done on another machine
+        await _build_here(settings, home, requirements)
+    else:
+        await store.write(lambda tx: add_build(tx, scope, requirements))
     while time.monotonic() < end:
         if await asyncio.to_thread(_is_ready, home):
             return home / "bin" / "python"
@@ -82,10 +86,29 @@ async def python_for(store: Store, settings: Settings, scope: Scope, requirement
     )
 
 
-async def build(runtime: Runtime, job: Job, report: Report) -> None:
+async def _build_here(settings: Settings, home: Path, requirements: Sequence[str]) -> None:
+    """Build it in this process, once for all who wait; returns when that has ended, or after a while."""
+
+    async def build() -> None:
+        try:
+            with suppress(Invalid):  # whoever waits reads it beside the environment's place
+                await _build(settings, requirements)
+        finally:
+            del _building[home]
+
+    task = _building.get(home)
+    if task is None:
+        task = _building[home] = asyncio.create_task(build())
+    await asyncio.wait([task], timeout=_PATIENCE)
+
+
+async def _job(runtime: Runtime, job: Job, report: Report) -> None:
+    await _build(runtime.settings, job.payload["requirements"], report)
+
+
+async def _build(settings: Settings, requirements: Sequence[str], report: Report = lambda _done, _total: None) -> None:
     """Install the packages into a new environment, and put it in its place once it is whole. Raises Invalid where pip fails."""
-    requirements = job.payload["requirements"]
-    home = _home(runtime.settings, requirements)
+    home = _home(settings, requirements)
     if await asyncio.to_thread(_is_ready, home):
         return
     report(0, 2)
@@ -102,7 +125,7 @@ async def build(runtime: Runtime, job: Job, report: Report) -> None:
         await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
 
 
-HANDLER = JobHandler(KIND, build)
+HANDLER = JobHandler(KIND, _job)
 
 
 def _key(requirements: Sequence[str]) -> str:

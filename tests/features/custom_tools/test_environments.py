@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid
 from ricordo.features.custom_tools import environments
 from ricordo.features.custom_tools.environments import texts_of
 from ricordo.llm.scripted import call
+from ricordo.settings import Settings
 from tests.features.custom_tools.conftest import Api
 from tests.seams.server import MODEL
 
@@ -100,6 +103,17 @@ def test_what_cannot_be_installed_is_said_with_pips_words_and_tried_again_later(
         api.http.post("/v1/tools/run", json={"source_code": uses, "pip_requirements": [wanted]}).json()["func_return"]
         == 1
     )
+
+
+async def test_servers_of_one_postgresql_build_each_their_own_once_for_all_who_wait(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data", database_url="postgresql://ricordo:x@127.0.0.1/none")
+    store: Any = None  # no job is added
+    wanted = [environments.python_for(store, settings, Scope(), ("salve==1.0",)) for _ in range(3)]
+    (python,) = set(await asyncio.gather(*wanted))
+    assert python is not None
+    assert list(python.parent.parent.glob("lib/*/site-packages/salve.py"))
+    with pytest.raises(Invalid, match="No matching distribution"):
+        await environments.python_for(store, settings, Scope(), ("nosuchthing==2.0",))
 
 
 @pytest.mark.parametrize(
