@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -21,6 +22,9 @@ from ricordo.llm.scripted import call
 from ricordo.settings import Settings
 from tests.features.custom_tools.conftest import Api
 from tests.seams.server import MODEL
+from tests.support.attacked_server import attacked_server
+from tests.support.ready import Helper
+from tests.support.server_process import CAN_FORK
 
 GREETS = '''
 def greet(whom: str) -> str:
@@ -168,3 +172,29 @@ def test_of_many_environments_those_used_last_are_kept(tmp_path: Path, monkeypat
     environments._finish(tmp_path / "x.building", tmp_path / "x")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["new", "x"]
     assert asyncio.run(environments.python_for(None, None, None, ())) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
+async def test_a_kill_during_a_build_leaves_no_process_and_no_half_and_the_next_server_builds_it(
+    tmp_path: Path,
+) -> None:
+    helper = Helper()
+    try:
+        async with attacked_server(helper, tmp_path) as server:
+            for number in range(10):
+                name = f"salve{number}"
+                make_wheel(tmp_path, name, "1.0", "x = 1")
+                source = f"def use_{number}() -> int:\n    'Use it.'\n    import {name}\n    return {name}.x"
+                body = {"source_code": source, "pip_requirements": [{"name": name}]}
+                tool = (await server.http.post("/v1/tools/", json=body)).json()
+                await asyncio.sleep(random.uniform(0, 1.5))  # noqa: S311
+                await asyncio.to_thread(server.process.kill)
+                await asyncio.to_thread(server.process.start)
+                agent = await server.agent(tool_ids=[tool["id"]])
+                answer = await server.http.post(f"/v1/agents/{agent}/tools/use_{number}/run", json={"args": {}})
+                assert answer.json()["func_return"] == 1, answer.text
+            folder = server.process.database.parent / "environments"
+            assert len([path for path in folder.iterdir() if path.is_dir() and not path.suffix]) == 10
+    finally:
+        helper.close()
