@@ -10,6 +10,7 @@ from ricordo.api.models.base import Json
 from ricordo.api.routing import needs
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.errors import Invalid
+from ricordo.features.custom_tools.environments import texts_of
 from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
@@ -84,7 +85,8 @@ async def try_tool(request: Request, tool_id: str) -> Response:
     """Run the tool once with these arguments, without an agent."""
     api, form = Api(request), await form_of(request)
     tool, given = await api.get(f"/v1/tools/{tool_id}"), form.get("arguments", "")
-    body = {name: tool[name] for name in ("name", "source_code", "source_type", "json_schema", "tags")}
+    fields = ("name", "source_code", "source_type", "json_schema", "tags", "pip_requirements")
+    body = {name: tool[name] for name in fields}
     try:
         result = await api.ask("POST", "/v1/tools/run", {**body, "args": _arguments(given)})
     except (Invalid, RefusedByApi) as error:
@@ -123,6 +125,7 @@ async def _show(
         status=status,
         tool={**_NEW, **tool},
         parameters=parameters,
+        packages=", ".join(texts_of(tool.get("pip_requirements"))),
         arguments=arguments or orjson.dumps(sample, option=orjson.OPT_INDENT_2).decode(),
         result=result,
         returned=value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(),

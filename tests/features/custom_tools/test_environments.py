@@ -70,6 +70,9 @@ def test_an_agents_tool_has_its_packages_and_a_change_of_them_takes_their_place(
     api.server.says(call("greet", whom="Ada"), "Done.")
     told = str(api.client.agents.messages.create(agent.id, input="Greet.").messages)
     assert "Salve Ada! (1.0)" in told
+    page = api.http.post(f"/ui/tools/{tool.id}/try", content="arguments=%7B%22whom%22%3A%22Eve%22%7D")
+    assert "Packages: <code>salve==1.0</code>" in page.text
+    assert "Salve Eve! (1.0)" in page.text
     api.client.tools.update(tool.id, pip_requirements=[{"name": "salve"}])
     result = api.client.agents.tools.run("greet", agent_id=agent.id, args={"whom": "Bea"})
     assert result.func_return == "Salve Bea! (2.0)", result
