@@ -19,7 +19,7 @@ import typing
 
 ANSWER = 3
 _LONGEST_ANSWER = 800_000  # characters
-_LONGEST_TRACE = 6_000  # characters
+_LONGEST_TRACE, _LONGEST_LINE = 6_000, 1_000  # characters
 _FRAMES = 20
 
 
@@ -226,7 +226,8 @@ def _trace(error: BaseException) -> str:
         while part:
             part.stack[:] = [frame for frame in part.stack if frame.filename != own][-_FRAMES:]
             part = part.__cause__ or part.__context__
-        text = "".join(trace.format()).rstrip()
+        lines = "".join(trace.format()).rstrip().splitlines()
+        text = "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines)
     except Exception:  # an error whose own text fails
         text = f"{type(error).__name__}"
     return text if len(text) <= _LONGEST_TRACE else f"…{text[-_LONGEST_TRACE:]}"

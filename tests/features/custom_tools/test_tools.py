@@ -234,6 +234,7 @@ HOSTILE = {
         "success",
         "nested too deeply",
     ),
+    "def f():\n    'x'\n    raise ValueError('y' * 100_000)": ("error", "line 3, in f\n"),
     "def f():\n    'x'\n    return 10 ** 400": ("success", "1000"),
     "def f():\n    'x'\n    return {1: 2, None: 3, (1, 2): 4}": ("success", "(1, 2)"),
     "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": 1e400}')\n    os._exit(0)": (
