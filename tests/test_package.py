@@ -166,7 +166,7 @@ def test_every_template_of_the_wheel_compiles(installed: Installed, tmp_path: Pa
     program += "print(*[e.get_template(name).name for name in e.list_templates()])"
     done = run(installed.bin / "python", "-c", program, folder=tmp_path)
     assert done.stderr == ""
-    assert set(done.stdout.split()) == {path.name for path in (ROOT / "ricordo/features/web/templates").iterdir()}
+    assert set(done.stdout.split()) == {path.name for path in ROOT.glob("ricordo/features/*/templates/*")}
 
 
 def test_every_extra_that_is_named_exists_and_every_extra_is_named() -> None:

@@ -15,7 +15,7 @@ from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
 router = Pages("/ui/tools", scope="tools")
-_LIST, _TOOL = "custom_tools/templates/tools.html", "custom_tools/templates/tool.html"
+_LIST, _TOOL = "custom_tools/tools.html", "custom_tools/tool.html"
 _EACH, _INVALID = 50, 422
 _LONGEST_TYPE = 80  # characters
 _NEW: Mapping[str, Any] = {

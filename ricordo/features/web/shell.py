@@ -196,10 +196,12 @@ def address_of(path: str, **query: Any) -> str:
 
 @cache
 def environment() -> "Environment":
-    from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, PrefixLoader, StrictUndefined
 
-    # Those of other features by their folder: "custom_tools/templates/tool.html".
-    loader = ChoiceLoader((PackageLoader("ricordo.features.web"), FileSystemLoader(Path(__file__).parent.parent)))
+    # Those of other features are named by their feature: "custom_tools/tool.html".
+    folders = Path(__file__).parent.parent.glob("*/templates")
+    others = PrefixLoader({path.parent.name: FileSystemLoader(path) for path in folders})
+    loader = ChoiceLoader((PackageLoader("ricordo.features.web"), others))
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.globals |= {"static": statics.address, "address_of": address_of, "by_words": by_words}
     made.filters |= filters.FILTERS
