@@ -10,6 +10,7 @@ from bench.keys import OPERATOR, key_costs
 from bench.pages import page_costs
 from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
+from bench.tools import tool_costs
 from bench.turns import call_cost, plain_turns, throughput
 
 
@@ -67,6 +68,7 @@ def measure(rounds: int) -> list[Figure]:
             figures.append(Figure("resident memory at start", at_start, "MB"))
             figures.append(Figure("resident memory after 200 turns", server.memory(), "MB", 120))
         figures += page_costs(model_url)
+        figures += tool_costs(model_url)
     return figures
 
 

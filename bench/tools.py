@@ -1,0 +1,97 @@
+"""What tools cost: a call in the sandbox over the program's own time, and a turn with 20 custom tools attached.
+
+`python -m bench.tools` measures this alone, in about half a minute.
+"""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import httpx2
+
+from bench import report
+from bench.report import Figure
+from bench.servers import Server, model_server, ricordo
+from bench.turns import TURNS_AN_AGENT, create_agent, send
+from ricordo.errors import RicordoError
+from ricordo.features.sandbox.options import SandboxSettings
+from ricordo.features.sandbox.service import Sandbox
+from ricordo.settings import Settings
+from tests.support.sandboxes import bubblewrap
+
+_ROUNDS, _TOOLS = 60, 20
+_PAUSE = 0.15  # seconds between calls, as a model takes at least: a process waits again by then
+# The program measures its own time, which is taken off.
+_PROGRAM = "import time\nbegan = time.perf_counter()\nsum(range(1000))\nprint(time.perf_counter() - began)"
+_SOURCE = '''def tool_{number}(place: str, day: int = 1, kind: str = "any") -> str:
+    """Look up what is known of a place.
+
+    Args:
+        place: Which place.
+        day: On which day.
+        kind: What kind.
+    """
+    return place
+'''
+
+
+async def sandbox_calls(backend: str) -> list[Figure]:
+    """The first call and the median of the others, over the program's own time; nothing where the backend does not work here."""
+    with tempfile.TemporaryDirectory(prefix="ricordo-bench-") as folder:
+        sandbox = Sandbox(Settings(data_dir=Path(folder)), SandboxSettings(sandbox=backend))  # type: ignore[arg-type]
+        walls = []
+        try:
+            for _ in range(_ROUNDS):
+                began = time.perf_counter()
+                result = await sandbox.run_python(_PROGRAM, b"")
+                walls.append((time.perf_counter() - began - float(result.stdout)) * 1000)
+                await asyncio.sleep(_PAUSE)
+        except RicordoError:
+            return []
+        finally:
+            await sandbox.close()
+    return [
+        Figure(f"sandbox, {backend}: the first call", walls[0], "ms", 150),
+        Figure("  a call, median", statistics.median(walls[1:]), "ms", 15),
+    ]
+
+
+async def many_tools(server: Server) -> list[Figure]:
+    """Turns with and without the tools, one after the other."""
+    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
+        ids = []
+        for number in range(_TOOLS):
+            made = await client.post(f"{server.url}/v1/tools/", json={"source_code": _SOURCE.format(number=number)})
+            ids.append(made.raise_for_status().json()["id"])
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for round_ in range(_ROUNDS // 4):
+            for has_tools in (True, False):
+                agent = await create_agent(client, server)
+                for id in ids if has_tools else ():
+                    (await client.patch(f"{server.url}/v1/agents/{agent}/tools/attach/{id}")).raise_for_status()
+                await send(client, server, agent, "warming up")
+                before = server.cpu()
+                for _ in range(TURNS_AN_AGENT):
+                    await send(client, server, agent, "hello")
+                if round_:  # the first loads what is loaded on first use
+                    times[has_tools].append((server.cpu() - before) / TURNS_AN_AGENT * 1000)
+    with_tools, without = (statistics.median(times[has_tools]) for has_tools in (True, False))
+    return [
+        Figure(f"plain turn with {_TOOLS} custom tools: processor time", with_tools, "ms"),
+        Figure("  over one without", with_tools / without, "times", 1.1),
+    ]
+
+
+def tool_costs(model_url: str) -> list[Figure]:
+    """All figures of tools."""
+    bubblewrap()
+    figures = [figure for backend in ("bubblewrap", "landlock") for figure in asyncio.run(sandbox_calls(backend))]
+    with ricordo(model_url) as server:
+        return figures + asyncio.run(many_tools(server))
+
+
+if __name__ == "__main__":
+    with model_server() as url:
+        report.show(tool_costs(url))
