@@ -213,7 +213,10 @@ SHARED = {
         POST /ui/agents/<agent_id>/memory/new
         GET /ui/agents/<agent_id>/chat(/part)?
         POST /ui/agents/<agent_id>/chat(/new|/fork|/stop|/decide|/change)?
-        POST /ui/agents/<agent_id>/(settings|tools/<tool_id>|delete|reset|archive)
+        POST /ui/agents/<agent_id>/(settings|tools/<tool_id>|secrets|delete|reset|archive)
+        (GET|POST) /ui/mcp
+        GET /ui/mcp/<mcp_server_id>
+        POST /ui/mcp/<mcp_server_id>/(refresh|delete|tools/<mcp_tool_id>/accept)
         (GET|POST) /ui/tools
         GET /ui/tools/new
         (GET|POST) /ui/tools/<tool_id>

@@ -72,6 +72,8 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/agents/{agent_id}/chat/undo": {"user": "{user_id}", "run": "{run_id}"},
     "/ui/agents/{agent_id}/settings": {"description": "Mine."},
     "/ui/agents/{agent_id}/tools/{tool_id}": {"do": "attach"},
+    "/ui/agents/{agent_id}/secrets": {"name": "KEY", "value": "mine"},
+    "/ui/mcp": {"name": "by-page", "address": "{mcp_url}"},
     "/ui/agents/{agent_id}/archive": {"text": "Mine."},
     "/ui/tools": {"source_code": "def mine_too():\n    'Mine.'"},
     "/ui/tools/{tool_id}": {"tags": "mine"},

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from ricordo.plugins import PluginPage
+
 
 class McpPlugin:
     """Adds MCP servers to the API, and their tools to agents."""
 
-    requires = ("sandbox",)
+    requires = ("sandbox", "web")
 
     def tool_runners(self, settings: Any) -> list[Any]:
         from ricordo.features.mcp.tools import McpRunner
@@ -24,7 +26,11 @@ class McpPlugin:
         return [
             LazyRouter("ricordo.features.mcp.routes", ("/v1/mcp-servers",)),
             LazyRouter("ricordo.features.mcp.named_routes", ("/v1/tools/mcp",)),
+            LazyRouter("ricordo.features.mcp.server_pages", ("/ui/mcp",)),
         ]
+
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("MCP servers", "/ui/mcp")]
 
 
 plugin = McpPlugin()

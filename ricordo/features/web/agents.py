@@ -104,6 +104,19 @@ async def change_tool(request: Request, agent_id: str, tool_id: str) -> Response
     return done(request, f"/ui/agents/{agent_id}/settings", words)
 
 
+@router.post("/{agent_id}/secrets")
+async def change_secret(request: Request, agent_id: str) -> Response:
+    """Store or delete one secret of the agent; the others stay as they are."""
+    api, form = Api(request), await form_of(request)
+    agent, name = await api.get(f"/v1/agents/{agent_id}"), form.get("name", "").strip()
+    kept = {secret["key"]: "" for secret in agent["secrets"] if secret["key"] != name}
+    is_deleted = form.get("do") == "delete"
+    await api.ask(
+        "PATCH", f"/v1/agents/{agent_id}", {"secrets": kept if is_deleted else {**kept, name: form.get("value", "")}}
+    )
+    return done(request, f"/ui/agents/{agent_id}/settings", f"{name} was {'deleted' if is_deleted else 'stored'}.")
+
+
 @router.post("/{agent_id}/delete")
 async def delete_agent(request: Request, agent_id: str) -> Response:
     api = Api(request)

@@ -1,0 +1,77 @@
+"""The pages of MCP servers: their health, their tools, and changes that wait to be accepted."""
+
+from fastapi import Request, Response
+
+from ricordo.api.models.base import Json
+from ricordo.features.web.inside import Api, RefusedByApi
+from ricordo.features.web.shell import Pages, done, form_of, render
+
+router = Pages("/ui/mcp", scope="tools")
+_LIST, _SERVER = "mcp/templates/servers.html", "mcp/templates/server.html"
+_EMPTY = {"name": "", "address": "", "kind": ""}
+
+
+@router.get("")
+async def list_servers(request: Request) -> Response:
+    """The organization's MCP servers, and a form for another."""
+    return await _list(request, {})
+
+
+@router.post("")
+async def add_server(request: Request) -> Response:
+    """Add a server at an address; one that cannot be reached is added too, and says why."""
+    form = await form_of(request)
+    config = {"mcp_server_type": form.get("kind") or "streamable_http", "server_url": form.get("address", "").strip()}
+    if token := form.get("token", "").strip():
+        config["auth_token"] = token
+    body = {"server_name": form.get("name", "").strip(), "config": config}
+    try:
+        made = await Api(request).ask("POST", "/v1/mcp-servers/", body)
+    except RefusedByApi as error:
+        return await _list(request, dict(form), str(error), error.status)
+    return done(request, f"/ui/mcp/{made['id']}", f"{made['server_name']} was added.")
+
+
+@router.get("/{mcp_server_id}")
+async def show_server(request: Request, mcp_server_id: str) -> Response:
+    """One server with its tools."""
+    api, home = Api(request), f"/v1/mcp-servers/{mcp_server_id}"
+    tools = [
+        {**tool, "held": tool["metadata_"].get("mcp:HELD"), "disabled": tool["metadata_"].get("mcp:DISABLED")}
+        for tool in await api.get(f"{home}/tools")
+    ]
+    return await render(request, _SERVER, server=await api.get(home), tools=tools)
+
+
+@router.post("/{mcp_server_id}/refresh")
+async def refresh(request: Request, mcp_server_id: str) -> Response:
+    """Read the server's tools again."""
+    words = "The list of tools was read again."
+    try:
+        await Api(request).ask("PATCH", f"/v1/mcp-servers/{mcp_server_id}/refresh")
+    except RefusedByApi as error:
+        if error.status in (403, 404):
+            raise
+        words = "The server could not be reached."
+    return done(request, f"/ui/mcp/{mcp_server_id}", words)
+
+
+@router.post("/{mcp_server_id}/tools/{mcp_tool_id}/accept")
+async def accept(request: Request, mcp_server_id: str, mcp_tool_id: str) -> Response:
+    """Accept what the server says about a tool now; the form names what was read."""
+    form = await form_of(request)
+    asked = {"fingerprint": form.get("fingerprint", "")}
+    await Api(request).ask("POST", f"/v1/mcp-servers/{mcp_server_id}/tools/{mcp_tool_id}/accept", asked)
+    return done(request, f"/ui/mcp/{mcp_server_id}", "The change was accepted.")
+
+
+@router.post("/{mcp_server_id}/delete")
+async def delete(request: Request, mcp_server_id: str) -> Response:
+    """Delete the server with its tools."""
+    await Api(request).ask("DELETE", f"/v1/mcp-servers/{mcp_server_id}")
+    return done(request, "/ui/mcp", "The server was deleted with its tools.")
+
+
+async def _list(request: Request, form: Json, problem: str = "", status: int = 200) -> Response:
+    servers = await Api(request).get("/v1/mcp-servers/")
+    return await render(request, _LIST, status=status, servers=servers, form={**_EMPTY, **form}, problem=problem)
