@@ -44,8 +44,6 @@ AGENT_LATER: dict[str, Any] = {
     "source_ids": ["source-1"],
     "folder_ids": ["source-1"],
     "identity_ids": ["identity-1"],
-    "secrets": {"KEY": "value"},
-    "tool_exec_environment_variables": {"KEY": "value"},
     "include_default_source": True,
     "include_multi_agent_tools": True,
     "memory_variables": {"name": "Ada"},
