@@ -270,8 +270,8 @@ PIECES = [
 def test_no_long_text_takes_long() -> None:
     for piece in PIECES:
         for part in (piece, piece + "\u200b", piece.translate(WIDE)):
-            text = part * (30_000 // len(part))
+            text = part * (10_000 // len(part))
             for is_strict in (False, True):
                 began = time.process_time()
                 redact(text, is_strict=is_strict)
-                assert time.process_time() - began < 0.3, (part, is_strict)
+                assert time.process_time() - began < 0.15, (part, is_strict)

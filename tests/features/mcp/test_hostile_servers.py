@@ -216,7 +216,8 @@ def test_a_bad_tool_is_left_out_with_a_reason_and_the_others_are_used(api: Api, 
         assert made.status == "working"
 
 
-def test_ten_thousand_tools_and_endless_pages_are_cut(api: Api) -> None:
+def test_ten_thousand_tools_and_endless_pages_are_cut(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "LIST_SECONDS", 20.0)
     server = RawServer([tool(f"t{number}") for number in range(500)])
 
     async def endless(exchange: Any) -> None:
