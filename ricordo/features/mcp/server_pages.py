@@ -7,7 +7,7 @@ from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, done, form_of, render
 
 router = Pages("/ui/mcp", scope="tools")
-_LIST, _SERVER = "mcp/templates/servers.html", "mcp/templates/server.html"
+_LIST, _SERVER = "mcp/servers.html", "mcp/server.html"
 _EMPTY = {"name": "", "address": "", "kind": ""}
 
 
