@@ -318,7 +318,8 @@ def test_the_page_on_settings_is_what_the_settings_say() -> None:
     """Whoever changes a setting puts these lines into docs/settings.md."""
     rows = [
         f"| `{each.variable}` | {f'`{each.default}`' if each.default else ''} | {each.meaning} |"
-        for each in listed_settings()
+        for kind in (Settings, *feature_settings())
+        for each in listed_settings(kind)
     ]
     page = [line for line in page_text("settings.md").splitlines() if line.startswith("| `")]
     assert page == rows, "\n".join(rows)
