@@ -89,7 +89,7 @@ class Both:
 
     def put(self, label: str, text: str) -> None:
         user_memory.put(self.tx, self.owned, label, text, ADA)
-        self.model.change({**self.model.tree, label: text})
+        self.model.change({**self.model.tree, label: self.stored(label, text)})
 
     def delete(self, label: str) -> None:
         if label not in self.model.tree:
@@ -100,6 +100,12 @@ class Both:
         self.model.change({other: text for other, text in self.model.tree.items() if other != label})
         self.model.expired += [one for one in self.model.waiting if one.label == label]
         self.model.waiting = [one for one in self.model.waiting if one.label != label]
+
+    def stored(self, label: str, text: str) -> str:
+        """The text as it is stored: what differs in its last line's end alone leaves the older one."""
+        (value,) = (block.value for block in user_memory.listed(self.tx, self.owned) if block.label == label)
+        assert value == text or same_text(value, text)
+        return value
 
     def come_back(self, label: str) -> None:
         self.model.waiting += [one for one in self.model.expired if one.label == label]
@@ -180,7 +186,7 @@ class Both:
         self.model.waiting.remove(one)
         if one.label not in self.model.tree:
             self.come_back(one.label)
-        self.model.change({**self.model.tree, one.label: text})
+        self.model.change({**self.model.tree, one.label: self.stored(one.label, text)})
         if len(self.model.trees) > before:
             # Her text may be what the agent's would have come to, and is the agent's then.
             self.model.authors[-1] = self.versions()[-1].author
