@@ -1,4 +1,4 @@
-"""`python -m bench` measures turns, start, memory and pages in about four minutes. The campaigns are tests: `make soak`."""
+"""`python -m bench` measures turns, start, memory and pages in about eight minutes. The campaigns are tests: `make soak`."""
 
 import argparse
 import asyncio
@@ -6,6 +6,7 @@ import asyncio
 import httpx2
 
 from bench import process, report
+from bench.files import file_costs
 from bench.keys import OPERATOR, key_costs
 from bench.pages import page_costs
 from bench.report import Figure
@@ -69,6 +70,7 @@ def measure(rounds: int) -> list[Figure]:
             figures.append(Figure("resident memory after 200 turns", server.memory(), "MB", 120))
         figures += page_costs(model_url)
         figures += tool_costs(model_url)
+        figures += file_costs(model_url)
     return figures
 
 

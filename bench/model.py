@@ -1,10 +1,16 @@
-"""The model that benches talk to: a process of its own on loopback, that answers at once. "edit" makes it edit memory first."""
+"""The model that benches talk to: a process of its own on loopback, that answers at once. "edit" makes it edit memory first.
+
+"call NAME {…}" makes it call that tool with these arguments first.
+"""
 
 import asyncio
+import json
+import re
 
 from tests.support.model_server import Answer, ModelServer, Seen, completion, tool_call
 
 _SAYS_OK = completion("ok")
+_CALL = re.compile(r'\{"role":"user","content":"call (\w+) (\{(?:[^"\\]|\\.)*\})"\}\]')
 
 
 def reply(seen: Seen) -> Answer:
@@ -15,6 +21,8 @@ def reply(seen: Seen) -> Answer:
     start = seen.raw.rfind(b'{"role":')
     if seen.raw[start : seen.raw.find(b"}", start)] == b'{"role":"user","content":"edit"':
         return completion(None, [tool_call("memory_insert", {"label": "human", "new_string": "likes tea"})])
+    if asked := _CALL.search(seen.raw.decode("utf-8", "replace"), start):
+        return completion(None, [tool_call(asked[1], json.loads(f'"{asked[2]}"'))])
     return _SAYS_OK
 
 

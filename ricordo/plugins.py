@@ -12,6 +12,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def routes(self): return [router]                            # FastAPI routers, or LazyRouters
         def jobs(self): return [JobHandler("weather.fetch", fetch)]  # handlers of jobs, by kind
         def complete_agent(self, tx, state): ...                     # the AgentState with what the plugin adds to its prompt
+        def set_folders(self, tx, scope, agent_id, folder_ids): ...  # gives an agent these folders of files, and no others
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
         def commands(self): return [Commands("weather", "weather.cli")]  # typer apps for `ricordo weather …`
         def tables(self): return [forecasts]                         # SQLAlchemy tables, created where they are missing
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
     from ricordo.domain.agent import AgentState
     from ricordo.domain.block_format import BlockFormat
     from ricordo.domain.job import JobHandler
+    from ricordo.domain.scope import Scope
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
     from ricordo.memory.remote_kind import RemoteKind
@@ -43,7 +45,7 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
 GROUP = "ricordo.plugins"
 HOOKS = (
     *("tools", "tool_runners", "providers", "vector_indexes", "memory_remotes", "block_formats", "routes"),
-    *("jobs", "complete_agent", "after_turn", "commands", "tables", "pages", "findings", "at_end"),
+    *("jobs", "complete_agent", "set_folders", "after_turn", "commands", "tables", "pages", "findings", "at_end"),
 )
 T = TypeVar("T")
 
@@ -116,6 +118,10 @@ class Plugins:
     def complete_agent(self) -> "list[Callable[[Transaction, AgentState], AgentState]]":
         """What adds to agents that are loaded for a prompt or an answer; for agents it has nothing for, without a statement."""
         return [plugin.complete_agent for _, plugin in self._plugins if hasattr(plugin, "complete_agent")]
+
+    def set_folders(self) -> "list[Callable[[Transaction, Scope, str, Sequence[str]], None]]":
+        """What gives agents folders of files."""
+        return [plugin.set_folders for _, plugin in self._plugins if hasattr(plugin, "set_folders")]
 
     def after_turn(self) -> list[Callable[..., Any]]:
         """What to call when a turn has ended."""

@@ -9,6 +9,8 @@ from typing import Any, Protocol, TypeVar
 from ricordo.domain.agent import AgentState
 from ricordo.domain.event import Event
 from ricordo.domain.model import OrganizationProvider
+from ricordo.domain.scope import Scope
+from ricordo.errors import Unsupported
 from ricordo.llm.policy import policy_from
 from ricordo.llm.registry.models import Models
 from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders
@@ -103,3 +105,11 @@ class Runtime:
         for complete in self.plugins.complete_agent():
             state = complete(tx, state)
         return state
+
+    def set_folders(self, tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
+        """Give the agent these folders of files, and no others. Raises NotFound, Forbidden, Unsupported."""
+        setters = self.plugins.set_folders()
+        if folder_ids and not setters:
+            raise Unsupported("This server has no folders of files. Leave folder_ids and source_ids out.")
+        for change in setters:
+            change(tx, scope, agent_id, folder_ids)

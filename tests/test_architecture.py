@@ -39,7 +39,7 @@ MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
 LATE = set(
     """
     anthropic anyio cryptography dulwich fastapi google httpx2 jinja2 jsonschema markdown_it mcp numpy openai
-    procrastinate psycopg pydantic_ai pymysql rich ricordo.llm.providers ricordo.storage.engine.postgres
+    procrastinate psycopg pydantic_ai pymysql re2 rich ricordo.llm.providers ricordo.storage.engine.postgres
     sqlalchemy tokenizers typer urllib3 uvicorn uvloop
     """.split()
 )
@@ -47,7 +47,7 @@ LATE = set(
 INDEX = "ricordo.search"
 # They are no part of the server: each runs alone, one in a process whose sqlite3 is another library, one in the sandbox.
 OTHER_PROCESSES = (
-    *(f"features/{name}/program.py" for name in ("custom_tools", "run_code", "web_tools")),
+    *(f"features/{name}/program.py" for name in ("custom_tools", "files", "run_code", "web_tools")),
     *("features/dolt/child.py", "features/sandbox/launcher.py"),
 )
 # Outside things, and the one place that talks to each.
@@ -57,7 +57,7 @@ DOORS = {
     "httpx2": {"llm", "cli"},
 }
 # The modules of a feature that talk to the database, or to an outside service of its own.
-FEATURE_DOORS = {"tables.py", "queries.py", "service.py", "sessions.py"}
+FEATURE_DOORS = {"tables.py", "queries.py", "service.py", "sessions.py", "oauth.py"}
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,11 @@ SHOWN = {
         r"\nTrue \.\.\. in Genoa\.\n\Z",
     ),
     "code-and-web.md": (r"^2$",),
+    "files.md": (
+        r"^bees\.md completed 1$",
+        r"^\['grep_files', 'open_files', 'semantic_search_files'\]$",
+        r"^\[Viewing file start \(out of 4 lines\)\]\n1: # Bees\n2: \n3: Bees make honey in June\.\n4: Wasps do not\.$",
+    ),
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",),  # without a server
     "costs.md": (r"^turn [1-9]\d* [1-9]\d*$", r"^[1-9]\d* of 200000 until 20", r"^[1-9]\d* [1-9]\d* \d+$"),

@@ -103,7 +103,7 @@ class Loader:
     async def _words(self) -> None:
         archive_id = self._load.archive_id
         # So that every blob of postings is written once.
-        flush.WORDS_AT_ONCE = sys.maxsize
+        flush.TERMS_WRITTEN_AT_ONCE = sys.maxsize
         for first in range(0, self._load.rows, POSTING_CHUNK):
             texts = self._author.texts(min(POSTING_CHUNK, self._load.rows - first))
             with self._timed("storing"):

@@ -77,6 +77,7 @@ class AgentSpec:
     has_base_rules: bool | None = None
     tool_rules: tuple[ToolRule, ...] = ()
     clears_buffer: bool | None = None
+    folder_ids: tuple[str, ...] = ()
     # What the conversation begins with, in place of what is usual for its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
@@ -200,7 +201,10 @@ def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, in
     conversations.insert_one(tx, state.conversation)
     insert_messages(tx, begun)
     tools.attach(tx, agent.id, [tool.id for tool in given])
-    return state
+    if not spec.folder_ids:
+        return state
+    runtime.set_folders(tx, scope, agent.id, spec.folder_ids)
+    return runtime.complete(tx, agents.load_whole(tx, scope, agent.id))
 
 
 def _seen(tx: Transaction, agent: Agent, user_id: str | None, attached: Sequence[Block]) -> tuple[Block, ...]:

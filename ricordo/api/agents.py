@@ -74,7 +74,8 @@ def list_agents(tx: Transaction, here: Here, paging: Paged, which: Annotated[Age
         "condition": None if user_ids is None else agents.is_kept_to(user_ids),
         **given(name=which.name, hidden=which.hidden),
     }
-    return [agent_json(here, state) for state in agents.page(tx, here.scope, paging.page(), **wanted)]
+    found = agents.page(tx, here.scope, paging.page(), **wanted)
+    return [agent_json(here, here.runtime.complete(tx, state)) for state in found]
 
 
 @router.get("/count", response_model=int)
@@ -173,6 +174,7 @@ def _spec(here: RequestContext, body: AgentRequest) -> AgentSpec:
         clears_buffer=body.message_buffer_autoclear,
         beginning=None if sequence is None else tuple(new_message(message) for message in sequence),
         tags=tuple(body.tags or ()),
+        folder_ids=tuple(body.all_folder_ids or ()),
         user=body.user_id,
     )
 
@@ -241,3 +243,5 @@ def _change_attachments(tx: Transaction, here: RequestContext, agent_id: str, bo
             blocks.detach(tx, agent_id, block_id)
         for block_id in dict.fromkeys(body.block_ids):
             attach_block(tx, here.scope, agent_id, block_id)
+    if body.all_folder_ids is not None:
+        here.runtime.set_folders(tx, here.scope, agent_id, body.all_folder_ids)

@@ -124,7 +124,7 @@ def list_agents(tx: Transaction, here: Here, block_id: str, paging: Paged) -> li
 @router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)
 def core_memory(tx: Transaction, here: Here, agent_id: str) -> AgentState:
     """The agent's core memory."""
-    return agents.load_whole(tx, here.scope, agent_id)
+    return here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id))
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks", response_model=list[BlockResponse])

@@ -206,4 +206,4 @@ def embedding_of(here: RequestContext, handle: str | None) -> EmbeddingInfo | No
 
 
 def whole_agent(tx: Transaction, here: RequestContext, agent_id: str) -> Json:
-    return agent_json(here, agents.load_whole(tx, here.scope, agent_id))
+    return agent_json(here, here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id)))

@@ -116,7 +116,7 @@ async def reset(here: Here, agent_id: str) -> Json:
 def outcome_json(outcome: Mapping[str, bool]) -> dict[str, str]:
     """What became of the runs that were to be cancelled; raises Conflict where there are none."""
     if not outcome:
-        raise Conflict("There are no active runs to cancel.")
+        raise Conflict("No active runs to cancel.")
     return {run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()}
 
 

@@ -329,5 +329,8 @@ def _run_of(tx: Transaction, here: RequestContext, conversation_id: str, wanted:
         return runs.get(tx, here.scope, str(found[0].run_id))
     newest = runs.page(tx, here.scope, Page(limit=1), conversation_id=conversation, background=True)
     if not newest:
-        raise NotFound("No run of this conversation was begun with background=true, so there is no stream to read.")
+        # The sentence is a wire fact of the retired Letta V1 server.
+        raise Invalid(
+            "No active runs found for this conversation. Only runs that were begun with background=true have a stream."
+        )
     return newest[0]

@@ -168,6 +168,7 @@ class OpenFile:
     limit: int
     description: str | None = None
     content: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class PromptDirectory:
     description: str | None = None
     instructions: str | None = None
     more: int = 0
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

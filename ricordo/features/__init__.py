@@ -6,6 +6,7 @@ FEATURES: tuple[str, ...] = (
     "custom_tools",
     "dolt",
     "erasure",
+    "files",
     "formats",
     "git",
     "ledger",

@@ -46,7 +46,8 @@ from ricordo.storage.schema.core_tables import (
 )
 
 FLUSHED_AT_ONCE = 768
-WORDS_AT_ONCE = 17_000
+# Of long texts fewer: what takes time is each different word, whose postings are written anew.
+TERMS_WRITTEN_AT_ONCE = 14_000
 
 _TIMES = [bytes((times,)) for times in range(256)]
 _NEW_PARTITION = Missing(search_partitions)
@@ -166,10 +167,10 @@ def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow
     A document that is added and deleted within these rows is not written.
     """
     added: dict[int, BufferRow] = {}
-    words = 0
+    words = set[str]()
     for count, row in enumerate(rows):
-        words += len(row.text)
-        if (row.is_deleted and row.document not in added) or (count and words > WORDS_AT_ONCE):
+        words.update(row.text)
+        if (row.is_deleted and row.document not in added) or (count and len(words) > TERMS_WRITTEN_AT_ONCE):
             return list(rows[:count]), list(added.values())
         if row.is_deleted:
             del added[row.document]

@@ -15,6 +15,9 @@ from ricordo.storage.schema.core_tables import agents, agents_archives, archives
 
 ROWS = Repository(Archive, archives)
 _PASSAGES = Repository(Passage, passages)
+# The archive of a folder of files has the folder's id. It is reached by the folder alone: the folder may be one user's.
+FOLDER = "source-"
+_IS_ARCHIVE = archives.c.id.not_like(f"{FOLDER}%")
 _VECTOR_DBS = select(archives.c.id, archives.c.vector_db).where(one_of(archives.c.id, "ids"))
 _ATTACHED_ARCHIVES = ROWS.select.join(agents_archives, agents_archives.c.archive_id == archives.c.id).where(
     equal(agents_archives, "agent_id")
@@ -50,7 +53,6 @@ def insert_one(
     return _with_tags(archive, holding)
 
 
-get, ids = ROWS.get, ROWS.ids
 update = ROWS.updates("name", "description", "metadata", "updated_at")
 _count = ROWS.updates("passage_count", "tags", "updated_at")
 passages_by_ids, passages_by_numbers = _PASSAGES.by_ids, _PASSAGES.by_numbers
@@ -65,7 +67,16 @@ def page(
         .join(agents, agents.c.id == agents_archives.c.agent_id)
         .where(agents_archives.c.agent_id == agent_id, *may_use(scope))
     )
-    return ROWS.page(tx, scope, wanted, archives.c.id.in_(attached) if agent_id else None, name=name)
+    return ROWS.page(tx, scope, wanted, _IS_ARCHIVE, archives.c.id.in_(attached) if agent_id else None, name=name)
+
+
+def get(tx: Transaction, scope: Scope, id: str) -> Archive:
+    """Return the archive with this id; raises NotFound, also for a folder's."""
+    return found(None if id.startswith(FOLDER) else ROWS.find(tx, scope, id), "Archive", id)
+
+
+def ids(tx: Transaction, scope: Scope) -> list[str]:
+    return ROWS.ids(tx, scope, _IS_ARCHIVE)
 
 
 def attach(tx: Transaction, agent_id: str, archive_id: str) -> None:
@@ -96,16 +107,16 @@ def page_of_agents(tx: Transaction, scope: Scope, archive_id: str, wanted: Page)
 
 def insert_passages(
     tx: Transaction, archive: Archive, new: Sequence[Passage], *, attached_to: str | None = None
-) -> tuple[Archive, list[Passage]]:
+) -> tuple[Archive, Sequence[Passage]]:
     """Store passages; returns the archive with its new count and tags, and the passages with secrets redacted.
 
-    It does not index them: use `ricordo.search.index.insert_passages`. Raises NotFound where the archive was deleted, or is
-    not attached to the agent that is named.
+    A folder's passages stay as they are, since its files do. It does not index them: use `ricordo.search.index.insert_passages`.
+    Raises NotFound where the archive was deleted, or is not attached to the agent that is named.
     """
     if not new:
         return archive, []
     # Read again: others may have filed under other tags, detached or deleted it, since `archive` was loaded.
-    stored, known = redacted(new), archive.tags
+    stored, known = new if archive.id.startswith(FOLDER) else redacted(new), archive.tags
     archive = _lock(tx, archive, attached_to)
     _insert_passages(tx, archive, stored)
     counted = _recount(tx, archive, len(new), {*archive.tags, *_shared_tags(stored)})

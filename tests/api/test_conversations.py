@@ -217,7 +217,7 @@ def test_a_fork_shares_the_messages_in_view_and_may_end_at_one(api: Api, thread:
 
 
 def test_a_running_thread_is_cancelled_and_deleted(api: Api, agent: AgentState, thread: Conversation) -> None:
-    with pytest.raises(ConflictError, match="no active runs"):
+    with pytest.raises(ConflictError, match="No active runs"):
         api.client.conversations.cancel(thread.id)
     gate = Gate(api.server)
     api.server.answers_with(gate)

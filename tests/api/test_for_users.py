@@ -63,7 +63,7 @@ def test_all_routes_of_the_default_conversation_mean_the_users_own(api: Api, age
         # Bob has said nothing, and looks: his conversation begins empty, and so is nobody's else.
         assert said(ok(bob.get(f"{path}/messages"))) == []
         assert "tea" not in ok(bob.get(f"{path}/context"))["core_memory"]
-        assert "no active runs" in refused(ada.post(f"{path}/messages/cancel"), 409)
+        assert "No active runs" in refused(ada.post(f"{path}/messages/cancel"), 409)
         ok(ada.patch(f"{path}/reset-messages"))
         assert said(ok(ada.get(f"{path}/messages"))) == []
         assert said(ok(api.http.get(f"{path}/messages"))) == ["For all."]

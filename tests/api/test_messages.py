@@ -221,7 +221,7 @@ def test_a_cancelled_turn_ends_where_it_stands(client: StrictLetta, server: Serv
 
     assert (answer.messages, answer.stop_reason.stop_reason) == ([], "cancelled")
     assert client.runs.retrieve(run.id).status == "cancelled"
-    with pytest.raises(ConflictError, match="no active runs to cancel"):
+    with pytest.raises(ConflictError, match="No active runs to cancel"):
         client.agents.messages.cancel(agent.id)
     assert client.agents.messages.cancel(agent.id, run_ids=[run.id]) == {run.id: "failed"}
     server.forget()

@@ -26,7 +26,18 @@ REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
 # Anybody may ask whether a server is here, and log in; nothing else is open.
-OPEN = {("GET", path) for path in ("/", "/v1/health", "/v1/health/", "/login", "/login/callback", "/ui/login")}
+OPEN = {
+    ("GET", path)
+    for path in (
+        "/",
+        "/v1/health",
+        "/v1/health/",
+        "/login",
+        "/login/callback",
+        "/ui/login",
+        "/v1/mcp-servers/oauth/callback",
+    )
+}
 OPEN |= {("GET", "/ui/static/{name}"), ("POST", "/ui/login")}
 # With a key of any kind: how to talk to the server, and the end of a session.
 OTHER_ROUTES = {("GET", "/openapi.json"), ("POST", "/logout"), ("POST", "/ui/logout"), ("GET", "/ui/{rest:path}")}
@@ -216,11 +227,11 @@ SHARED = {
         POST /ui/agents/<agent_id>/(settings|tools/<tool_id>|secrets|delete|reset|archive)
         (GET|POST) /ui/mcp
         GET /ui/mcp/<mcp_server_id>
-        POST /ui/mcp/<mcp_server_id>/(refresh|delete|tools/<mcp_tool_id>/accept)
+        POST /ui/mcp/<mcp_server_id>/(refresh|connect|delete|tools/<mcp_tool_id>/accept)
         (GET|POST) /ui/tools
         GET /ui/tools/new
         (GET|POST) /ui/tools/<tool_id>
-        POST /ui/tools/<tool_id>/(try|delete)
+        POST /ui/tools/(variables|<tool_id>/(try|delete))
         POST /ui/models/providers
         POST /ui/models/providers/<provider_id>/(check|delete)
     """,
@@ -230,11 +241,16 @@ SHARED = {
         (POST|PUT) /v1/tools/
         POST /v1/tools/(search|run)
         (PATCH|DELETE) /v1/tools/<tool_id>
+        (GET|POST) /v1/sandbox-config/
+        POST /v1/sandbox-config/(local|local/default|e2b/default|local/recreate-venv)
+        (PATCH|DELETE) /v1/sandbox-config/<sandbox_config_id>
+        (GET|POST) /v1/sandbox-config/<sandbox_config_id>/environment-variable
+        (PATCH|DELETE) /v1/sandbox-config/environment-variable/<variable_id>
         (GET|POST) /v1/mcp-servers/
         (GET|PATCH|DELETE) /v1/mcp-servers/<mcp_server_id>
         PATCH /v1/mcp-servers/<mcp_server_id>/refresh
         GET /v1/mcp-servers/<mcp_server_id>/tools(/<mcp_tool_id>)?
-        POST /v1/mcp-servers/<mcp_server_id>/tools/<mcp_tool_id>/(accept|run)
+        POST /v1/mcp-servers/<mcp_server_id>/(connect|tools/<mcp_tool_id>/(accept|run))
         (GET|PUT) /v1/tools/mcp/servers
         POST /v1/tools/mcp/servers/test
         (PATCH|DELETE) /v1/tools/mcp/servers/<mcp_server_name>
@@ -251,6 +267,12 @@ SHARED = {
         (GET|POST) /v1/archives/<archive_id>/(agents|passages|passages/batch)
         (GET|POST) /v1/blocks/
         GET /v1/blocks/count
+    """,
+    "folders of no user are the organization's": """
+        (GET|POST) (/v1/(folders|sources)/|/ui/files)
+        GET /v1/(folders|sources)/(count|metadata)
+        GET /v1/agents/<agent_id>/(folders|sources|files)
+        PATCH /v1/agents/<agent_id>/files/close-all
     """,
     "lists and searches find what the caller may see": """
         GET /v1/(runs|steps|conversations|jobs)/
@@ -296,8 +318,8 @@ def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> dict[s
     return found
 
 
-# What says when it was made.
-VOLATILE = ("/users/{user_id}/export", "/users/{user_id}/remotes")
+# What says when it was made, or lists all agents.
+VOLATILE = ("/users/{user_id}/export", "/users/{user_id}/remotes", "/ui/files/{folder_id}")
 
 
 def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
@@ -311,6 +333,7 @@ def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
     )
     made = {"agent": agent, "archive": archive, "provider": provider, "tool": tool}
     mcp = world.new_mcp_server(new_id("spare"))
+    mcp |= world.new_variable(new_id("SPARE").replace("-", "_"))
     return {**hers, **mcp, **{f"{name}_id": each["id"] for name, each in made.items()}}
 
 
@@ -359,6 +382,10 @@ NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "user_id": "ada"}}),
     ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "user_id": "{ada_id}"}}),
     ("PATCH", "/v1/agents/{agent_id}", {"json": {"block_ids": ["{block_id}"]}}),
+    ("POST", "/v1/agents/", {"json": {"model": "scripted/model", "folder_ids": ["{folder_id}"]}}),
+    ("PATCH", "/v1/agents/{agent_id}", {"json": {"source_ids": ["{folder_id}"]}}),
+    ("POST", "/v1/folders/", {"json": {"name": "x", "user": "ada"}}),
+    ("POST", "/v1/folders/", {"json": {"name": "x", "user": "{ada_id}"}}),
     ("PATCH", "/v1/agents/{agent_id}/core-memory/blocks/attach/{block_id}", {}),
     ("POST", "/v1/agents/{agent_id}/messages/cancel", {"json": {"run_ids": ["{run_id}"]}}),
     (
@@ -452,6 +479,8 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
         is_page = cell.path.startswith("/ui/")
         is_twice = is_page or "/tools/mcp/" in cell.path  # another route deletes the same
         given = spare(world, hers) if is_twice and cell.deletes else hers
+        if cell.deletes and "{folder_id}" in cell.path:
+            given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False
         if is_page and "{passage_id}" in cell.path:
             home = fill("/v1/agents/{agent_id}/archival-memory", hers)
             given = {**hers, "passage_id": world.ask(world.ada, "POST", home, json={"text": "Spare."})[0]["id"]}

@@ -288,7 +288,7 @@ def test_a_stream_that_was_not_kept_or_is_no_more_is_refused_with_what_to_do(
     assert "was not begun with background=true" in words
     assert f"GET /v1/runs/{plain.id}/messages" in words
     for path, body, status in (
-        ("conversations/default", {"agent_id": agent.id}, 404),
+        ("conversations/default", {"agent_id": agent.id}, 400),
         ("conversations/default", {}, 400),
         ("conversations/conv-none", {}, 404),
         ("runs/run-none", {}, 404),

@@ -11,9 +11,11 @@ CORE = "send_message conversation_search archival_memory_insert archival_memory_
 MEMORY = """core_memory_append core_memory_replace memory_insert memory_replace memory memory_apply_patch list_memory_blocks
     read_memory_block edit_memory_block propose_memory_edit"""
 BUILT_IN = "run_code run_code_with_tools web_search fetch_webpage"
+FILES = "open_files grep_files semantic_search_files"
 TYPES = {
     "letta_builtin": BUILT_IN,
     "letta_core": CORE,
+    "letta_files_core": FILES,
     "letta_memory_core": MEMORY,
     "letta_sleeptime_core": "memory_rethink memory_finish_edits",
 }
@@ -46,7 +48,7 @@ def test_tools_are_found_by_name_piece_id_and_type(client: StrictLetta) -> None:
     assert names(search="%") == set()
     assert names(tool_ids=[by_name["memory_insert"]]) == {"memory_insert"}
     assert names(tool_types=["letta_sleeptime_core"]) == {"memory_rethink", "memory_finish_edits"}
-    assert names(exclude_tool_types=["letta_core", "letta_memory_core", "letta_builtin"]) == {
+    assert names(exclude_tool_types=["letta_core", "letta_memory_core", "letta_builtin", "letta_files_core"]) == {
         "memory_rethink",
         "memory_finish_edits",
     }
@@ -60,7 +62,7 @@ def test_tools_are_counted_by_what_they_are_listed_by(http: httpx2.Client) -> No
         ({"search": "CORE_"}, 2),
         ({"tool_ids": ids}, 2),
         ({"tool_types": "letta_sleeptime_core"}, 2),
-        ({"exclude_tool_types": ["letta_core", "letta_memory_core", "letta_builtin"]}, 2),
+        ({"exclude_tool_types": ["letta_core", "letta_memory_core", "letta_builtin", "letta_files_core"]}, 2),
         ({"names": "none"}, 0),
     ):
         assert http.get("/v1/tools/count", params=query).json() == count, query

@@ -117,6 +117,7 @@ class World(People):
         self._make_shared()
         self._remember()
         self._talk()
+        self._upload()
         user_id = self.id_of("ada")
         self.own |= {"user_id": "ada"}
         self.shared["rest"] = "no-such-page"
@@ -165,6 +166,9 @@ class World(People):
         }
         provider = self.ask(OPERATOR, "POST", "/v1/providers/", json=body)
         self.shared |= {**self.new_mcp_server("vuqkmcp"), "mcp_url": self.mcp_url}
+        (config,) = self.ask(OPERATOR, "GET", "/v1/sandbox-config/")
+        self.shared["sandbox_config_id"] = config["id"]
+        self.shared |= self.new_variable("SPARE")
         self.shared |= {
             "agent_id": agent["id"],
             "archive_id": archive["id"],
@@ -174,6 +178,11 @@ class World(People):
             "block_label": "persona",
             "shared_block_id": agent["memory"]["blocks"][0]["id"],
         }
+
+    def new_variable(self, name: str) -> dict[str, str]:
+        """Store a variable of the organization's tools; returns what names it in routes."""
+        place = f"/v1/sandbox-config/{self.shared['sandbox_config_id']}/environment-variable"
+        return {"variable_id": self.ask(OPERATOR, "POST", place, json={"key": name, "value": "mine"})["id"]}
 
     def new_mcp_server(self, name: str) -> dict[str, str]:
         """Add an MCP server with one tool; returns what names both in routes."""
@@ -216,6 +225,22 @@ class World(People):
         self.server.says(f"Aside {CANARY}.")
         aside = {"messages": [{"role": "user", "content": f"I whisper {CANARY}."}]}
         self.ask(self.ada, "POST", f"/v1/agents/{agent}/messages", json=aside)
+
+    def _upload(self) -> None:
+        """Give the agent a folder of hers, and open its file."""
+        agent, made = self.shared["agent_id"], self.new_folder(CANARY, self.ada)
+        self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/folders/attach/{made['folder_id']}")
+        self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/files/{made['file_id']}/open")
+        self.own |= made
+
+    def new_folder(self, name: str, key: str = OPERATOR) -> dict[str, str]:
+        """Make a folder with a file; returns what names both in routes."""
+        folder = self.ask(key, "POST", "/v1/folders/", json={"name": name, "description": CANARY})["id"]
+        sent = {"file": (f"{CANARY}.txt", f"Five {CANARY}.".encode())}
+        file = self.ask(key, "POST", f"/v1/folders/{folder}/upload", files=sent)["id"]
+        place = f"/v1/folders/{folder}/files/{file}"
+        self._wait(lambda: self.ask(key, "GET", place)["processing_status"] == "completed")
+        return {"folder_id": folder, "file_id": file, "folder_name": name}
 
     def _remember(self) -> None:
         """Write a block of hers, propose to it, and let a remote follow it."""

@@ -41,6 +41,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/tools/"): {"source_code": "def mine():\n    'Mine.'"},
     ("PUT", "/v1/tools/"): {"source_code": "def mine():\n    'Mine.'"},
     ("POST", "/v1/tools/run"): {"source_code": "def mine():\n    'Mine.'"},
+    ("POST", "/v1/sandbox-config/{sandbox_config_id}/environment-variable"): {"key": "MINE", "value": "mine"},
     ("POST", "/v1/mcp-servers/"): {
         "server_name": "mine",
         "config": {"mcp_server_type": "streamable_http", "server_url": "{mcp_url}"},
@@ -76,6 +77,7 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/mcp": {"name": "by-page", "address": "{mcp_url}"},
     "/ui/agents/{agent_id}/archive": {"text": "Mine."},
     "/ui/tools": {"source_code": "def mine_too():\n    'Mine.'"},
+    "/ui/tools/variables": {"name": "MINE_TOO", "value": "mine"},
     "/ui/tools/{tool_id}": {"tags": "mine"},
     "/ui/tools/{tool_id}/try": {"arguments": "{}"},
     "/ui/agents/{agent_id}/archive/{passage_id}": {"text": "Mine."},
@@ -86,11 +88,15 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/people/{user_id}/blocks/{label:path}": {"value": "Mine."},
     "/ui/people/{user_id}/blocks/{label:path}/restore": {"sha": "{sha}"},
     "/ui/models/providers": {"provider_type": "openai", "name": "new-page", "api_key": "sk-1"},
+    "/ui/files": {"name": "mine"},
+    "/ui/files/{folder_id}/agents": {"agent": "{agent_id}"},
     "/ui/settings/keys": {"user": "eve"},
     "/ui/settings/users": {"name": "new-page"},
     "/ui/settings/users/{user}": {"disabled": "no"},
 }
-HEADERS = {
+UPLOADS = ("/v1/folders/{folder_id}/upload", "/v1/sources/{folder_id}/upload", "/ui/files/{folder_id}/upload")
+FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="mine.txt"\r\n\r\nMine.\r\n--x--\r\n'
+HEADERS = {path: {"content-type": "multipart/form-data; boundary=x"} for path in UPLOADS} | {
     f"/users/{{user_id}}/memory.git/{name}": {"content-type": f"application/x-{name}-request"}
     for name in ("git-upload-pack", "git-receive-pack")
 }
@@ -138,6 +144,8 @@ class Cell:
             sent = {"content": fill(body.decode("latin-1"), values).encode("latin-1")}
         if self.method == "POST" and self.path.startswith("/ui/"):
             sent = {"data": fill(dict(FORMS.get(self.path, {})), values)}
+        if self.path in UPLOADS:
+            sent = {"content": FILE}
         is_known = self.method == "GET" or self.path == "/v1/conversations/"
         query = fill(dict(QUERIES.get(self.path, {})), values) if is_known else {}
         return {"method": self.method, "url": fill(self.path, values), "params": query, **sent}

@@ -36,7 +36,7 @@ from ricordo.api.models.models import (
 )
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
-from ricordo.domain.agent import AgentState, AgentType
+from ricordo.domain.agent import AgentState, AgentType, PromptDirectory
 from ricordo.domain.block import Policy
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ToolSchema
@@ -63,7 +63,7 @@ class AgentFields(EmbeddingFields):
     """What both a new agent and a change of one may have."""
 
     unsupported = (
-        *("enable_sleeptime", "source_ids", "folder_ids", "identity_ids"),
+        *("enable_sleeptime", "identity_ids"),
         *("include_default_source", "include_multi_agent_tools", "memory_variables", "from_template", "message_ids"),
     )
     reasons: ClassVar = {
@@ -90,8 +90,8 @@ class AgentFields(EmbeddingFields):
     enable_reasoner: bool | None = Field(None, validation_alias=AliasChoices("enable_reasoner", "reasoning"))
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
-    max_files_open: int | None = None
-    per_file_view_window_char_limit: int | None = None
+    max_files_open: int | None = Field(None, ge=1, le=100)
+    per_file_view_window_char_limit: int | None = Field(None, ge=1, le=MAX_COUNT)
     tool_rules: Items[dict[str, Any]] | None = None
     compaction_settings: CompactionSettingsRequest | None = None
     enable_sleeptime: bool | None = None
@@ -99,7 +99,7 @@ class AgentFields(EmbeddingFields):
     user_block_policy: Literal["direct", "guarded", "explicit", "propose"] | None = Field(
         None, description="The policy of blocks that the agent makes for the user it talks with; `propose` by default."
     )
-    source_ids: Items[str] | None = None
+    source_ids: Items[str] | None = Field(None, description="The older name of `folder_ids`.")
     folder_ids: Items[str] | None = None
     identity_ids: Items[str] | None = None
     secrets: Secrets | None = Field(None, description="Variables for the agent's own tools. They are stored encrypted.")
@@ -111,6 +111,13 @@ class AgentFields(EmbeddingFields):
         if self.secrets is None and self.tool_exec_environment_variables is None:
             return None
         return {**(self.tool_exec_environment_variables or {}), **(self.secrets or {})}
+
+    @property
+    def all_folder_ids(self) -> list[str] | None:
+        """The folders under both names; None where neither was sent, which leaves them as they are."""
+        if self.folder_ids is None and self.source_ids is None:
+            return None
+        return [*(self.folder_ids or ()), *(self.source_ids or ())]
 
     @property
     def model_handle(self) -> str | None:
@@ -149,13 +156,38 @@ class AgentUpdate(AgentFields):
     message_ids: Annotated[list[str], Field(max_length=_MOST_IN_CONTEXT)] | None = None
 
 
+class FileBlockResponse(ResponseModel):
+    """A file of the agent's folders that its prompt names, with the lines that it shows."""
+
+    file_id: Annotated[str, From("id")]
+    source_id: str
+    label: Annotated[str, From("name")]
+    value: Annotated[str, From("content")]
+    limit: int
+    is_open: bool
+
+
+def _file_blocks(directories: Sequence[PromptDirectory]) -> list[Json]:
+    return [FileBlockResponse.of(file, source_id=one.id) for one in directories for file in one.files]
+
+
+class AttachedFolderResponse(ResponseModel):
+    """A folder that the agent has."""
+
+    id: str
+    name: str
+    description: str | None
+    instructions: str | None
+    embedding_config: EmbeddingConfigResponse | None
+
+
 class CoreMemoryResponse(ResponseModel):
     """An agent's core memory."""
 
     agent_type: Annotated[AgentType, From("agent.agent_type")]
     git_enabled: bool = False
     blocks: list[BlockResponse]
-    file_blocks: EmptyList
+    file_blocks: Annotated[list[FileBlockResponse], From("directories", _file_blocks)]
     prompt_template: str = ""
 
 
@@ -189,7 +221,7 @@ class AgentResponse(HostedFields, AuthorFields):
     tools: list[ToolResponse]
     tool_rules: list[Json]
     tags: list[str]
-    sources: EmptyList
+    sources: list[AttachedFolderResponse]
     secrets: list[SecretResponse]
     tool_exec_environment_variables: list[SecretResponse]
     identity_ids: Annotated[list[str], Field(default=[])]
@@ -227,6 +259,7 @@ class AgentResponse(HostedFields, AuthorFields):
             message_ids=conversation.window,
             blocks=blocks,
             memory=CoreMemoryResponse.of(state, blocks=blocks),
+            sources=[AttachedFolderResponse.of(one, embedding_config=embedding) for one in state.directories],
             tools=state.tools,
             tool_rules=[rule_response(rule) for rule in agent.tool_rules],
             tags=state.tags,

@@ -18,8 +18,14 @@ class CustomToolsPlugin:
 
         return [
             LazyRouter("ricordo.features.custom_tools.routes", ("/v1/tools", "/v1/agents/*/tools/*/run")),
+            LazyRouter("ricordo.features.custom_tools.variable_routes", ("/v1/sandbox-config",)),
             LazyRouter("ricordo.features.custom_tools.tool_pages", ("/ui/tools",)),
         ]
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.custom_tools.queries import tool_variables
+
+        return [tool_variables]
 
     def jobs(self) -> list[Any]:
         from ricordo.features.custom_tools.environments import HANDLER

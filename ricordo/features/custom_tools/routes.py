@@ -19,7 +19,7 @@ from ricordo.features.custom_tools.models import (
     ToolTrialRequest,
     ToolUpdateRequest,
 )
-from ricordo.features.custom_tools.runner import NETWORK, ToolCall, call_of, run_call, with_packages
+from ricordo.features.custom_tools.runner import NETWORK, ToolCall, call_of, prepared, run_call
 from ricordo.features.custom_tools.surroundings import Caller
 from ricordo.offload import offload
 from ricordo.storage import agents, tools
@@ -125,6 +125,6 @@ async def run_for_agent(here: Here, agent_id: str, tool_name: str, body: ToolRun
 
 async def _answer(here: RequestContext, call: ToolCall) -> Json:
     settings = here.runtime.settings
-    output = await run_call(settings, await with_packages(here.store, settings, call))
+    output = await run_call(settings, await prepared(here.store, settings, call))
     made: Mapping[str, Any] = {"status": "error" if output.is_error else "success", "func_return": output.value}
     return ToolRunResponse.of(output, **made, stdout=list(output.stdout), stderr=list(output.stderr))

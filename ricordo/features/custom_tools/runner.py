@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,16 @@ import orjson
 
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, Unsupported
+from ricordo.features.custom_tools import queries
 from ricordo.features.custom_tools.environments import python_for, texts_of
 from ricordo.features.custom_tools.javascript import javascript_call
 from ricordo.features.custom_tools.options import CustomToolsSettings
 from ricordo.features.custom_tools.source import needs_of
 from ricordo.features.custom_tools.surroundings import Caller, way_to_server
 from ricordo.features.custom_tools.vault import secrets_of, without_secrets
+from ricordo.features.sandbox.process import program_beside
 from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandbox_of
+from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage.engine.store import Store
 from ricordo.tools.toolbox import ToolContext, ToolOutput
@@ -33,7 +35,7 @@ _SHOWN = 20_000  # characters of what a call wrote
 class ToolCall:
     """One call of a tool: its source and function, the arguments, and the variables that its process has.
 
-    `parameters` are the names of the arguments in the order in which JavaScript gets them.
+    `variables` are the organization's; `parameters` are the names of the arguments in the order in which JavaScript gets them.
     """
 
     source: str
@@ -46,6 +48,7 @@ class ToolCall:
     caller: Caller | None = None
     has_network: bool = False
     requirements: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class CustomTools:
@@ -60,7 +63,7 @@ class CustomTools:
         """Run one call; what it prints is told to the turn's readers."""
         caller = Caller(context.scope, context.state, context.memory.blocks())
         call = call_of(tool, arguments, caller)
-        return await run_call(self._settings, await with_packages(context.store, self._settings, call), context.report)
+        return await run_call(self._settings, await prepared(context.store, self._settings, call), context.report)
 
     async def close(self) -> None:
         """Nothing of a call is left; the sandbox ends by itself."""
@@ -83,8 +86,15 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
     )
 
 
-async def with_packages(store: Store, settings: Settings, call: ToolCall) -> ToolCall:
-    """The call with the interpreter that has its packages. Raises Unavailable while they are installed, or cannot be."""
+async def prepared(store: Store, settings: Settings, call: ToolCall) -> ToolCall:
+    """The call with the organization's variables, and with the interpreter that has its packages.
+
+    Raises Unavailable while they are installed, or cannot be.
+    """
+    if call.caller:
+        scope = call.caller.scope
+        if stored := await store.read(lambda tx: queries.of_organization(tx, scope)):
+            call = replace(call, variables=queries.values_of(Secret(settings.data_dir), stored))
     if call.source_type != "python" or not call.requirements or not call.caller:
         return call
     return replace(call, python=await python_for(store, settings, call.caller.scope, call.requirements))
@@ -100,26 +110,27 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
         output_kb=_OUTPUT_KB,
     )
 
-    secrets = secrets_of(settings, call.caller.state.agent) if call.caller and call.caller.state else {}
+    own = secrets_of(settings, call.caller.state.agent) if call.caller and call.caller.state else {}
+    secrets = {**call.variables, **own}
 
     def tell(stream: str, piece: bytes) -> None:
         if report and stream == "stdout" and (lines := piece.decode("utf-8", "replace").split()):
             report(without_secrets(" ".join(lines), secrets)[-500:])
 
     needs = needs_of(call.source, call.function) if call.source_type == "python" else frozenset()
-    caller, environment = call.caller, dict(call.environment)
+    caller, environment = call.caller, {**secrets, **call.environment}
     request: dict[str, Any] = {"source": call.source, "function": call.function, "arguments": dict(call.arguments)}
     given: dict[str, Any] = {"limits": limits, "on_output": tell, "has_network": call.has_network}
     with ExitStack() as for_call:
         if caller and caller.state:
-            environment = {"LETTA_AGENT_ID": caller.state.agent.id, **secrets, **environment}
+            environment = {"LETTA_AGENT_ID": caller.state.agent.id, **environment}
         if caller and "agent_state" in needs:
             request["agent_state"] = caller.agent
         if caller and "client" in needs:
             address, key = for_call.enter_context(way_to_server(settings, caller, call.function))
             environment = {"LETTA_BASE_URL": address, "LETTA_API_KEY": key, **environment}
             given |= {"may_call_server": address, "server_key": key}
-        text = program()
+        text = program_beside(__file__)
         if call.source_type != "python":
             node = await asyncio.to_thread(javascript_call, call.source, call.source_type, call.function)
             text, request["arguments"] = node.program, [call.arguments.get(name) for name in call.parameters]
@@ -132,12 +143,6 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
     output = _output_of(result)
     told = [without_secrets(part, secrets) for part in (output.value, output.stdout, output.stderr)]
     return replace(output, value=told[0], stdout=tuple(told[1]), stderr=tuple(told[2]))
-
-
-@cache
-def program() -> str:
-    """The program that runs in the sandbox."""
-    return Path(__file__).with_name("program.py").read_text("utf-8")
 
 
 def _output_of(result: SandboxResult) -> ToolOutput:

@@ -43,7 +43,26 @@ async def list_tools(request: Request) -> Response:
     words, after = query.get("q", ""), query.get("after")
     found = await Api(request).get("/v1/tools/", search=words or None, after=after, limit=_EACH + 1)
     older = address_of("/ui/tools", q=words, after=found[_EACH - 1]["id"]) if len(found) > _EACH else ""
-    return await render(request, _LIST, tools=found[:_EACH], words=words, older=older)
+    variables = await Api(request).get(await _variables(request))
+    return await render(request, _LIST, tools=found[:_EACH], words=words, older=older, variables=variables)
+
+
+@router.post("/variables")
+async def change_variables(request: Request) -> Response:
+    """Store a variable of all tools, or delete one."""
+    form, api = await form_of(request), Api(request)
+    if id := form.get("delete"):
+        await api.ask("DELETE", f"/v1/sandbox-config/environment-variable/{id}")
+        return done(request, "/ui/tools", "The variable was deleted.")
+    made = await api.ask(
+        "POST", await _variables(request), {"key": form.get("name", ""), "value": form.get("value", "")}
+    )
+    return done(request, "/ui/tools", f"{made['key']} was stored.")
+
+
+async def _variables(request: Request) -> str:
+    (config,) = await Api(request).get("/v1/sandbox-config/")
+    return f"/v1/sandbox-config/{config['id']}/environment-variable"
 
 
 @router.get("/new")

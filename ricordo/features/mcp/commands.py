@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,15 @@ def over_stdio(
                         await to_us.send(SessionMessage(message))
 
         async def send(stdin: Any) -> None:
+            # One that has ended takes nothing; that it has, the reader finds out.
             async with from_us:
-                async for sent in from_us:
-                    stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-                    await stdin.drain()
+                with suppress(ConnectionError, RuntimeError):
+                    await pass_on(stdin)
+
+        async def pass_on(stdin: Any) -> None:
+            async for sent in from_us:
+                stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await stdin.drain()
 
         async with sandbox.open(call) as process, anyio.create_task_group() as tasks:
             tasks.start_soon(receive, process.stdout)

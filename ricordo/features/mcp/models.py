@@ -75,6 +75,7 @@ class ServerConfig(RequestPart):
             secrets.oauth if self.auth_token is None else {},
         )
         config |= {"headers": sorted(changed.headers), "env": sorted(changed.environment)}
+        config["oauth"] = bool(changed.oauth)
         return replace(before, kind=kind, config=config), changed
 
 
@@ -188,6 +189,7 @@ class ServerResponse(ResponseModel):
     last_error: str | None
     last_at: Timestamp | None
     refused_tools: Annotated[dict[str, str], From("refused")]
+    is_connected: bool = Field(description="Whether somebody consented to its use by OAuth.")
     created_at: Timestamp
     updated_at: Timestamp
 
@@ -203,8 +205,15 @@ class ServerResponse(ResponseModel):
             args=config.get("args", []) if is_started else None,
             custom_headers=dict.fromkeys(config.get("headers", ()), MASK) or None,
             env=dict.fromkeys(config.get("env", ()), MASK) or None,
+            is_connected=bool(config.get("oauth")),
             status="failing" if server.last_error else "working" if server.last_at else "new",
         )
+
+
+class ConsentResponse(ResponseModel):
+    """Where somebody consents, in a browser, to the use of a server; within ten minutes."""
+
+    authorization_url: str
 
 
 def named_response(server: McpServer) -> Json:

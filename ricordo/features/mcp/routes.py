@@ -4,29 +4,44 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from fastapi import Response
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
 
 from ricordo.api.call import Here, RequestContext, answer
-from ricordo.api.models.base import Json
+from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.domain.ids import new_id
-from ricordo.errors import Conflict, Unavailable
+from ricordo.errors import Conflict, Invalid, Unavailable
 from ricordo.features.mcp import queries, service
-from ricordo.features.mcp.models import AcceptRequest, ServerRequest, ServerResponse, ServerUpdate, tool_response
+from ricordo.features.mcp.models import (
+    AcceptRequest,
+    ConsentResponse,
+    ServerRequest,
+    ServerResponse,
+    ServerUpdate,
+    tool_response,
+)
 from ricordo.features.mcp.service import ServerSecrets
 from ricordo.features.mcp.sessions import TimedOut
 from ricordo.features.mcp.tables import McpServer
 from ricordo.features.mcp.tools import McpRunner
+from ricordo.features.web.shell import base_of
+from ricordo.runtime import Runtime
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/mcp-servers", tags=["MCP servers"], scope="tools")
+CALLBACK = "/v1/mcp-servers/oauth/callback"
 MOST_SERVERS = 200  # of an organization
 
 
 def runner_of(here: RequestContext) -> McpRunner:
+    return runner_in(here.runtime)
+
+
+def runner_in(runtime: Runtime) -> McpRunner:
     """Return what runs tools of MCP servers in this server."""
-    runner = here.runtime.toolbox.runner("external_mcp")
+    runner = runtime.toolbox.runner("external_mcp")
     if not isinstance(runner, McpRunner):
         raise Unavailable("Another plugin runs the tools of MCP servers here.")
     return runner
@@ -127,6 +142,32 @@ async def delete(here: Here, mcp_server_id: str) -> Response:
     """Delete an MCP server with its tools; agents lose them."""
     await remove(here, await stored(here, mcp_server_id))
     return Response(status_code=204)
+
+
+@router.get("/oauth/callback", response_model=NoteResponse)
+@needs()
+async def finish_consent(request: Request) -> Response:
+    """Where a browser comes back to with a consent; it goes on to the page of the server."""
+    given = request.query_params
+    runner = runner_in(request.app.state.runtime)
+    server_id = await runner.consents.finish(
+        given.get("state", ""), *(given.get(name) for name in ("code", "iss", "error"))
+    )
+    return RedirectResponse(f"{base_of(request)}/ui/mcp/{server_id}", 303)
+
+
+@router.post("/{mcp_server_id}/connect", response_model=ConsentResponse)
+async def connect(here: Here, mcp_server_id: str) -> Any:
+    """Ask the server for OAuth; whoever opens the address that comes back in a browser decides whether it may be used."""
+    server = await stored(here, mcp_server_id)
+    if server.kind == "stdio":
+        raise Invalid("This server is a program on this machine, so nobody has to consent.")
+    callback = f"{str(here.request.base_url).rstrip('/')}{CALLBACK}"
+    try:
+        address = await runner_of(here).connect(here.store, server, callback)
+    except Unavailable as error:
+        return failure(error)
+    return ConsentResponse.of(None, authorization_url=address)
 
 
 @router.patch("/{mcp_server_id}/refresh", response_model=dict[str, list[str]])

@@ -56,6 +56,14 @@ async def refresh(request: Request, mcp_server_id: str) -> Response:
     return done(request, f"/ui/mcp/{mcp_server_id}", words)
 
 
+@router.post("/{mcp_server_id}/connect")
+async def connect(request: Request, mcp_server_id: str) -> Response:
+    """Show where to consent to the use of the server."""
+    made = await Api(request).ask("POST", f"/v1/mcp-servers/{mcp_server_id}/connect")
+    server = await Api(request).get(f"/v1/mcp-servers/{mcp_server_id}")
+    return await render(request, "mcp/consent.html", server=server, address=made["authorization_url"])
+
+
 @router.post("/{mcp_server_id}/tools/{mcp_tool_id}/accept")
 async def accept(request: Request, mcp_server_id: str, mcp_tool_id: str) -> Response:
     """Accept what the server says about a tool now; the form names what was read."""

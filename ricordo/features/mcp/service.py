@@ -6,6 +6,7 @@ accepted stays in use, and what the server says now is held until somebody accep
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from ricordo.llm.addresses import PROVIDERS, require_callable
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import agents, tools
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 _LONGEST_TOOL_NAME = 64  # characters; what providers of models take
 _REMOVED = "The server does not offer this tool any more."
@@ -58,6 +59,22 @@ def secrets_of(settings: Settings, server: McpServer) -> ServerSecrets:
         raise Unavailable(
             "Its token and headers cannot be read: they were encrypted with another secret.key. Enter them again."
         ) from None
+
+
+async def keep_oauth(
+    store: Store, settings: Settings, server: McpServer, given: Mapping[str, Any], *, is_new: bool = False
+) -> None:
+    """Store what OAuth gave for a server; sessions that are open go on, unless it `is_new`. Nothing where the server is gone."""
+
+    def save(tx: Transaction) -> None:
+        scope = Scope(server.organization_id)
+        with suppress(NotFound):
+            stored = queries.get(tx, scope, server.id)
+            kept = replace(secrets_of(settings, stored), oauth=given).sealed(settings)
+            changed = replace(stored, secret=kept, config={**stored.config, "oauth": True})
+            queries.save(tx, replace(changed, last_error=None, updated_at=tx.clock.now()) if is_new else changed)
+
+    await store.write(save)
 
 
 def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:

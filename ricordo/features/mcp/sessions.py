@@ -116,8 +116,25 @@ class _CountedTransport(httpx2.AsyncBaseTransport):
         await self._transport.aclose()
 
 
-def over_http(url: str, sent: dict[str, str], *, is_sse: bool, seconds: float, allow_private: bool) -> Open:
-    """Return what opens the streams to a server at an address, with these headers of every request."""
+def client_to(
+    traffic: Traffic, sent: dict[str, str], seconds: float, *, allow_private: bool, auth: httpx2.Auth | None = None
+) -> httpx2.AsyncClient:
+    """Return a client of HTTP with these headers of every request, whose answers are counted and addresses checked."""
+    transport = _CountedTransport(traffic, allow_private=allow_private)
+    waits = httpx2.Timeout(CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
+    return httpx2.AsyncClient(transport=transport, headers=sent, timeout=waits, trust_env=False, auth=auth)
+
+
+def over_http(
+    url: str,
+    sent: dict[str, str],
+    *,
+    is_sse: bool,
+    seconds: float,
+    allow_private: bool,
+    tokens: httpx2.Auth | None = None,
+) -> Open:
+    """Return what opens the streams to a server at an address, with these headers of every request, and with OAuth's tokens."""
 
     @asynccontextmanager
     async def streams(traffic: Traffic) -> AsyncIterator[Any]:
@@ -125,9 +142,7 @@ def over_http(url: str, sent: dict[str, str], *, is_sse: bool, seconds: float, a
         from mcp.client.streamable_http import streamable_http_client
 
         def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:  # noqa: ARG001
-            transport = _CountedTransport(traffic, allow_private=allow_private)
-            waits = httpx2.Timeout(CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
-            return httpx2.AsyncClient(transport=transport, headers=sent, timeout=waits, trust_env=False)
+            return client_to(traffic, sent, seconds, allow_private=allow_private, auth=tokens)
 
         if is_sse:
             async with sse_client(url, httpx_client_factory=client) as pair:
@@ -243,6 +258,7 @@ class McpSession:
     def _why(self, error: BaseException | None) -> str:
         """Say what is wrong, without addresses and headers, which may hold secrets."""
         from mcp import MCPError
+        from mcp.client.auth import OAuthFlowError
 
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
@@ -252,6 +268,8 @@ class McpSession:
         if self.traffic.status is not None:
             hint = f" Its status was {self.traffic.status}{self._advice(self.traffic.status)}."
         match error:
+            case OAuthFlowError():
+                return "The consent to its use has ended or was taken back: connect to it by OAuth again."
             case PrivateAddress():
                 return str(error)
             case MCPError():

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,6 +13,7 @@ from ricordo.errors import Unavailable
 from ricordo.features.mcp import queries, service
 from ricordo.features.mcp.commands import over_stdio
 from ricordo.features.mcp.listed_tools import ListedTool, plain, read_tools
+from ricordo.features.mcp.oauth import Consents, KeptTokens, SharedTokens
 from ricordo.features.mcp.options import McpSettings
 from ricordo.features.mcp.sessions import CallTimedOut, McpSession, McpSessions, Open, over_http
 from ricordo.features.mcp.tables import McpServer
@@ -41,6 +43,8 @@ class McpRunner:
         self._settings = settings
         self.seconds = McpSettings().mcp_timeout
         self._sessions = McpSessions()
+        self.consents = Consents()
+        self._kept: dict[tuple[str, int], KeptTokens] = {}
 
     async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
         """Run one call. Raises Unavailable where the server fails or has switched the tool off."""
@@ -68,7 +72,7 @@ class McpRunner:
         """Read the server's tools again: new ones are stored, changes are held, and what is gone is deleted or switched off."""
         await self.forget(server.id)
         try:
-            session = self._open(server, scope.user_id)
+            session = self._open(store, server, scope.user_id)
             listed = await self._listed(session)
         except Unavailable as error:
             await self._note(store, server, error)
@@ -96,12 +100,13 @@ class McpRunner:
         await self._sessions.forget(server_id)
 
     async def close(self) -> None:
-        """Close all sessions."""
+        """Close all sessions, and wait for no consent."""
+        await self.consents.close()
         await self._sessions.close()
 
     async def _session(self, store: Store, scope: Scope, server: McpServer, user: str) -> McpSession:
         """Return a session whose server's list of tools was compared with what was accepted."""
-        session = self._open(server, user)
+        session = self._open(store, server, user)
         async with session.comparing:
             if not session.is_compared:
                 listed = await self._listed(session)
@@ -112,13 +117,15 @@ class McpRunner:
                 session.is_compared = True
         return session
 
-    def _open(self, server: McpServer, user: str) -> McpSession:
+    def _open(self, store: Store, server: McpServer, user: str) -> McpSession:
         def make() -> McpSession:
-            return McpSession(self._streams(server), probes=server.kind == "streamable_http")
+            return McpSession(self._streams(server, store=store), probes=server.kind == "streamable_http")
 
         return self._sessions.of(server.id, server.updated_at, user, make)
 
-    def _streams(self, server: McpServer, secrets: service.ServerSecrets | None = None) -> Open:
+    def _streams(
+        self, server: McpServer, secrets: service.ServerSecrets | None = None, store: Store | None = None
+    ) -> Open:
         require_extra()
         service.require_usable(self._settings, server)
         secrets = secrets or service.secrets_of(self._settings, server)
@@ -130,7 +137,24 @@ class McpRunner:
             is_sse=server.kind == "sse",
             seconds=self.seconds,
             allow_private=self._settings.allow_private_providers,
+            tokens=self._tokens(store, server, secrets) if store and secrets.oauth else None,
         )
+
+    def _tokens(self, store: Store, server: McpServer, secrets: service.ServerSecrets) -> SharedTokens:
+        """Return the tokens of a server that was consented to; those that are refreshed are stored."""
+        key = (server.id, server.updated_at)
+        if key not in self._kept:
+            self._kept = {known: kept for known, kept in self._kept.items() if known[0] != server.id}
+            self._kept[key] = KeptTokens(secrets.oauth, partial(service.keep_oauth, store, self._settings, server))
+        return SharedTokens(server.config["server_url"], self._kept[key])
+
+    async def connect(self, store: Store, server: McpServer, callback: str) -> str:
+        """Return the address where somebody consents to this server's use. Raises Unavailable, Conflict."""
+        require_extra()
+        service.require_usable(self._settings, server)
+        keep = partial(service.keep_oauth, store, self._settings, server, is_new=True)
+        allowed = self._settings.allow_private_providers
+        return await self.consents.begin(server.id, server.config["server_url"], callback, keep, allow_private=allowed)
 
     async def _listed(self, session: McpSession) -> list[ListedTool]:
         return await session.ask(lambda client: read_tools(client, session.traffic.tools), LIST_SECONDS)

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import orjson
@@ -11,7 +9,7 @@ import orjson
 from ricordo.domain.message import ToolReturnPart
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.features.custom_tools.javascript import node_command
-from ricordo.features.sandbox.process import SandboxProcess
+from ricordo.features.sandbox.process import SandboxProcess, program_beside
 from ricordo.features.sandbox.service import SandboxCall, SandboxLimits, sandbox_of
 from ricordo.tools.toolbox import ToolContext
 
@@ -65,11 +63,14 @@ async def _run_python(context: ToolContext, code: str, tools: dict[str, list[str
     request = orjson.dumps({"code": _bytes(code).decode(), "tools": tools}) + b"\n"
     sandbox = sandbox_of(context.settings)
     if not tools:
-        result = await sandbox.run_python(_program(), request, limits=_LIMITS)
+        result = await sandbox.run_python(program_beside(__file__), request, limits=_LIMITS)
         error = _error(result.answer.splitlines()[-1:] or [b""])
         return _told(result.stdout, result.stderr, result.exit_code, result.reason, error)
     try:
-        async with asyncio.timeout(_SECONDS), sandbox.open(SandboxCall(limits=_LIMITS), _program()) as process:
+        async with (
+            asyncio.timeout(_SECONDS),
+            sandbox.open(SandboxCall(limits=_LIMITS), program_beside(__file__)) as process,
+        ):
             return await _served(context, process, request, tools)
     except TimeoutError as error:
         raise Unavailable(f"The code was stopped: it ran for more than {_SECONDS:g} seconds.") from error
@@ -104,6 +105,8 @@ async def _served(
     finally:
         process.kill()
         stdout, stderr = await asyncio.gather(*streams)
+    if max(len(stdout), len(stderr)) >= _LIMITS.output_kb * 1024:  # also where its end came before it could be stopped
+        error = f"The code was stopped: it wrote more than {_LIMITS.output_kb} kB of output."
     return _told(stdout, stderr, 0 if error is None else 1, "", error)
 
 
@@ -167,8 +170,3 @@ def _told(stdout: bytes, stderr: bytes, exit_code: int, reason: str, error: str 
 def _shown(text: str) -> str:
     text = text.rstrip("\n")
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… [cut: {len(text)} characters]"
-
-
-@cache
-def _program() -> str:
-    return Path(__file__).with_name("program.py").read_text("utf-8")

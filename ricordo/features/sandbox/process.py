@@ -10,6 +10,7 @@ import struct
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,12 @@ _READY = 20.0  # seconds for a process to be confined and ready
 PIPE = asyncio.subprocess.PIPE
 _CHUNK = 1 << 16  # bytes
 _LINE = 1 << 26  # bytes of a line that a stream gives at once
+
+
+@cache
+def program_beside(module: str) -> str:
+    """Return the text of `program.py` in the folder of this module (its `__file__`), for a sandbox's `run_python` and `open`."""
+    return Path(module).with_name("program.py").read_text("utf-8")
 
 
 @dataclass(eq=False)

@@ -53,14 +53,17 @@ class Api:
         *,
         if_match: str | None = None,
         if_none_match: str | None = None,
+        form: tuple[bytes, str] | None = None,
     ) -> Any:
         """Return the answer: of JSON its value, else the text. Raises RefusedByApi where its status says so.
 
         `if_match` is the entity tag, without quotes, of what is changed; `if_none_match` as "*" makes only what is new.
+        `form` is sent in place of a body of JSON: the bytes and their type.
         """
         headers = [(b"if-match", f'"{if_match}"'.encode())] if if_match else []
         headers += [(b"if-none-match", if_none_match.encode())] if if_none_match else []
-        status, content_type, content = await self._call(method, path, body, query or {}, headers)
+        sent = form or (orjson.dumps(body) if body is not None else b"", "application/json")
+        status, content_type, content = await self._call(method, path, sent, query or {}, headers)
         is_json = content_type.startswith("application/json")
         answer = orjson.loads(content) if is_json and content else content.decode("utf-8", "replace")
         if status >= 400:
@@ -68,9 +71,15 @@ class Api:
         return answer
 
     async def _call(
-        self, method: str, path: str, body: Any, query: Mapping[str, Any], headers: Sequence[tuple[bytes, bytes]]
+        self,
+        method: str,
+        path: str,
+        body: tuple[bytes, str],
+        query: Mapping[str, Any],
+        headers: Sequence[tuple[bytes, bytes]],
     ) -> tuple[int, str, bytes]:
-        outer, sent = self._request.scope, orjson.dumps(body) if body is not None else b""
+        outer = self._request.scope
+        sent, kind = body
         given = {name: value for name, value in query.items() if value is not None}
         root = outer.get("root_path", "")
         scope = {
@@ -81,7 +90,7 @@ class Api:
             "path": root + path,
             "raw_path": quote(root + path).encode(),
             "query_string": urlencode(given, doseq=True).encode(),
-            "headers": [(b"content-type", b"application/json"), *self._headers, *headers],
+            "headers": [(b"content-type", kind.encode("latin-1")), *self._headers, *headers],
             "state": {},
         }
         started: Message = {}

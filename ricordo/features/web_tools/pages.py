@@ -1,12 +1,11 @@
 """Pages as Markdown. They are parsed in the sandbox, since whoever wrote one may be hostile."""
 
 import re
-from functools import cache
-from pathlib import Path
 
 import orjson
 
 from ricordo.errors import Unavailable
+from ricordo.features.sandbox.process import program_beside
 from ricordo.features.sandbox.service import SandboxLimits, sandbox_of
 from ricordo.features.web_tools.sessions import WebPage
 from ricordo.settings import Settings
@@ -21,7 +20,9 @@ async def markdown_of(settings: Settings, page: WebPage) -> tuple[str, str]:
     text = _decoded(page)
     if "html" not in page.kind.lower():
         return "", text
-    result = await sandbox_of(settings).run_python(_program(), orjson.dumps({"html": text}), limits=_LIMITS)
+    result = await sandbox_of(settings).run_python(
+        program_beside(__file__), orjson.dumps({"html": text}), limits=_LIMITS
+    )
     try:
         answer = orjson.loads(result.answer)
         return str(answer["title"]), str(answer["text"])
@@ -40,8 +41,3 @@ def _decoded(page: WebPage) -> str:
         except (LookupError, UnicodeError):
             continue
     return page.body.decode("utf-8", "replace")
-
-
-@cache
-def _program() -> str:
-    return Path(__file__).with_name("program.py").read_text("utf-8")

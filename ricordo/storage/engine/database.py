@@ -1,5 +1,6 @@
 """The database that the settings name: opened for a server, read beside one, used exclusively, or checked by `ricordo doctor`."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
+_LOOKS, _PAUSE = 10, 0.1
 _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     " AND backend_type = 'client backend' AND application_name = :name"
@@ -120,8 +122,7 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
         connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
         # A server that starts takes this lock first, so it waits until we are done.
         is_ours = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})").scalar_one()
-        others = count_servers(connection)
-        connection.rollback()  # ends SQLAlchemy's idea of a transaction
+        others = _servers_left(connection)
         if not is_ours:
             raise Conflict(
                 f"{address(settings)} is being opened or copied by another program, or is both ends of this move. "
@@ -138,6 +139,17 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
             with suppress(DBAPIError):
                 connection.rollback()
                 connection.exec_driver_sql(f"SELECT pg_advisory_unlock({postgres.SCHEMA_LOCK})")
+
+
+def _servers_left(connection: Connection) -> int:
+    """Count them, where those that were just stopped have a second to be gone: PostgreSQL ends their sessions a moment later."""
+    for left in reversed(range(_LOOKS)):
+        others = count_servers(connection)
+        connection.rollback()  # ends SQLAlchemy's idea of a transaction, and PostgreSQL's picture of its sessions
+        if not others or not left:
+            break
+        time.sleep(_PAUSE)
+    return others
 
 
 def count_servers(connection: Connection) -> int:

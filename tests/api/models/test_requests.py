@@ -41,8 +41,6 @@ from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
 AGENT_LATER: dict[str, Any] = {
     "enable_sleeptime": True,
-    "source_ids": ["source-1"],
-    "folder_ids": ["source-1"],
     "identity_ids": ["identity-1"],
     "include_default_source": True,
     "include_multi_agent_tools": True,

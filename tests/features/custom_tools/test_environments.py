@@ -185,7 +185,7 @@ async def test_a_kill_during_a_build_leaves_no_process_and_no_half_and_the_next_
     helper = Helper()
     try:
         async with attacked_server(helper, tmp_path) as server:
-            for number in range(10):
+            for number in range(100):
                 name = f"salve{number}"
                 make_wheel(tmp_path, name, "1.0", "x = 1")
                 source = f"def use_{number}() -> int:\n    'Use it.'\n    import {name}\n    return {name}.x"
@@ -198,6 +198,6 @@ async def test_a_kill_during_a_build_leaves_no_process_and_no_half_and_the_next_
                 answer = await server.http.post(f"/v1/agents/{agent}/tools/use_{number}/run", json={"args": {}})
                 assert answer.json()["func_return"] == 1, answer.text
             folder = server.process.database.parent / "environments"
-            assert len([path for path in folder.iterdir() if path.is_dir() and not path.suffix]) == 10
+            assert len([path for path in folder.iterdir() if path.is_dir() and not path.suffix]) == environments._MOST
     finally:
         helper.close()

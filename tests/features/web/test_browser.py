@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,25 @@ class Place:
     def set_human(self, text: str) -> None:
         self.ask("PUT", "/users/ada/blocks/human", {"body": text})
 
+    def folder(self) -> str:
+        """A folder with a file that was read and one that failed, which an agent has."""
+        found = self.ask("GET", "/v1/folders/")
+        made = found[0]["id"] if found else self.ask("POST", "/v1/folders/", {"name": "<b>Shelf</b>"})["id"]
+        for name, data in (("<i>.md", b"# Bees"), ("bad.pdf", b"no")):
+            sent = {"file": (name, data)}
+            self.http.post(f"/v1/folders/{made}/upload", files=sent, params={"duplicate_handling": "skip"})
+        self.ask("PATCH", f"/v1/agents/{self.agent}/folders/attach/{made}")
+        while "every 2s" in self.http.get(f"/ui/files/{made}").text:
+            time.sleep(0.1)
+        return str(made)
+
     def pages(self) -> list[str]:
         proposal = self.ask("GET", "/users/ada/diffs")[0]["id"]
         home, ada = f"/ui/agents/{self.agent}", f"/ui/people/{self.ada}"
         sha = self.ask("GET", "/users/ada/blocks/notes/history")[0]["sha"]
         messages = self.ask("GET", f"/v1/runs/{self.run}/messages")
         answer = next(one["id"] for one in messages if one["message_type"] == "assistant_message")
+        tool = self.ask("GET", "/v1/tools/")[0]["id"]
         return [
             "/",
             "/ui/agents",
@@ -113,6 +127,12 @@ class Place:
             "/ui/models",
             "/ui/settings",
             "/ui/login",
+            "/ui/tools",
+            "/ui/tools/new",
+            f"/ui/tools/{tool}",
+            "/ui/mcp",
+            "/ui/files",
+            f"/ui/files/{self.folder()}",
             f"/ui/proposals/{proposal}",
             "/ui/runs/run-00000000-0000-4000-8000-000000000000",
         ]

@@ -1,0 +1,98 @@
+"""Variables of an organization: stored encrypted, given to the processes of its tools, and shown by name alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import UniqueConstraint, delete
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Invalid
+from ricordo.secret import Secret
+from ricordo.storage.engine.repository import Page, Repository, equal
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import root, strings, table, timestamps
+
+MOST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of an organization; `sealed` is its value, encrypted with the server's secret key."""
+
+    id: str
+    organization_id: str
+    name: str
+    sealed: str
+    description: str | None = None
+    created_by: str | None = None
+    updated_by: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+
+tool_variables = table(
+    "tool_variables",
+    *root(),
+    *strings("name", "sealed", null=False),
+    *strings("description"),
+    *strings("created_by", "updated_by", erasure="blank"),
+    *timestamps("created_at", "updated_at"),
+    UniqueConstraint("organization_id", "name"),
+    erasure="keep",
+)
+_ROWS = Repository(Variable, tool_variables)
+_ALL = _ROWS.select.where(equal(tool_variables, "organization_id")).order_by(tool_variables.c.name)
+_BY_NAME = _ROWS.select.where(equal(tool_variables, "organization_id", "name"))
+_DELETE = delete(tool_variables).where(equal(tool_variables, "id"))
+_update = _ROWS.updates("name", "sealed", "description", "updated_by", "updated_at")
+get = _ROWS.get
+
+
+def page(tx: Transaction, scope: Scope, wanted: Page) -> list[Variable]:
+    return _ROWS.page(tx, scope, wanted)
+
+
+def of_organization(tx: Transaction, scope: Scope) -> Sequence[Variable]:
+    return _ROWS.all(tx, _ALL, {"organization_id": scope.organization_id})
+
+
+def values_of(secret: Secret, variables: Sequence[Variable]) -> Mapping[str, str]:
+    """Return the values by name. Raises Unavailable where one was encrypted with another secret key."""
+    return {one.name: secret.decrypt(one.sealed) for one in variables}
+
+
+def create(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
+    """Store a new variable. Raises Conflict for a name that is taken, Invalid for too many."""
+    now = tx.clock.now()
+    made = replace(
+        variable,
+        id=new_id("sandbox-env"),
+        organization_id=scope.organization_id,
+        created_by=scope.user_id,
+        updated_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+    )
+    _require_free(tx, made)
+    if len(of_organization(tx, scope)) >= MOST:
+        raise Invalid(f"There are {MOST} variables, which are the most. Delete one first.")
+    _ROWS.insert(tx, made)
+    return made
+
+
+def change(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
+    _require_free(tx, variable)
+    changed = replace(variable, updated_by=scope.user_id, updated_at=tx.clock.now())
+    _update(tx, changed)
+    return changed
+
+
+def remove(tx: Transaction, scope: Scope, id: str) -> None:
+    tx.run(_DELETE, {"id": get(tx, scope, id).id})
+
+
+def _require_free(tx: Transaction, variable: Variable) -> None:
+    other = _ROWS.first(tx, _BY_NAME, {"organization_id": variable.organization_id, "name": variable.name})
+    if other is not None and other.id != variable.id:
+        raise Conflict(f"There is a variable {variable.name} already. Change that one.")

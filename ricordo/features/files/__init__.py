@@ -1,0 +1,70 @@
+"""Files: folders of texts that people upload, parsed, cut into chunks and searched; agents that have them attached open them."""
+
+from typing import TYPE_CHECKING, Any
+
+from ricordo.plugins import PluginPage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ricordo.domain.agent import AgentState
+    from ricordo.domain.scope import Scope
+    from ricordo.storage.engine.store import Transaction
+
+
+class FilesPlugin:
+    """Adds folders to the API, reads what is uploaded, and shows agents the files that they open."""
+
+    requires = ("sandbox", "web")
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.files.tables import TABLES
+
+        return [*TABLES]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.files.ingestion import HANDLERS
+
+        return [*HANDLERS]
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        agents = "/v1/agents/*"
+        return [
+            LazyRouter("ricordo.features.files.routes", ("/v1/folders", "/v1/sources")),
+            LazyRouter("ricordo.features.files.folder_pages", ("/ui/files",)),
+            LazyRouter(
+                "ricordo.features.files.agent_routes", (f"{agents}/folders", f"{agents}/sources", f"{agents}/files")
+            ),
+        ]
+
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Files", "/ui/files")]
+
+    def tools(self) -> list[Any]:
+        from ricordo.features.files.tools import grep_files, open_files, semantic_search_files
+        from ricordo.tools.toolbox import ServerTool
+
+        found: Any = {"brings_untrusted": True, "runs_in_parallel": True}
+        return [
+            ServerTool(open_files, "letta_files_core"),
+            ServerTool(grep_files, "letta_files_core", **found),
+            ServerTool(semantic_search_files, "letta_files_core", **found),
+        ]
+
+    def complete_agent(self, tx: "Transaction", state: "AgentState") -> "AgentState":
+        """The files that the turn sees; for an agent without folders without a statement."""
+        if not state.agent.settings.get("has_folders"):
+            return state
+        from ricordo.features.files.windows import with_directories
+
+        return with_directories(tx, state)
+
+    def set_folders(self, tx: "Transaction", scope: "Scope", agent_id: str, folder_ids: "Sequence[str]") -> None:
+        from ricordo.features.files.service import set_folders
+
+        set_folders(tx, scope, agent_id, folder_ids)
+
+
+plugin = FilesPlugin()

@@ -1,0 +1,161 @@
+"""Runs in the sandbox: reads a file from standard input, behind a line with its kind; writes its text to descriptor 3 as JSON."""
+
+import io
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+MOST_PAGES, MOST_ROWS, MOST_UNPACKED = 5_000, 200_000, 300 * 2**20
+MOST = 10_000_001  # characters: one more than are allowed
+
+
+class Unreadable(Exception):
+    """The file cannot be read, for this reason."""
+
+
+def joined(parts: Iterable[str]) -> str:
+    """The parts with empty lines between them, as far as they are of use."""
+    kept: list[str] = []
+    size = 0
+    for part in parts:
+        kept.append(part.rstrip())
+        size += len(part) + 2
+        if size > MOST:
+            break
+    return "\n\n".join(kept)[:MOST]
+
+
+def pages_of_pdf(data: bytes) -> Iterator[str]:
+    from pypdf import PdfReader
+
+    reader = PdfReader(io.BytesIO(data))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise Unreadable("It needs a password. Save it without one.")
+    if len(reader.pages) > MOST_PAGES:
+        raise Unreadable(f"It has {len(reader.pages)} pages, and {MOST_PAGES} are the most.")
+    for number, page in enumerate(reader.pages, 1):
+        if text := page.extract_text().strip():
+            yield f"[page {number}]\n{text}"
+
+
+def unpacked(data: bytes) -> io.BytesIO:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        size = sum(one.file_size for one in archive.infolist())
+    if size > MOST_UNPACKED:
+        raise Unreadable(f"It unpacks to {size // 2**20} MB, and {MOST_UNPACKED // 2**20} are the most.")
+    return io.BytesIO(data)
+
+
+def row_of(cells: Iterable[Any]) -> str:
+    return " | ".join(" ".join(str("" if cell is None else cell).split()) for cell in cells).rstrip(" |")
+
+
+def parts_of_docx(data: bytes) -> Iterator[str]:
+    import docx
+    from docx.table import Table
+
+    for part in docx.Document(unpacked(data)).iter_inner_content():
+        if isinstance(part, Table):
+            yield "\n".join(row_of(cell.text for cell in row.cells) for row in part.rows)
+        elif part.text.strip():
+            style = (part.style.name if part.style else "") or ""
+            level = style.removeprefix("Heading ")
+            mark = "#" * int(level) + " " if style.startswith("Heading ") and level.isdecimal() else ""
+            mark = "- " if style.startswith("List") else mark
+            yield mark + part.text
+
+
+def slides_of(data: bytes) -> Iterator[str]:
+    import pptx
+
+    for number, slide in enumerate(pptx.Presentation(unpacked(data)).slides, 1):
+        texts = [f"[slide {number}]"]
+        for shape in slide.shapes:
+            if shape.has_text_frame and shape.text_frame.text.strip():
+                texts.append(shape.text_frame.text)
+            elif shape.has_table:
+                texts += [row_of(cell.text for cell in row.cells) for row in shape.table.rows]
+        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) and notes.text.strip():
+            texts.append(f"Notes: {notes.text}")
+        yield "\n".join(texts)
+
+
+def sheets_of(data: bytes) -> Iterator[str]:
+    import openpyxl
+
+    book = openpyxl.load_workbook(unpacked(data), read_only=True, data_only=True)
+    for sheet in book.worksheets:
+        lines = [f"[sheet {sheet.title}]"]
+        size = 0
+        for count, row in enumerate(sheet.iter_rows(values_only=True)):
+            line = row_of(row)
+            size += len(line)
+            if count >= MOST_ROWS or size > MOST:
+                raise Unreadable(f"The sheet {sheet.title} has more than {MOST_ROWS} rows. Save it as several files.")
+            if line:
+                lines.append(line)
+        yield "\n".join(lines)
+
+
+def text_of_html(data: bytes) -> str:
+    from bs4 import BeautifulSoup
+    from markdownify import MarkdownConverter
+
+    soup = BeautifulSoup(data, "lxml")
+    for one in soup(["script", "style", "noscript", "template", "head"]):
+        one.decompose()
+    made = MarkdownConverter(heading_style="ATX", strip=["img"]).convert_soup(soup)
+    lines = [line.rstrip() for line in made.splitlines()]
+    return "\n".join(line for line, before in zip(lines, ["", *lines], strict=False) if line or before).strip()
+
+
+def parts_of_email(data: bytes) -> Iterator[str]:
+    from email import message_from_bytes
+    from email.policy import default
+
+    message = message_from_bytes(data, policy=default)
+    names = [name for name in ("From", "To", "Cc", "Date", "Subject") if message[name]]
+    yield "\n".join(f"{name}: {message[name]}" for name in names)
+    body = message.get_body(("plain", "html"))
+    if body is not None:
+        text = body.get_content()
+        yield text_of_html(text.encode()) if body.get_content_type() == "text/html" else text
+    for attached in message.iter_attachments():
+        yield f"[attached: {attached.get_filename() or attached.get_content_type()}]"
+
+
+READERS: dict[str, Callable[[bytes], Iterable[str]]] = {
+    "pdf": pages_of_pdf,
+    "docx": parts_of_docx,
+    "pptx": slides_of,
+    "xlsx": sheets_of,
+    "html": lambda data: [text_of_html(data)],
+    "email": parts_of_email,
+}
+
+
+def main() -> None:
+    import logging
+
+    logging.disable()
+    kind, _, data = sys.stdin.buffer.read().partition(b"\n")
+    sys.setrecursionlimit(2_000)
+    try:
+        answer = {"text": joined(READERS[kind.decode()](data))}
+    except Unreadable as error:
+        answer = {"error": str(error)}
+    except ModuleNotFoundError as error:
+        answer = {"missing": str(error.name)}
+    except MemoryError:
+        answer = {"error": "It takes too much memory."}
+    except Exception as error:
+        answer = {"error": f"It is damaged, or no such file ({type(error).__name__}: {error})."}
+    with os.fdopen(3, "w", encoding="utf-8", errors="replace") as out:
+        json.dump(answer, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The text of a file: decoded here where the file is text, else parsed in the sandbox; and its chunks, which searches find."""
+
+import codecs
+import mimetypes
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import orjson
+
+from ricordo.errors import Invalid, Unavailable
+from ricordo.features.sandbox.process import program_beside
+from ricordo.features.sandbox.service import SandboxLimits, sandbox_of
+from ricordo.offload import offload
+from ricordo.settings import Settings
+
+MOST_CHARACTERS = 10_000_000  # of one file's text
+# Names of the files that the program parses, by what they end with.
+PARSED = {".pdf": "pdf", ".docx": "docx", ".pptx": "pptx", ".xlsx": "xlsx", ".eml": "email"} | dict.fromkeys(
+    (".html", ".htm", ".xhtml"), "html"
+)
+_TYPES = {
+    ".md": "text/markdown",
+    ".jsonl": "application/jsonl",
+    ".ts": "text/typescript",
+    ".docx": "",
+    ".log": "text/plain",
+}
+_LIMITS = SandboxLimits(memory_mb=1024, cpu_seconds=60, seconds=90, processes=8, output_kb=48_000)
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    *((mark, "utf-32") for mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
+    *((mark, "utf-16") for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
+)
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_LOOKED_AT = 8192  # bytes that say whether a file is text
+_LINE_ENDS = re.compile("\r\n?|\x0b|\x0c|\x85|\u2028|\u2029")
+# Characters of a chunk: one ends at the first empty line behind the smaller number, and nowhere behind the larger one.
+_ENOUGH, _MOST = 900, 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a file's text that is searched: whole lines, but for very long ones. `line` is its first, counted from 0."""
+
+    number: int
+    line: int
+    text: str
+
+
+def type_of(name: str) -> str:
+    """Return the MIME type of a file by its name."""
+    suffix = PurePosixPath(name).suffix.lower()
+    return _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "text/plain"
+
+
+def is_readable(name: str, data: bytes) -> bool:
+    """Whether a file of this name can be read: it is of a known type, or looks like text."""
+    return PurePosixPath(name).suffix.lower() in PARSED or _encoding(data[:_LOOKED_AT]) is not None
+
+
+async def text_of(settings: Settings, name: str, data: bytes) -> str:
+    """Return the text of a file, with lines that end with line feeds. Raises Invalid or Unavailable that say why there is none."""
+    kind = PARSED.get(PurePosixPath(name).suffix.lower())
+    text = await (_parsed(settings, kind, data) if kind else offload(lambda: _decoded(data), len(data)))
+    if len(text) > MOST_CHARACTERS:
+        raise Invalid(
+            f"Its text has {len(text):,} characters, and {MOST_CHARACTERS:,} are the most. Upload it in parts."
+        )
+    return await offload(lambda: _tidy(text), len(text))
+
+
+def chunks_of(text: str) -> Iterator[Chunk]:
+    """Cut a text into chunks, always the same ones."""
+    number = start = first = line = 0
+    size = len(text)
+    while start < size:
+        end = start
+        while end < size:
+            stop = text.find("\n", end) + 1 or size
+            is_break = stop == end + 1 and end - start >= _ENOUGH
+            if stop - start > _MOST or is_break:
+                break
+            end, line = stop, line + 1
+        if end == start:  # one line is longer than a chunk
+            end = start + _MOST
+            if (space := text.rfind(" ", start + _ENOUGH, end) + 1) and end < size:
+                end = space
+        part = text[start:end]
+        if part.strip():
+            yield Chunk(number, first + len(part) - len(part.lstrip("\n")), part.strip("\n"))
+            number += 1
+        line += 1 if end < size and text[end] == "\n" and not part.endswith("\n") else 0
+        end += 1 if end < size and text[end] == "\n" and not part.endswith("\n") else 0
+        start, first = end, line
+
+
+def _decoded(data: bytes) -> str:
+    encoding = _encoding(data)
+    if encoding is None:
+        raise Invalid("It is no text: it holds bytes that no text has. Is its name right?")
+    return data.decode(encoding, "replace")
+
+
+def _encoding(data: bytes) -> str | None:
+    """Return the encoding by its mark, UTF-8 where it is that, else the one that most old files have; None for what is no text."""
+    if marked := next((name for mark, name in _MARKS if data.startswith(mark)), None):
+        return marked
+    if len(_CONTROL.findall(data[:_LOOKED_AT])) * 100 > len(data[:_LOOKED_AT]):
+        return None
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.end < len(data) or error.reason != "unexpected end of data":
+            return "cp1252"
+    return "utf-8"
+
+
+def _tidy(text: str) -> str:
+    """Without NULs, which PostgreSQL does not store, and halves of characters; each line ends with one line feed."""
+    text = text.replace("\0", "").encode("utf-8", "replace").decode()
+    return _LINE_ENDS.sub("\n", text)
+
+
+async def _parsed(settings: Settings, kind: str, data: bytes) -> str:
+    sandbox = sandbox_of(settings)
+    result = await sandbox.run_python(program_beside(__file__), kind.encode() + b"\n" + data, limits=_LIMITS)
+    try:
+        answer = orjson.loads(result.answer)
+        text, error, missing = (answer.get(name) for name in ("text", "error", "missing"))
+    except (ValueError, AttributeError):
+        text = error = missing = None
+    if missing:
+        raise Unavailable(f"Files of this type need the extra `files` ({missing} is missing): install ricordo[files].")
+    if not isinstance(text, str):
+        why = error if isinstance(error, str) else result.reason or "The program that reads it failed."
+        raise Invalid(f"It cannot be read as {kind}. {why[:500]}")
+    if not text.strip():
+        raise Invalid("It holds no text. A scanned page has none until it went through text recognition.")
+    return text
