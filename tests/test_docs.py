@@ -151,7 +151,7 @@ SHOWN = {
     "agents.md": (
         r"\['send_message', 'conversation_search'",
         r"\('send_message', 'exit_loop'\)",
-        r"'assistant_message', 'tool_return_message'\]\ntool_rule\n",
+        r"'assistant_message'\]\nend_turn\n",
         r"\nTrue\nmemory_insert {",
         r"Her name is Ada\.\n",
         r'"I live in Turin\."',

@@ -218,7 +218,8 @@ def next_action(
     elif outcome is None:
         action = NextAction(heartbeat=REMINDER) if speaks_by_tools and offered.tools else NextAction("end_turn")
     elif outcome.stops:
-        action = NextAction("tool_rule")
+        is_silent = speaks_by_tools and not parsed.wants_heartbeat  # it would have ended without the rule
+        action = NextAction("end_turn" if is_silent else "tool_rule")
     elif not speaks_by_tools:
         action = NextAction()
     elif outcome.reason:

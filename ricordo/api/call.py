@@ -169,6 +169,12 @@ class Paging:
             order = "asc" if self.ascending else "desc"
         return Page(limit=self.limit or default, before=self.before, after=self.after, order=self.order or order)
 
+    def page_by_time(self, *, default: int) -> Page:
+        """Return the page where `before` means older and `after` newer in either order: what is newest or oldest of these."""
+        page = self.page(default=default)
+        marks = (page.after, page.before) if page.order == "desc" else (page.before, page.after)
+        return replace(page, before=marks[0], after=marks[1], from_start=True)
+
 
 Paged = Annotated[Paging, Depends()]
 

@@ -52,7 +52,7 @@ from ricordo.api.models.turns import SendRequest, TurnResponse
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import parse_timestamp
-from ricordo.domain.message import CompactionPart
+from ricordo.domain.message import CompactionPart, Message
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
@@ -284,15 +284,18 @@ async def list_messages(
     paging: Paged,
     agent_id: AgentId = None,
     include_return_message_types: Types = None,
+    group_id: str | None = None,
 ) -> list[Json]:
     """The messages of the conversation, with those that it shares with the ones it was forked from; by default newest first."""
     view = MessageFormat(types=types_of(include_return_message_types))
-    page = paging.page(default=100)
+    page, has_piece = paging.page(default=100), keeps_some(view)
+
+    def keeps(message: Message) -> bool:
+        return group_id in (None, message.group_id) and has_piece(message)
+
     conversation = await _named(here, conversation_id, agent_id)
-    found = await here.store.read(
-        lambda tx: conversations.page_of_history(tx, here.scope, conversation, page, keeps_some(view))
-    )
-    return messages_response(found, view, newest_first=page.order == "desc")
+    found = await here.store.read(lambda tx: conversations.page_of_history(tx, here.scope, conversation, page, keeps))
+    return messages_response(found, view)
 
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)

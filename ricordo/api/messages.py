@@ -5,20 +5,21 @@ A request body becomes a turn in `turn_request`, and a turn an answer in `turn_r
 
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Annotated, Any
 
-from fastapi import Query, Response
+from fastapi import Depends, Query, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer
+from ricordo.api.call import Here, Paged, Paging, RequestContext, agent_json, answer
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import Json
+from ricordo.api.models.base import Json, given
 from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
 from ricordo.api.models.runs import RunResponse, StopReasonResponse, UsageResponse
 from ricordo.api.models.turns import (
@@ -43,6 +44,7 @@ from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.llm.addresses import require_callable
 from ricordo.offload import offload
 from ricordo.storage import messages
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 Types = Annotated[list[str] | None, Query()]
@@ -75,30 +77,34 @@ async def send_async(here: Here, agent_id: str, body: AsyncSendRequest) -> Run:
     return await begin_recorded(here.runtime, request, message_view(body))
 
 
+@dataclass(frozen=True, slots=True)
+class MessageQuery:
+    """Which messages are wanted, and how they are shown."""
+
+    conversation_id: str | None = None
+    group_id: str | None = None
+    use_assistant_message: bool = True
+    assistant_message_tool_name: str = "send_message"
+    assistant_message_tool_kwarg: str = "message"
+    include_return_message_types: Types = None
+
+    def view(self) -> MessageFormat:
+        types = types_of(self.include_return_message_types)
+        names = self.assistant_message_tool_name, self.assistant_message_tool_kwarg
+        return MessageFormat(self.use_assistant_message, *names, types)
+
+
 @router.get("/messages", response_model=list[AnyMessage])
 async def list_messages(
-    here: Here,
-    agent_id: str,
-    paging: Paged,
-    conversation_id: str | None = None,
-    use_assistant_message: bool = True,
-    assistant_message_tool_name: str = "send_message",
-    assistant_message_tool_kwarg: str = "message",
-    include_return_message_types: Types = None,
+    here: Here, agent_id: str, paging: Paged, which: Annotated[MessageQuery, Depends()]
 ) -> list[Json]:
-    """The messages of the agent's own conversation, or of another; by default newest first."""
-    types = types_of(include_return_message_types)
-    view = MessageFormat(use_assistant_message, assistant_message_tool_name, assistant_message_tool_kwarg, types)
-    page = paging.page(default=100)
+    """The messages of the agent's own conversation, or of another, oldest first: by default the newest `limit`.
 
-    wanted = (await open_conversation(here.runtime, here.scope, conversation_id or DEFAULT, agent_id)).id
-
-    def read(tx: Transaction) -> list[Message]:
-        return messages.page_of_kept(
-            lambda reading: messages.page(tx, here.scope, reading, conversation_id=wanted), page, keeps_some(view)
-        )
-
-    return messages_response(await here.store.read(read), view, newest_first=page.order == "desc")
+    `after` is for newer ones and `before` for older ones, whatever the order.
+    """
+    wanted = (await open_conversation(here.runtime, here.scope, which.conversation_id or DEFAULT, agent_id)).id
+    equal = given(conversation_id=wanted, group_id=which.group_id)
+    return await here.store.read(lambda tx: by_time(tx, here, paging, which.view(), **equal))
 
 
 @router.post("/messages/cancel", response_model=dict[str, str])
@@ -111,6 +117,17 @@ async def cancel(here: Here, agent_id: str, body: CancelRequest | None = None) -
 async def reset(here: Here, agent_id: str) -> Json:
     """Delete all messages of the agent's own conversation and start it again. Memory stays as it is."""
     return agent_json(here, await reset_messages(here.runtime, here.scope, agent_id))
+
+
+def by_time(tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: str) -> list[Json]:
+    """One page of messages with these values in these columns, oldest first: by default the newest."""
+    page = paging.page_by_time(default=100)
+
+    def read(reading: Page) -> list[Message]:
+        return messages.page(tx, here.scope, reading, **equal)
+
+    found = messages.page_of_kept(read, page, keeps_some(view))
+    return messages_response(found if page.order == "asc" else found[::-1], view)
 
 
 def outcome_json(outcome: Mapping[str, bool]) -> dict[str, str]:

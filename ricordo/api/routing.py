@@ -78,7 +78,7 @@ CORE_ROUTES: tuple[LazyRouter, ...] = (
     LazyRouter("ricordo.api.tools", ("/v1/tools", "/v1/agents/*/tools")),
     LazyRouter("ricordo.api.stored_streams", ("/v1/runs/*/stream", "/v1/conversations/*/stream")),
     LazyRouter("ricordo.api.providers", ("/v1/providers",)),
-    LazyRouter("ricordo.api.runs", ("/v1/runs", "/v1/steps", "/v1/messages/*/memory")),
+    LazyRouter("ricordo.api.runs", ("/v1/runs", "/v1/steps", "/v1/messages")),
     LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
     LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives", "/v1/agents/*/archival-memory")),
 )

@@ -1,4 +1,4 @@
-"""Runs, one a turn; steps, one a model call; and what of memory an answer was made from."""
+"""Runs, one a turn; steps, one a model call; messages of all agents, and what of memory an answer was made from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from ricordo.api.call import Here, Paged, Paging, RequestContext, note
+from ricordo.api.messages import Types, by_time, types_of
 from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.models.memory import ContextBlockResponse, LineageResponse
-from ricordo.api.models.messages import AnyMessage, MessageFormat, messages_response
+from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
 from ricordo.api.models.runs import (
     Feedback,
     FeedbackRequest,
@@ -31,7 +32,7 @@ from ricordo.storage.runs import StepFilter
 
 router = Routes(prefix="/v1/runs", tags=["runs"], scope="messages")
 _steps = Routes(prefix="/v1/steps", tags=["steps"], scope="messages")
-_messages = Routes(prefix="/v1/messages/{message_id}", tags=["messages"], scope="messages")
+_messages = Routes(prefix="/v1/messages", tags=["messages"], scope="messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,26 @@ def list_step_messages(tx: Transaction, here: Here, step_id: str, paging: Paged)
     return _messages_json(tx, here, paging, run_id=step.run_id, step_id=step_id)
 
 
-@_messages.get("/memory", response_model=LineageResponse)
+@_messages.get("/", response_model=list[AnyMessage])
+def list_all_messages(
+    tx: Transaction,
+    here: Here,
+    paging: Paged,
+    conversation_id: str | None = None,
+    include_return_message_types: Types = None,
+) -> list[Json]:
+    """The messages of all agents and conversations, or of one conversation, oldest first: by default the newest `limit`."""
+    view = MessageFormat(types=types_of(include_return_message_types))
+    return by_time(tx, here, paging, view, **given(conversation_id=conversation_id))
+
+
+@_messages.get("/{message_id}", response_model=list[AnyMessage])
+def retrieve_message(tx: Transaction, here: Here, message_id: str) -> list[Json]:
+    """One stored message, as the messages that it is shown as: thoughts, words, calls."""
+    return message_responses(messages.get(tx, here.scope, message_id), MessageFormat())
+
+
+@_messages.get("/{message_id}/memory", response_model=LineageResponse)
 def lineage(tx: Transaction, here: Here, message_id: str) -> Json:
     """Return the blocks' versions and the passages that were in an answer's context, and what its step changed or proposed."""
     scope = here.scope
@@ -211,4 +231,4 @@ router.routes += [*_steps.routes, *_messages.routes]
 def _messages_json(tx: Transaction, here: RequestContext, paging: Paging, **equal: Any) -> list[Json]:
     page = paging.page(default=100, order="asc")
     found = messages.page(tx, here.scope, page, **equal)
-    return messages_response(found, MessageFormat(), newest_first=page.order == "desc")
+    return messages_response(found, MessageFormat())

@@ -295,8 +295,7 @@ def _numbers_on(tx: Transaction, spans: Sequence[Span], wanted: Page) -> list[in
         statement = select(messages_table.c.created_at, messages_table.c.seq).where(*_within(span))
         placed += [(row.created_at, row.seq) for row in read_page(tx, statement, messages_table, wanted)]
     placed.sort(reverse=wanted.order == "desc")
-    is_backwards = bool(wanted.before and not wanted.after)
-    chosen = placed[-wanted.limit :] if is_backwards else placed[: wanted.limit]
+    chosen = placed[-wanted.limit :] if wanted.is_backwards else placed[: wanted.limit]
     return [seq for _, seq in chosen]
 
 

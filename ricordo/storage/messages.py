@@ -41,7 +41,7 @@ def page_of_kept(
     read_messages: Callable[[Page], list[Message]], wanted: Page, keeps: Callable[[Message], bool]
 ) -> list[Message]:
     """Return one page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many."""
-    is_backwards = bool(wanted.before and not wanted.after)
+    is_backwards = wanted.is_backwards
     kept: list[Message] = []
     reading = wanted
     while True:

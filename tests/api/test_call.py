@@ -34,14 +34,6 @@ def blocks_of_agent_shelf(client: StrictLetta) -> Shelf:
     return Shelf([block.id or "" for block in made.blocks], lambda **query: client.agents.blocks.list(made.id, **query))
 
 
-def messages_shelf(client: StrictLetta) -> Shelf:
-    made = client.agents.create(model=MODEL)
-    for _ in range(3):
-        client.agents.messages.create(made.id, input="Hello.")
-    ids = client.agents.retrieve(made.id).message_ids or []
-    return Shelf(ids, lambda **query: client.agents.messages.list(made.id, **query))
-
-
 def runs_shelf(client: StrictLetta) -> Shelf:
     made = client.agents.create(model=MODEL)
     ids = [client.agents.messages.create(made.id, input="Hello.").usage.run_ids for _ in range(7)]
@@ -50,7 +42,7 @@ def runs_shelf(client: StrictLetta) -> Shelf:
     )
 
 
-@pytest.fixture(params=(agents_shelf, blocks_shelf, blocks_of_agent_shelf, messages_shelf, runs_shelf), scope="module")
+@pytest.fixture(params=(agents_shelf, blocks_shelf, blocks_of_agent_shelf, runs_shelf), scope="module")
 def shelf(request: pytest.FixtureRequest, running_client: StrictLetta) -> Shelf:
     made: Shelf = request.param(running_client)
     return made

@@ -2,7 +2,6 @@
 
 import gc
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -355,7 +354,7 @@ def test_every_error_of_a_route_has_a_status_and_no_traceback(
         (ValueError("secret words"), 500, "An unknown error occurred"),
     ):
 
-        async def fail(_work: Callable[..., Any], error: Exception = error) -> None:
+        async def fail(*_given: Any, error: Exception = error, **_options: Any) -> None:
             raise error
 
         monkeypatch.setattr(server.runtime.store, "read", fail)

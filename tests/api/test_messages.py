@@ -115,12 +115,13 @@ def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(api: Api, age
         answer = api.client.agents.messages.create(agent.id, input="Hello.", **options)
         return [(message.message_type or "", getattr(message, "content", None)) for message in answer.messages]
 
-    as_speech = [("assistant_message", "Hello, Ada."), ("tool_return_message", None), ("assistant_message", "Done.")]
+    # That it was said needs no telling where the words are shown.
+    as_speech = [("assistant_message", "Hello, Ada."), ("assistant_message", "Done.")]
     as_call = [("tool_call_message", None), ("tool_return_message", None), ("assistant_message", "Done.")]
     assert ask() == as_speech
     assert ask(use_assistant_message=False) == as_call
     assert ask(assistant_message_tool_name="other") == as_call
-    assert ask(assistant_message_tool_kwarg="words") == as_call
+    assert ask(assistant_message_tool_kwarg="words") == [as_call[0], as_call[2]]
 
     def listed(**options: Any) -> int:
         page = api.client.agents.messages.list(agent.id, limit=100, **options).items
@@ -158,18 +159,61 @@ def test_a_picture_reaches_the_model_and_the_list(api: Api, agent: AgentState) -
     assert user.to_dict()["content"] == content
 
 
+def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(api: Api, agent: AgentState) -> None:
+    """As in the retired server: `order` says which end is taken, `after` and `before` are times, and pieces keep their order."""
+    for number in range(4):
+        api.server.says((ReasoningPart("Hm."), TextPart(f"Answer {number}.")))
+        api.client.agents.messages.create(agent.id, input=f"Question {number}.")
+
+    def listed(**query: Any) -> str:
+        shown = api.client.agents.messages.list(agent.id, **query).items
+        names = {"system": "S", "user": "Q", "reasoning": "R", "assistant": "A"}
+        texts = [str(getattr(one, "content", "") or "") for one in shown]
+        return " ".join(
+            names[one.message_type.split("_")[0]]
+            + "".join(c for c in text if c.isdigit() and one.message_type[0] != "s")
+            for one, text in zip(shown, texts, strict=True)
+        )
+
+    ids = list(dict.fromkeys(one.id for one in api.client.agents.messages.list(agent.id)))
+    assert len(ids) == 9
+    assert listed(order="asc") == listed() == "S Q0 R A0 Q1 R A1 Q2 R A2 Q3 R A3"
+    assert listed(limit=3) == listed(limit=3, order="desc") == "R A2 Q3 R A3"
+    assert listed(limit=2, order="asc") == "S Q0"
+    # `after` is newer and `before` older, in either order; of what lies there the end is taken that was asked for.
+    for order, newest, oldest in (("desc", "Q3 R A3", "R A0 Q1"), ("asc", "Q2 R A2", "S Q0")):
+        assert listed(order=order, after=ids[4], limit=100) == "Q2 R A2 Q3 R A3"
+        assert listed(order=order, before=ids[4], limit=100) == "S Q0 R A0 Q1"
+        assert listed(order=order, after=ids[4], limit=2) == newest
+        assert listed(order=order, before=ids[4], limit=2) == oldest
+        assert listed(order=order, after=ids[1], before=ids[4]) == "R A0 Q1"
+        assert listed(order=order, after=ids[-1]) == ""
+    # Who walks back asks for what is before the first message that was shown.
+    back = api.client.agents.messages.list(agent.id, limit=4, before=ids[8])
+    assert list(dict.fromkeys(one.id for one in back)) == [*ids[4:8], *ids[:4]]
+    # All conversations together, as one list, and one message by its id.
+    everything = api.http.get("/v1/messages/", params={"limit": 3}).json()
+    assert [one["id"] for one in everything] == [ids[6], ids[6], ids[7], ids[8], ids[8]]
+    thread = api.client.runs.list(agent_id=agent.id).items[0].conversation_id
+    assert len(api.client.messages.list(conversation_id=thread, limit=2)) == 3
+    (thought, said) = api.client.messages.retrieve(ids[8])
+    assert (thought.message_type, said.message_type) == ("reasoning_message", "assistant_message")
+    with pytest.raises(NotFoundError):
+        api.client.messages.retrieve(new_id("message"))
+
+
 def test_messages_are_listed_in_either_order_down_to_their_pieces(api: Api, agent: AgentState) -> None:
     insert = call("memory_insert", label="human", new_string="x")
     api.server.says((ReasoningPart("Hm."), TextPart("Let me note that."), insert), "Done.")
     api.client.agents.messages.create(agent.id, input="Hello.")
 
     oldest_first = api.client.agents.messages.list(agent.id, order="asc").items
-    newest_first = api.client.agents.messages.list(agent.id).items
+    by_default = api.client.agents.messages.list(agent.id).items
 
     types = "system user reasoning assistant tool_call tool_return assistant".split()
     assert [message.message_type for message in oldest_first] == [f"{type}_message" for type in types]
-    assert [one.otid for one in newest_first] == [one.otid for one in oldest_first][::-1]
-    assert list(api.client.agents.messages.list(agent.id, conversation_id="default")) == newest_first
+    assert by_default == oldest_first
+    assert api.client.agents.messages.list(agent.id, conversation_id="default").items == by_default
     thread = api.client.runs.list(agent_id=agent.id).items[0].conversation_id
     assert len(api.client.agents.messages.list(agent.id, conversation_id=thread).items) == 7
     with pytest.raises(NotFoundError):
@@ -185,10 +229,12 @@ def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentStat
     for text in said:
         client.agents.messages.create(agent.id, input=text)
 
-    for order, step in (("asc", 1), ("desc", -1)):
-        only = {"include_return_message_types": ["user_message"]}
-        found = client.agents.messages.list(agent.id, limit=1, order=order, **only)
-        assert [message.content for message in found] == said[::step]
+    only = {"include_return_message_types": ["user_message"]}
+    found = client.agents.messages.list(agent.id, limit=1, order="asc", **only)
+    assert [message.content for message in found] == said
+    newest = client.agents.messages.list(agent.id, limit=1, **only).items
+    found = client.agents.messages.list(agent.id, limit=1, before=newest[0].id, **only)
+    assert [message.content for message in found] == said[-2::-1]
 
 
 def test_a_reset_begins_anew_and_keeps_the_memory(api: Api, agent: AgentState) -> None:

@@ -68,7 +68,12 @@ TRIED: dict[str, tuple[str, ...]] = {
     "exclude_tool_types": ("ricordo_core", "letta_core", "ricordo_sleeptime_core", "letta_sleeptime_core"),
 }
 DATES = ("2000-01-01", "2040-01-01")
-WITH: dict[str, Wire] = {"match_all_tags": {"tags": ["one", "two"]}, "tag_match_mode": {"tags": ["one", "two"]}}
+WITH: dict[str, Wire] = {
+    "match_all_tags": {"tags": ["one", "two"]},
+    "tag_match_mode": {"tags": ["one", "two"]},
+    "order": {"limit": "2"},
+    "ascending": {"limit": "2"},
+}
 # What cannot make a difference here, and why.
 NO_DIFFERENCE: dict[str, str] = {
     "order_by": "takes one value, which is the default",

@@ -215,6 +215,7 @@ SHARED = {
         POST /v1/agents/<agent_id>/tools/<tool_name>/run
         PATCH /v1/agents/<agent_id>/(tools|archives)/(attach|detach)/<(tool|archive)_id>
         POST /v1/conversations/
+        GET /v1/messages/
     """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
         POST /ui/first

@@ -8,7 +8,7 @@ import pytest
 from letta_client import BadRequestError
 from letta_client.types import AgentState
 
-from ricordo.domain.ids import is_id, new_id
+from ricordo.domain.ids import is_id, new_id, unique
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.scope import LOCAL_ORGANIZATION
@@ -55,7 +55,7 @@ def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_tim
     types = [f"{type}_message" for type in ("user", "assistant", "tool_call", "tool_return", "assistant")]
     assert [message.message_type for message in messages] == types
     newest_first = api.client.runs.messages.list(run_id, order="desc").items
-    assert [message.otid for message in newest_first] == [message.otid for message in messages][::-1]
+    assert unique(message.id for message in newest_first) == unique(message.id for message in messages)[::-1]
     usage = api.client.runs.usage.retrieve(run_id)
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (30, 5, 35)
     assert usage.prompt_tokens_details.to_dict() == {"cached_tokens": 9, "cache_creation_tokens": 1}
@@ -77,9 +77,8 @@ def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_tim
     assert (step.error_type, step.error_data, step.feedback, step.tags) == (None, None, None, [])
     made = api.client.steps.messages.list(step.id).items
     assert [one.otid for one in made] == [one.otid for one in messages[1:4]]
-    assert [one.otid for one in api.client.steps.messages.list(step.id, order="desc")] == [one.otid for one in made][
-        ::-1
-    ]
+    newest_first = [one.id for one in api.client.steps.messages.list(step.id, order="desc")]
+    assert unique(newest_first) == unique(one.id for one in made)[::-1]
     times = api.client.steps.metrics.retrieve(step.id)
     assert (times.id, times.run_id, times.agent_id) == (step.id, run_id, agent.id)
     assert times.to_dict()["organization_id"] == LOCAL_ORGANIZATION

@@ -115,7 +115,7 @@ def test_an_agent_that_speaks_by_calls_waits_and_goes_on_too(scene: Scene) -> No
     (call_id,) = pending(scene.send(agent, "Roll."))
     scene.says(speech("Six."))
     answer = scene.send(agent, decides((call_id, True)))
-    assert (said(answer), stopped(answer)) == (["Six."], "tool_rule")
+    assert (said(answer), stopped(answer)) == (["Six."], "end_turn")
 
 
 def test_a_rule_that_ends_the_turn_holds_after_an_approval_too(scene: Scene) -> None:

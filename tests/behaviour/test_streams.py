@@ -75,7 +75,7 @@ def test_thoughts_in_arguments_come_as_reasoning_before_their_call(scene: Scene)
 
     events = scene.stream(agent, "Hello.", stream_tokens=True)
 
-    assert told(events) == ["ping", "reasoning", "assistant", "tool_return", *END]
+    assert told(events) == ["ping", "reasoning", "assistant", *END]
     assert whole(events, "reasoning_message", "reasoning") == "A greeting."
     assert whole(events, "assistant_message", "content") == "Hello."
 
@@ -110,7 +110,7 @@ def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(scene: Scen
 
     events = scene.stream(agent, "Roll.", stream_tokens=has_tokens)
 
-    assert told(events) == ["ping", "tool_call", "tool_return", "assistant", "tool_return", *END]
+    assert told(events) == ["ping", "tool_call", "tool_return", "assistant", *END]
 
 
 # Errors.

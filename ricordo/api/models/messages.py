@@ -264,10 +264,9 @@ def message_responses(message: Message, format: MessageFormat) -> list[Json]:
     return [piece for piece in made if format.keeps(piece)]
 
 
-def messages_response(messages: Iterable[Message], format: MessageFormat, *, newest_first: bool = False) -> list[Json]:
-    """Return all pieces of all messages, in order; where messages come newest first, so do the pieces of each."""
-    step = -1 if newest_first else 1
-    return [piece for message in messages for piece in message_responses(message, format)[::step]]
+def messages_response(messages: Iterable[Message], format: MessageFormat) -> list[Json]:
+    """Return all pieces of all messages; those of each message come in their own order, whichever the messages have."""
+    return [piece for message in messages for piece in message_responses(message, format)]
 
 
 def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
@@ -290,8 +289,11 @@ def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
         case "user" if format.shows_events or not message.is_event:
             yield UserMessage, {"content": _content(message.parts)}
         case "tool":
-            results = message.tool_returns
-            yield ToolReturnMessage, {**ToolReturnFields.of(results[0]), "tool_returns": results}
+            said = (
+                format.tool_name if format.speaks_by_tool else None
+            )  # the words are shown, and not that they were said
+            if results := [one for one in message.tool_returns if one.name != said or one.status == "error"]:
+                yield ToolReturnMessage, {**ToolReturnFields.of(results[0]), "tool_returns": results}
         case "approval" if not message.tool_calls:
             yield _approval_response(message)
         case "assistant" | "approval":

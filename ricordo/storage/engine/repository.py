@@ -43,12 +43,20 @@ _SEVERAL: Mapping[str, tuple[Any, str]] = {"usage": (Usage, ""), "author": (Acto
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list is wanted. `before` and `after` are ids of items, in the order asked for."""
+    """Which part of a list is wanted. `before` and `after` are ids of items, in the order asked for.
+
+    With `before` alone the items are those nearest to it, unless the list is wanted `from_start`.
+    """
 
     limit: int = 50
     before: str | None = None
     after: str | None = None
     order: Literal["asc", "desc"] = "desc"
+    from_start: bool = False
+
+    @property
+    def is_backwards(self) -> bool:
+        return bool(self.before and not self.after) and not self.from_start
 
 
 class Repository(Generic[V]):
@@ -206,8 +214,7 @@ def read_page(
         if id:
             place, mark = tuple_(*columns), select(*columns).where(table.c.id == id).scalar_subquery()
             statement = statement.where(place > mark if ascending == is_after else place < mark)
-    # With `before` alone the wanted rows are the last ones ahead of the mark, so read backwards and turn the page around.
-    backwards = bool(wanted.before and not wanted.after)
+    backwards = wanted.is_backwards  # the last ones ahead of the mark: read from there, and turn the page around
     statement = statement.order_by(*(column.asc() if ascending != backwards else column.desc() for column in columns))
     rows = tx.all(statement.limit(wanted.limit))
     return rows[::-1] if backwards else rows
