@@ -13,9 +13,11 @@ from ricordo.domain.message import ApprovalPart, Message, ToolReturnPart
 from ricordo.domain.run import INTERRUPTED, Run
 from ricordo.errors import Conflict, Invalid
 from ricordo.storage import conversations, messages, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 REPEAT_WINDOW = 600 * SECOND
+_DECISIONS = 100  # how many of the newest decisions of a conversation are compared
 _INPUT = ("user", "assistant", "system", "approval")
 
 
@@ -57,6 +59,23 @@ def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
     )
 
 
+def same_decision(tx: Transaction, request: TurnRequest) -> Run | None:
+    """The run that took this very answer to calls, known by their ids: without an otid too, and after they left the window."""
+    approval = request.approval
+    if approval is None:
+        return None
+    parts = approval.parts
+    if approval.approves is not None and approval.request_id:
+        asked = messages.by_ids(tx, [approval.request_id])
+        calls = [call for message in asked for call in message.tool_calls if call.is_gated]
+        parts = tuple(ApprovalPart(call.call_id, approval.approves, approval.reason) for call in calls)
+    decisions, newest = _by_call(parts), Page(limit=_DECISIONS)
+    given = messages.page(tx, request.scope, newest, conversation_id=conversation_of(request), role="approval")
+    same = (message for message in given if decisions and _by_call(message.parts) == decisions)
+    found = next((message.run_id for message in same if message.run_id), None)
+    return runs.get(tx, request.scope, found) if found else None
+
+
 def was_cut_off(run: Run) -> bool:
     """Whether the server was stopped or killed in the middle of this run."""
     return run.status == "failed" and (run.error or {}).get("type") == INTERRUPTED
@@ -88,8 +107,11 @@ def _is_same(sent: NewMessage | Approval, stored: Message | None) -> bool:
 
 
 def _by_call(parts: Sequence[object]) -> dict[str, object]:
-    found = (part for part in parts if isinstance(part, ApprovalPart | ToolReturnPart))
-    return {
-        part.call_id: replace(part, is_untrusted=True, name="") if isinstance(part, ToolReturnPart) else part
-        for part in found
-    }
+    """Decisions and results by the call that they are of, without what the server knows of them alone."""
+    known: dict[str, object] = {}
+    for part in parts:
+        if isinstance(part, ToolReturnPart):
+            known[part.call_id] = replace(part, is_untrusted=True, name="", request_id=None)
+        elif isinstance(part, ApprovalPart):
+            known[part.call_id] = replace(part, request_id=None)
+    return known

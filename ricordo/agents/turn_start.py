@@ -10,7 +10,15 @@ from dataclasses import replace
 
 from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.conversations import DEFAULT, effective, open_conversation, require_own, system_message, with_model
-from ricordo.agents.repeats import conversation_of, input_of, require_own_otids, same_body, same_otids, was_cut_off
+from ricordo.agents.repeats import (
+    conversation_of,
+    input_of,
+    require_own_otids,
+    same_body,
+    same_decision,
+    same_otids,
+    was_cut_off,
+)
 from ricordo.agents.request import Answered, Approval, NewMessage, TurnContext, TurnRequest, WindowLimit
 from ricordo.agents.run_end import given_up, heal
 from ricordo.agents.step_decisions import finished_calls, rulebook
@@ -100,14 +108,14 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
         _stored(item, run, now, is_others(item, request, turn.state.conversation.user_id)) for item in request.messages
     ]
     before: list[Message] = []
-    if request.approval:
-        before = [_take_approval(tx, turn, request.approval, now)]
+    if approval := _due(tx, turn):
+        before = [_take_approval(tx, turn, approval, now)]
         turn.delayed = said
     elif late := waiting_in(turn.window):
         if now - late.created_at < expiry * SECOND:
             raise Conflict(STILL_WAITING)
         before = [run.new_message("tool", given_up(late, EXPIRED), now)]
-    if turn.state.conversation.has_untold and said and not request.approval:
+    if turn.state.conversation.has_untold and said and not approval:
         before += tell_rejections(tx, turn, now)
     insert_messages(tx, [*before, *said])
     turn.first = len(turn.window)
@@ -161,6 +169,22 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
     return [turn.run.new_message("user", (event,), now) for event in events]
 
 
+def _due(tx: Transaction, turn: TurnContext) -> Approval | None:
+    """The request's answer to calls; None where it was given before, and what was said with it is a turn of its own."""
+    approval, waiting = turn.request.approval, waiting_in(turn.window)
+    named = (
+        {part.call_id for part in approval.parts if isinstance(part, ApprovalPart | ToolReturnPart)}
+        if approval
+        else set()
+    )
+    is_due = bool(waiting and (not named or named & {call.call_id for call in waiting.tool_calls}))
+    if approval is None or is_due or same_decision(tx, turn.request) is None:
+        return approval
+    if not turn.request.messages:
+        raise Collision("This answer was accepted before.")
+    return None
+
+
 def _take_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: int) -> Message:
     """Match the answer with the calls that wait for it; returns it as a message."""
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
@@ -190,10 +214,11 @@ def answered(window: Sequence[Message], approval: Approval) -> Answered:
     if sorted(ids) != sorted(gated):
         raise Invalid(f"Invalid tool call IDs. Expected '{list(gated)}', but received '{ids}'.")
     # What the client says is untrusted, and it does not say which tool a result is of.
-    parts = tuple(replace(one, is_untrusted=True) if isinstance(one, ToolReturnPart) else one for one in parts)
-    decisions = {part.call_id: part for part in parts if isinstance(part, ApprovalPart)}
-    returns = [replace(one, name=gated[one.call_id].name) for one in parts if isinstance(one, ToolReturnPart)]
-    return Answered(request, decisions, {one.call_id: one for one in returns}, parts)
+    decided = [replace(one, request_id=request.id) for one in parts if isinstance(one, ApprovalPart)]
+    sent = [one for one in parts if isinstance(one, ToolReturnPart)]
+    given = [replace(one, is_untrusted=True, request_id=request.id) for one in sent]
+    returns = {one.call_id: replace(one, is_untrusted=True, name=gated[one.call_id].name) for one in sent}
+    return Answered(request, {part.call_id: part for part in decided}, returns, (*decided, *given))
 
 
 def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
@@ -216,7 +241,7 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
     is_there = conversation is not None and request.scope.sees(conversation.user_id)
     if conversation is None or not is_there or conversation.agent_id != request.agent_id:
         raise NotFound(f"Conversation with ID {request.conversation_id} not found")
-    repeated = same_otids(tx, request) or same_body(tx, request)
+    repeated = same_otids(tx, request) or same_body(tx, request) or same_decision(tx, request)
     if repeated and not was_cut_off(repeated):
         return repeated
     for run in runs.open_runs(tx, conversation_id=conversation.id):

@@ -68,7 +68,7 @@ class ToolReturnPart:
 
     `sources` are the ids of the passages and messages it quotes, and `said` those among them that the conversation's user
     wrote; `is_untrusted` tells that its content is untrusted, `is_refused` that the call was not run, by a rule or since it
-    could not be read. `pictures` are those in the result of a client's tool.
+    could not be read. `pictures` are those in the result of a client's tool, and `request_id` is the message that asked for it.
     """
 
     call_id: str
@@ -83,15 +83,17 @@ class ToolReturnPart:
     is_refused: bool = False
     said: tuple[str, ...] = ()
     pictures: tuple[ImagePart, ...] = ()
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPart:
-    """What a person decided about a call that waited."""
+    """What a person decided about a call that waited, and the message that asked for it."""
 
     call_id: str
     approves: bool
     reason: str | None = None
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class ApprovalResponseMessage(MessageFields):
     approvals: list[ApprovalDecisionResponse | ToolReturnResponse]
     approve: bool | None
     reason: str | None
-    approval_request_id: str | None = None
+    approval_request_id: str | None
 
 
 class CompactionStats(ResponseModel):
@@ -348,7 +348,11 @@ def _approval_response(message: Message) -> Piece:
         elif isinstance(part, ToolReturnPart):
             items.append(ToolReturnResponse.of(part))
     first = next((item for item in items if item["type"] == "approval"), {})
-    return ApprovalResponseMessage, {"approvals": items, "approve": first.get("approve"), "reason": first.get("reason")}
+    request_id = next(
+        (part.request_id for part in message.parts if isinstance(part, ApprovalPart | ToolReturnPart)), None
+    )
+    older = {"approve": first.get("approve"), "reason": first.get("reason"), "approval_request_id": request_id}
+    return ApprovalResponseMessage, {"approvals": items, **older}
 
 
 def _summary(message: Message) -> Iterator[Piece]:
