@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Depends, Query, Request, Response
 from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
 from starlette._utils import get_route_path
 
 from ricordo.api.guard import USER_HEADER
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.domain.agent import AgentState
+from ricordo.domain.ids import is_id
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.domain.scope import ADMIN, IMPERSONATE, NOBODY, REQUEST_SCOPE, Actor, Scope, User
 from ricordo.errors import Forbidden, NotFound, Unsupported
@@ -61,9 +63,21 @@ _OFF_QUERIES = {"templates_only", "return_only_letta_tools", "exclude_letta_tool
 _SELECT_BY_USER = {"/v1/ledger"}
 
 
+# With what the ids in paths begin. A conversation has other names too.
+ID_PREFIXES: Mapping[str, str] = {
+    **{
+        f"{kind}_id": kind
+        for kind in "agent archive block file identity job mcp_server message passage provider run step tool".split()
+    },
+    **{"folder_id": "source", "source_id": "source", "memory_id": "passage"},
+}
+
+
 async def _call(request: Request) -> RequestContext:
     if request.query_params:
         _require_known(request)
+    if get_route_path(request.scope).startswith("/v1/"):
+        _require_ids(request.path_params)
     runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
     if scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
@@ -71,6 +85,15 @@ async def _call(request: Request) -> RequestContext:
     if get_route_path(request.scope) in _SELECT_BY_USER and scope.subject_id is None:
         return here
     return await for_user(here, request.query_params.get("user_id"), reads=request.method == "GET")
+
+
+def _require_ids(named: Mapping[str, str]) -> None:
+    """Raise RequestValidationError for what cannot be an id of its kind, as the retired Letta V1 server does."""
+    for name, value in named.items():
+        prefix = ID_PREFIXES.get(name)
+        if prefix and not is_id(value, prefix):
+            told = f"This is no id: it is {prefix}- and a lower-case UUID of version 4"
+            raise RequestValidationError([{"type": "string_pattern_mismatch", "loc": ("path", name), "msg": told}])
 
 
 def _require_known(request: Request) -> None:

@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import ClientDisconnect
 
-from ricordo.api.call import answer
+from ricordo.api.call import ID_PREFIXES, answer
 from ricordo.api.models.base import FaultResponse, Json
 from ricordo.api.routing import REFUSALS
 from ricordo.domain.run import INTERRUPTED
@@ -105,7 +105,7 @@ def _refused(content: Json, status: int, *, is_final: bool = False) -> Response:
     return response
 
 
-async def _invalid_request(request: Request, error: RequestValidationError) -> Response:
+async def _invalid_request(_request: Request, error: RequestValidationError) -> Response:
     # What was sent is not repeated: it may be long, or secret.
     every = error.errors()
     faults = [_fault(fault) for fault in every[:_MOST_FAULTS]]
@@ -113,7 +113,8 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> R
     more = f"; and {len(every) - len(faults)} more" if len(every) > len(faults) else ""
     content: Json = {"trace_id": "", "detail": f"INVALID_ARGUMENT: {'; '.join(told)}{more}", "errors": faults}
     if any(fault["loc"][0] == "path" for fault in faults):
-        prefix = next((name.removesuffix("_id") for name in request.path_params if name.endswith("_id")), "agent")
+        name = next(fault["loc"][1] for fault in faults if fault["loc"][0] == "path")
+        prefix = ID_PREFIXES.get(str(name), "agent")
         content["examples"] = [f"{prefix}-123e4567-e89b-42d3-8456-426614174000"]
     return answer(content, 422)
 

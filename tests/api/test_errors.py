@@ -85,10 +85,21 @@ def test_what_is_not_there_is_not_found_on_any_route(api: Api, agent: AgentState
             answer = api.http.request(method, "/v1" + path.format_map(ids), json=body)
             words = refused(answer, 404)
             assert words.startswith(f"NOT_FOUND: {text.format_map(ids)}"), (method, path, words)
-    for path, name in (("nonsense", "nonsense"), ("a%00b", "a\0b")):
-        answer = api.http.get(f"/v1/agents/{path}")
-        assert answer.json() == {"detail": f"NOT_FOUND: Agent with ID {name} not found"}
     assert api.server.rows() == rows
+
+
+def test_what_is_no_id_is_refused_with_an_example_of_one(http: httpx2.Client) -> None:
+    for kind, path in (
+        ("agent", "/v1/agents/nonsense"),
+        ("agent", "/v1/agents/a%00b/messages"),
+        ("agent", f"/v1/agents/{new_id('agent').upper()}"),
+        ("tool", f"/v1/tools/{new_id('agent')}"),
+        ("source", "/v1/folders/1"),
+        ("run", "/v1/runs/run-1/messages"),
+    ):
+        answer = http.get(path)
+        assert refused(answer, 422).endswith(f"This is no id: it is {kind}- and a lower-case UUID of version 4"), path
+        assert answer.json()["examples"] == [f"{kind}-123e4567-e89b-42d3-8456-426614174000"]
 
 
 REFUSED: list[tuple[str, str, object, int]] = [
@@ -137,7 +148,7 @@ def test_unknown_routes_and_methods_are_refused(http: httpx2.Client) -> None:
 def test_an_id_that_is_a_line_feed_is_not_answered_with_the_list(http: httpx2.Client) -> None:
     for path in ("/v1/keys/", "/v1/tools/", "/v1/agents/"):
         for _ in ("when the route is not built yet", "when it is"):
-            assert http.get(f"{path}%0A").status_code == 404, path
+            assert http.get(f"{path}%0A").status_code in (404, 422), path
             assert ok(http.get(path)) is not None
 
 

@@ -291,7 +291,7 @@ def test_a_stream_that_was_not_kept_or_is_no_more_is_refused_with_what_to_do(
         ("conversations/default", {"agent_id": agent.id}, 400),
         ("conversations/default", {}, 400),
         ("conversations/conv-none", {}, 404),
-        ("runs/run-none", {}, 404),
+        ("runs/run-none", {}, 422),
         (f"runs/{plain.id}", {"starting_after": -1}, 422),
     ):
         refused(api.http.post(f"/v1/{path}/stream", json=body), status)

@@ -67,7 +67,8 @@ class Api:
         is_json = content_type.startswith("application/json")
         answer = orjson.loads(content) if is_json and content else content.decode("utf-8", "replace")
         if status >= 400:
-            raise RefusedByApi(status, answer)
+            # A page whose address holds what is no id is one that is not there.
+            raise RefusedByApi(404 if isinstance(answer, dict) and "examples" in answer else status, answer)
         return answer
 
     async def _call(

@@ -4,6 +4,7 @@ from typing import Any
 
 import httpx2
 
+from ricordo.domain.ids import new_id
 from tests.features.accounts.conftest import OPERATOR
 from tests.features.accounts.test_keys import bearer, make_key
 from tests.seams.http import ok, refused
@@ -123,7 +124,7 @@ def test_blocks_are_attached_to_identities(http: httpx2.Client) -> None:
     ok(http.patch(f"/v1/identities/{dee}", json={"block_ids": [block]}))
     ok(http.patch(f"/v1/blocks/{block}/identities/detach/{dee}"))
     assert ok(http.get(f"/v1/identities/{dee}"))["block_ids"] == []
-    assert refused(http.patch(f"/v1/blocks/{block}/identities/attach/identity-x"), 404)
+    assert refused(http.patch(f"/v1/blocks/{block}/identities/attach/{new_id('identity')}"), 404)
 
 
 def test_to_attach_takes_the_scope_of_agents_and_properties_are_bounded(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from letta_client import APIStatusError
 
+from ricordo.domain.ids import new_id
 from ricordo.domain.message import ToolCallPart
 from ricordo.errors import Unavailable
 from ricordo.features.files.line_search import LineSearch
@@ -63,7 +64,7 @@ def test_folders_are_given_to_an_agent_with_their_tools(api: Api, shelf: tuple[s
     assert {tool["name"] for tool in again["tools"]} == TOOLS
     assert api.http.patch(f"/v1/agents/{agent_id}", json={"folder_ids": []}).json()["sources"] == []
     for path in ("attach", "detach"):
-        answer = api.http.patch(f"/v1/agents/{agent_id}/folders/{path}/source-{'0' * 8}")
+        answer = api.http.patch(f"/v1/agents/{agent_id}/folders/{path}/{new_id('source')}")
         assert answer.status_code == 404
     api.client.agents.folders.attach(folder, agent_id=agent_id)
     api.client.folders.delete(folder)

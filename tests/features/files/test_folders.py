@@ -48,7 +48,7 @@ def test_a_file_is_read_and_its_text_found(api: Api, folder: str) -> None:
     (own,) = [one for one in sizes["sources"] if one["source_id"] == folder]
     assert (own["file_count"], own["total_size"]) == (1, len(text))
     # Its passages are the folder's alone: no archive of this name is there.
-    assert api.http.get(f"/v1/archives/{folder}").status_code == 404
+    assert api.http.get(f"/v1/archives/{folder}").status_code == 422
     assert folder not in [one.id for one in api.client.archives.list()]
 
 
