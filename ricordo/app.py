@@ -15,12 +15,13 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from ricordo import __version__
 from ricordo.agents import deletion, run_end, tracing
 from ricordo.agents.run_end import close_all, close_expired
+from ricordo.api import callbacks
 from ricordo.api.authentication import Authentication
 from ricordo.api.call import require_administrator
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.guard import Guard
 from ricordo.api.routing import Application, LazyRoute, LazyRouter, LazyRoutesMiddleware
-from ricordo.background import callbacks, upkeep
+from ricordo.background import upkeep
 from ricordo.background.postgres_worker import background_work
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable

@@ -18,8 +18,8 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
+from ricordo.api.callbacks import signature, signing_key
 from ricordo.api.models import agents, turns
-from ricordo.background.callbacks import signature, signing_key
 from ricordo.cli import app
 from ricordo.cli.settings_list import listed_settings
 from ricordo.domain.agent import AgentType, CompactionMode

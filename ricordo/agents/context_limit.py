@@ -239,6 +239,7 @@ def _summary_message(turn: TurnContext, request: ModelRequest, found: Cut, summa
         context_window=_kept_within(turn)[0],
         messages_before=len(turn.window),
         messages_after=len(found.kept) + 1,
+        is_whole=found.is_whole,
     )
     turn.limit.gained = part.tokens_before - part.tokens_after
     return replace(message, parts=(*message.parts, part))

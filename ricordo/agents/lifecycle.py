@@ -1,7 +1,8 @@
 """Agents from creation to deletion: made whole or not at all, changed, reset, removed."""
 
+import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,11 +28,15 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Busy, Conflict, Invalid
+from ricordo.llm.provider_table import with_usual_thinking
 from ricordo.memory.rotation import read_rotation
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, runs, tools
 from ricordo.storage.engine.store import Transaction
+
+log = logging.getLogger(__name__)
+_SMALL_WINDOW = 4_096  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,15 @@ async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> Agent
     spec = replace(spec, embedding=await runtime.models.embedders.choose(spec.embedding))
     usual = traits_of(spec.agent_type).prompt_key
     spec = replace(spec, system=chosen_system(spec.system, usual, runtime.settings.data_dir))
-    return await runtime.store.write(lambda tx: _create(tx, runtime, scope, spec, info))
+    made = await runtime.store.write(lambda tx: _create(tx, runtime, scope, spec, info))
+    warn_of_small_window(made.agent)
+    return made
+
+
+def warn_of_small_window(agent: Agent) -> None:
+    if agent.context_window < _SMALL_WINDOW:
+        told = {"agent": agent.id, "tokens": agent.context_window}
+        log.warning("the context window of an agent is small: little but its prompt fits", extra=told)
 
 
 async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
@@ -218,6 +231,7 @@ def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> A
     now = tx.clock.now()
     given = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in Agent.__slots__}
     given |= {"model": info.handle, "context_window": spec.context_window or info.context_window}
+    given["model_settings"] = with_usual_thinking(spec.model_settings, info)
     if spec.clears_buffer is None:
         given["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
     return Agent(
@@ -247,7 +261,16 @@ def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
     named = {rule.tool_name for rule in spec.tool_rules if rule.type in ("exit_loop", "continue_loop")}
     base = base_rules(tool.name for tool in given if tool.name not in named) if wants_base else ()
     gated = tuple(ToolRule(tool.name, "requires_approval") for tool in given if tool.needs_approval)
-    return (*spec.tool_rules, *(rule for rule in (*base, *gated) if rule not in spec.tool_rules))
+    return each_once((*spec.tool_rules, *base, *gated))
+
+
+def each_once(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
+    """The rules in their order, without those that were there before."""
+    kept: list[ToolRule] = []
+    for rule in rules:
+        if rule not in kept:
+            kept.append(rule)
+    return tuple(kept)
 
 
 def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tuple[AgentState, int]:

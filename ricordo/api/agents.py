@@ -8,7 +8,15 @@ from fastapi import Depends, Query
 
 from ricordo.agents.agent_types import chosen_system
 from ricordo.agents.conversations import DEFAULT, effective, open_conversation
-from ricordo.agents.lifecycle import AgentSpec, attach_block, change_model, create_agent, delete_agent
+from ricordo.agents.lifecycle import (
+    AgentSpec,
+    attach_block,
+    change_model,
+    create_agent,
+    delete_agent,
+    each_once,
+    warn_of_small_window,
+)
 from ricordo.agents.step_decisions import rulebook
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
 from ricordo.api.messages import new_message
@@ -112,7 +120,9 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Json:
         tags = None if body.tags is None else sorted(set(body.tags))
         if (secrets := _sealed(here, body, agent.settings.get("secrets", {}))) is not None:
             agent = replace(agent, settings={**agent.settings, "secrets": secrets})
-        agents.update(tx, _changed(tx, replace(agent, embedding=embedding), body, here.scope.user_id), tags)
+        agent = _changed(tx, replace(agent, embedding=embedding), body, here.scope.user_id)
+        warn_of_small_window(agent)
+        agents.update(tx, agent, tags)
         _change_attachments(tx, here, agent_id, body)
         if body.tool_rules is not None or body.tool_ids is not None:
             # Rules under which no turn could end are refused here, and not at the next message.
@@ -202,19 +212,21 @@ def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
     """The settings with what was sent; null takes a setting back."""
     changes = body.llm_config.changes(current.extra) if body.llm_config else {}
     if body.model_settings:
-        changes |= body.model_settings.changes()
+        changes |= body.model_settings.changes(current if isinstance(body, AgentUpdate) else None)
     for name, older in _OLDER_SETTINGS:
         if older in body.model_fields_set:
             changes[name] = getattr(body, older)
     if body.enable_reasoner is False:
-        changes["reasoning_effort"] = "none"
+        changes |= {"reasoning_effort": "none", "max_reasoning_tokens": None}
+    elif body.enable_reasoner and current.reasoning_effort == "none":
+        changes.setdefault("reasoning_effort", None)
     return replace(current, **changes)
 
 
 def _changed(tx: Transaction, agent: Agent, body: AgentUpdate, user_id: str) -> Agent:
     sent = {name: value for name in _PLAIN if (value := getattr(body, name)) is not None}
     if body.tool_rules is not None:
-        sent["tool_rules"] = tuple(read_rule(rule) for rule in body.tool_rules)
+        sent["tool_rules"] = each_once(read_rule(rule) for rule in body.tool_rules)
     if body.message_buffer_autoclear is not None:
         sent["clears_buffer"] = body.message_buffer_autoclear
     if "description" in body.model_fields_set:

@@ -120,14 +120,14 @@ def list_agents(tx: Transaction, here: Here, archive_id: str, paging: Paged) -> 
 
 @router.post("/archives/{archive_id}/passages", response_model=PassageResponse)
 @needs("archives:write", "memory:write")
-async def create_passage(here: Here, archive_id: str, body: PassageRequest) -> Passage:
+async def create_passage(here: Here, archive_id: str, body: PassageRequest) -> Json:
     """Put a passage into the archive."""
     return (await _file(here, archive_id, [body]))[0]
 
 
 @router.post("/archives/{archive_id}/passages/batch", response_model=list[PassageResponse])
 @needs("archives:write", "memory:write")
-async def create_passages(here: Here, archive_id: str, body: PassageBatchRequest) -> list[Passage]:
+async def create_passages(here: Here, archive_id: str, body: PassageBatchRequest) -> list[Json]:
     """Put passages into the archive, in their order. All are checked before the first is stored.
 
     They are stored in groups of 500, each of them whole or not at all: where the server is stopped in the middle of a longer
@@ -164,23 +164,43 @@ def detach(tx: Transaction, here: Here, agent_id: str, archive_id: str) -> Json:
 
 @_memory.post("", response_model=list[PassageResponse])
 @needs("archives:write", "memory:write")
-def archive_passage(tx: Transaction, here: Here, agent_id: str, body: PassageRequest) -> list[Passage]:
+def archive_passage(tx: Transaction, here: Here, agent_id: str, body: PassageRequest) -> list[Json]:
     """Archive a passage; the answer is a list of it. A date without a zone is read in the agent's own."""
     state = agents.load(tx, here.scope, agent_id)
     passage = new_passage(tx, here, body, body.timestamp(zone(state.agent.timezone)), "")
     passage = replace(passage, user_id=state.conversation.user_id)
-    return [replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)]
+    archive = file_passages(tx, state, [passage])[0]
+    return [_passage(here, replace(passage, archive_id=archive.id), [archive])]
 
 
 @_memory.get("", response_model=list[PassageResponse])
-def list_passages(
-    tx: Transaction, here: Here, agent_id: str, paging: Paged, search: TextPiece = None
-) -> Sequence[Passage]:
+async def list_passages(
+    here: Here,
+    agent_id: str,
+    paging: Paged,
+    search: TextPiece = None,
+    include_embeddings: Annotated[
+        bool, Query(description="With the passages' vectors, which are computed anew.")
+    ] = False,
+) -> list[Json]:
     """The passages of the agent's archives, by default oldest first; `search` is a piece of the text."""
-    ids = [archive.id for archive in agents.load(tx, here.scope, agent_id).archives]
-    return archives.page_of_passages(
-        tx, ids, paging.page(default=100, order="asc"), search_text=search, scope=here.scope
-    )
+
+    def read(tx: Transaction) -> tuple[Sequence[Archive], Sequence[Passage]]:
+        known, page = agents.load(tx, here.scope, agent_id).archives, paging.page(default=100, order="asc")
+        ids = [archive.id for archive in known]
+        return known, archives.page_of_passages(tx, ids, page, search_text=search, scope=here.scope)
+
+    known, found = await here.store.read(read)
+    shown = [_passage(here, one, known) for one in found]
+    by_model: dict[str, list[Json]] = {}
+    for one in shown if include_embeddings else ():
+        if config := one["embedding_config"]:
+            by_model.setdefault(config["handle"], []).append(one)
+    for handle, same in by_model.items():
+        vectors = await here.runtime.models.embedders.get(handle).embed([one["text"] for one in same])
+        for one, vector in zip(same, vectors, strict=True):
+            one["embedding"] = vector
+    return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +243,16 @@ def delete_archived(tx: Transaction, here: Here, agent_id: str, memory_id: str) 
 router.routes += _memory.routes
 
 
-async def _file(here: RequestContext, archive_id: str, items: Sequence[PassageItem]) -> list[Passage]:
+async def _file(here: RequestContext, archive_id: str, items: Sequence[PassageItem]) -> list[Json]:
     # Read before anything is stored: a date that is none refuses all of them.
     dated = [(item, item.timestamp(UTC)) for item in items]
-    made: list[Passage] = []
+    made: list[Json] = []
 
-    def insert(tx: Transaction, some: Sequence[tuple[PassageItem, int | None]]) -> list[Passage]:
+    def insert(tx: Transaction, some: Sequence[tuple[PassageItem, int | None]]) -> list[Json]:
         archive = archives.get(tx, here.scope, archive_id)
         new = [new_passage(tx, here, item, timestamp, archive_id) for item, timestamp in some]
         insert_passages(tx, archive, new)
-        return new
+        return [_passage(here, one, [archive]) for one in new]
 
     for some in portions(dated, _PORTION):
         made += await here.store.write(partial(insert, some=some))
@@ -258,6 +278,11 @@ def new_passage(
     )
     # Here too, so that the answer shows what is stored.
     return archives.redacted([passage])[0]
+
+
+def _passage(here: RequestContext, passage: Passage, known: Sequence[Archive]) -> Json:
+    named = next((archive.embedding for archive in known if archive.id == passage.archive_id), None)
+    return PassageResponse.of(passage, embedding_config=embedding_of(here, named))
 
 
 def _json(here: RequestContext, archive: Archive) -> Json:

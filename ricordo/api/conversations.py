@@ -80,7 +80,7 @@ class ConversationFields(RequestModel):
     description: str | None = None
     model: str | None = None
     model_settings: ModelSettingsRequest | None = None
-    context_window_limit: int | None = Field(None, ge=4096, le=MAX_COUNT)
+    context_window_limit: int | None = Field(None, ge=1000, le=MAX_COUNT)
     archived: bool | None = None
     hidden: bool | None = None
     isolated_block_labels: Items[str] | None = None

@@ -195,9 +195,12 @@ def turn_response(result: Answer, view: MessageFormat) -> Response:
     """A turn that has ended, as one answer."""
     if result.failure:
         return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
-    run = result.run
-    ending = {"stop_reason": StopReasonResponse.of(run), "usage": UsageResponse.of(run)}
-    return answer({"messages": messages_response(result.messages, view), **ending, "logprobs": None, "turns": None})
+    return answer(turn_json(result, view))
+
+
+def turn_json(result: Answer, view: MessageFormat) -> Json:
+    ending = {"stop_reason": StopReasonResponse.of(result.run), "usage": UsageResponse.of(result.run)}
+    return {"messages": messages_response(result.messages, view), **ending, "logprobs": None, "turns": None}
 
 
 async def stream_turn(

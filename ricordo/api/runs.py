@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from ricordo.api.call import Here, Paged, Paging, RequestContext, note
-from ricordo.api.messages import Types, by_time, types_of
+from ricordo.api.messages import Types, by_time, keeps_some, types_of
 from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.models.memory import ContextBlockResponse, LineageResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
@@ -24,9 +24,11 @@ from ricordo.api.models.runs import (
 from ricordo.api.routing import Routes
 from ricordo.domain.clock import parse_date
 from ricordo.domain.ids import unique
+from ricordo.domain.message import Message
 from ricordo.domain.run import Run, Step
 from ricordo.errors import NotFound, Unsupported
 from ricordo.storage import archives, history, messages, proposals, runs, tools
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.runs import StepFilter
 
@@ -82,9 +84,10 @@ def metrics(tx: Transaction, here: Here, run_id: str) -> Json:
 
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])
 def list_messages(tx: Transaction, here: Here, run_id: str, paging: Paged) -> list[Json]:
-    """The run's messages, those that came in among them."""
-    runs.get(tx, here.scope, run_id)
-    return _messages_json(tx, here, paging, run_id=run_id)
+    """The run's messages, those that came in among them, of the types that its request asked for."""
+    config = runs.get(tx, here.scope, run_id).request_config
+    view = replace(MessageFormat.from_json(config), shows_events=True)
+    return _messages_json(tx, here, paging, view, run_id=run_id)
 
 
 @router.get("/{run_id}/usage", response_model=RunUsageResponse)
@@ -172,7 +175,7 @@ def give_feedback(
 def list_step_messages(tx: Transaction, here: Here, step_id: str, paging: Paged) -> list[Json]:
     """The step's messages."""
     step = runs.get_step(tx, here.scope, step_id)
-    return _messages_json(tx, here, paging, run_id=step.run_id, step_id=step_id)
+    return _messages_json(tx, here, paging, MessageFormat(), run_id=step.run_id, step_id=step_id)
 
 
 @_messages.get("/", response_model=list[AnyMessage])
@@ -228,7 +231,12 @@ def lineage(tx: Transaction, here: Here, message_id: str) -> Json:
 router.routes += [*_steps.routes, *_messages.routes]
 
 
-def _messages_json(tx: Transaction, here: RequestContext, paging: Paging, **equal: Any) -> list[Json]:
+def _messages_json(
+    tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: Any
+) -> list[Json]:
     page = paging.page(default=100, order="asc")
-    found = messages.page(tx, here.scope, page, **equal)
-    return messages_response(found, MessageFormat())
+
+    def read(reading: Page) -> list[Message]:
+        return messages.page(tx, here.scope, reading, **equal)
+
+    return messages_response(messages.page_of_kept(read, page, keeps_some(view)), view)

@@ -107,6 +107,7 @@ class CompactionPart:
     context_window: int
     messages_before: int
     messages_after: int
+    is_whole: bool = False  # all that was said left, and not the oldest part alone
 
 
 Part = TextPart | EventPart | ImagePart | ReasoningPart | ToolCallPart | ToolReturnPart | ApprovalPart | CompactionPart

@@ -43,7 +43,9 @@ def settings_changes(wire: Mapping[str, Any]) -> dict[str, Any]:
         changes["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
     if "thinking" in given:
         thinking = given.pop("thinking") or {}
-        changes["max_reasoning_tokens"] = None if thinking.get("type") == "disabled" else thinking.get("budget_tokens")
+        is_off = thinking.get("type") == "disabled"
+        changes["max_reasoning_tokens"] = None if is_off else thinking.get("budget_tokens")
+        changes.setdefault("reasoning_effort", "none" if is_off else None)
     if given:
         changes["extra"] = {name: value for name, value in given.items() if value is not None}
     return changes

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import SecretStr
 
-from ricordo.domain.model import OrganizationProvider
+from ricordo.domain.model import ModelInfo, ModelSettings, OrganizationProvider
 from ricordo.errors import Invalid, ModelError, Unsupported
 from ricordo.llm.addresses import require_callable
 from ricordo.llm.openai_dialect import OPENAI_ADDRESS, is_openai, thinks_at_openai
@@ -22,6 +22,10 @@ AZURE_API_VERSION = "2024-10-21"  # the last one that Azure calls stable
 _HIDDEN = "(hidden)"
 # Shorter keys are in ordinary words: hiding them would garble a message and protect nothing.
 _SHORTEST_KEY = 6
+# Whose models are Claude, as ModelInfo names its kinds, and which of them think.
+CLAUDES = ("anthropic", "bedrock")
+_THINKING_CLAUDE = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-[4-9])")
+_USUAL_THINKING = 1_024  # tokens
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+){1,3}-\d{1,2}")
 
 
@@ -66,6 +70,17 @@ class Provider:
         if self.api == "auto":
             return is_openai(self.base_url) and thinks_at_openai(model)
         return self.api == "responses"
+
+
+def with_usual_thinking(settings: ModelSettings, info: ModelInfo) -> ModelSettings:
+    """Return the settings of a new agent: a Claude that can think does so, unless they say otherwise.
+
+    So did the retired Letta V1 server.
+    """
+    is_said = settings.max_reasoning_tokens is not None or settings.reasoning_effort is not None
+    if is_said or info.endpoint_type not in CLAUDES or not _THINKING_CLAUDE.search(info.name):
+        return settings
+    return replace(settings, max_reasoning_tokens=_USUAL_THINKING)
 
 
 def local_server(name: str, port: int, list_path: str = "/v1/models", owner: str | None = None) -> Provider:

@@ -24,10 +24,14 @@ _MOST_PERCENT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A window in two: what leaves it, an earlier summary among it, and what stays, the system message first."""
+    """A window in two: what leaves it, an earlier summary among it, and what stays, the system message first.
+
+    It `is_whole` where all leaves that was said before the turn.
+    """
 
     evicted: tuple[Message, ...]
     kept: tuple[Message, ...]
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ def _all_before(plan: _CutPlan) -> Cut | None:
     leaving = tuple(window[index] for index in evicted)
     if not _is_progress(leaving):
         return None
-    return Cut(leaving, tuple(message for index, message in enumerate(window) if index not in gone))
+    return Cut(leaving, tuple(message for index, message in enumerate(window) if index not in gone), is_whole=True)
 
 
 def _is_said_to_agent(message: Message) -> bool:

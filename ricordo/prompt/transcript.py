@@ -77,7 +77,7 @@ def _pictures(message: Message, timezone: str) -> Message:
 
 def _summary(message: Message, timezone: str) -> Message:
     part = next((part for part in message.parts if isinstance(part, CompactionPart)), None)
-    count = len(part.evicted) if part else None
+    count = len(part.evicted) if part and not part.is_whole else None
     event = summary_event(message.text, count, local_time(message.created_at, timezone))
     return replace(message, role="user", parts=(event,))
 

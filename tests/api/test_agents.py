@@ -72,8 +72,10 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, http: 
 def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(client: StrictLetta) -> None:
     made = client.agents.create()
 
-    assert (made.model, made.embedding) == ("ricordo/librarian", "ricordo/wordllama-256")
-    assert (made.embedding_config.handle, made.embedding_config.embedding_dim) == (made.embedding, 256)
+    # Nothing was asked for, so nothing is told, as in the retired server; texts are embedded all the same.
+    assert (made.model, made.embedding, made.embedding_config) == ("ricordo/librarian", None, None)
+    asked = client.agents.create(embedding="ricordo/wordllama-256")
+    assert (asked.embedding_config.handle, asked.embedding_config.embedding_dim) == (asked.embedding, 256)
     assert made.name.startswith("agent-")
     assert made.system.startswith("<base_instructions>")
     assert [tool.name for tool in made.tools] == list(traits_of("letta_v1_agent").base_tools)
@@ -221,7 +223,7 @@ def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None
     taken = {"temperature": None, "response_format": None, "reasoning": None}
     after = http.patch(f"/v1/agents/{agent['id']}", json={"model_settings": taken}).json()["model_settings"]
 
-    assert [after.get(name) for name in (*settings, "reasoning")] == [None, 100, None, None]
+    assert [after.get(name) for name in (*settings, "reasoning")] == [1.0, 100, None, None]
 
 
 def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(api: Api) -> None:

@@ -182,7 +182,9 @@ def test_an_agents_passage_is_archived_shown_and_deleted_by_nobody_else(api: Api
     assert is_id(made.id or "", "passage")
     assert is_id(made.archive_id or "", "archive")
     assert (made.text, made.tags, made.metadata) == ("Tea grows in Darjeeling.", ["tea", "india"], {})
-    assert (made.embedding, made.embedding_config, made.is_deleted) == (None, None, False)
+    assert (made.embedding, made.is_deleted) == (None, False)
+    assert made.embedding_config is not None
+    assert made.embedding_config.handle == "ricordo/wordllama-256"
     assert made.created_by_id == LOCAL_USER
     (raw,) = api.http.get(f"/v1/agents/{agent.id}/archival-memory").json()
     assert raw["organization_id"] == LOCAL_ORGANIZATION

@@ -95,7 +95,7 @@ def test_a_thread_that_cannot_be_is_refused_with_what_to_do(http: httpx2.Client,
         ({"isolated_block_labels": ["human"]}, 422, "isolated_block_labels is not supported"),
         ({"model": "scripted/nothing"}, 404, "scripted/nothing"),
         ({"model_settings": {"effort": "high"}}, 422, "model_settings.effort"),
-        ({"context_window_limit": 1}, 422, "4096"),
+        ({"context_window_limit": 999}, 422, "1000"),
     ):
         assert words in refused(posted(http, path, **body), status)
     assert posted(http, path, isolated_block_labels=[]).status_code == 200

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ricordo.domain.message import TextPart
-from ricordo.domain.model import LIBRARIAN
+from ricordo.domain.model import LIBRARIAN, ModelInfo, ModelSettings
 from ricordo.errors import ModelError, NotFound
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.directory import FAILURE_KEPT_SECONDS, KEPT_SECONDS
@@ -15,7 +15,7 @@ from ricordo.llm.embedding.embedded import HANDLE
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_sdks import ProviderModel
-from ricordo.llm.provider_table import Provider, local_server
+from ricordo.llm.provider_table import Provider, local_server, with_usual_thinking
 from ricordo.llm.registry.models import Embedders
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import Settings
@@ -263,12 +263,12 @@ async def test_any_model_is_accepted_where_the_list_cannot_be_read_or_lacks_them
     assert (await known.embedders.require("openai/emb")).name == "emb"
 
 
-async def test_dimensions_are_told_once_they_are_known_and_never_before(server: ModelServer) -> None:
+async def test_dimensions_are_those_that_the_model_gave_or_that_it_is_known_for(server: ModelServer) -> None:
     known = models(openai_base_url=server.url)
     server.push(rows(SMALL))
     handle = f"openai/{SMALL}"
-    assert [info.dimensions for info in await known.embedders.list()] == [256, None]
-    assert (await known.embedders.require(handle)).dimensions is None
+    assert [info.dimensions for info in await known.embedders.list()] == [256, 1536]
+    assert (await known.embedders.require(handle)).dimensions == 1536
     await known.embedders.get(handle).embed(["tea"])
     assert [info.dimensions for info in await known.embedders.list()] == [256, 4]
     assert (await known.embedders.require(handle)).dimensions == 4
@@ -304,3 +304,19 @@ async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelS
     assert [info.handle for info in await known.embedders.list()] == [HANDLE, "ollama/nomic-embed-text:latest"]
     assert (await known.embedders.require("ollama/nomic-embed-text")).endpoint == server.url
     assert len((await known.embedders.get("ollama/nomic-embed-text").embed(["tea"]))[0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "thinks"),
+    [
+        *((name, "anthropic", True) for name in ("claude-3-7-sonnet-20250219", "claude-haiku-4-5", "claude-opus-4-1")),
+        ("us.anthropic.claude-sonnet-4-20250514-v1:0", "bedrock", True),
+        *((name, "anthropic", False) for name in ("claude-3-5-haiku-latest", "claude-2.1", "scripted-1")),
+        ("claude-sonnet-4-5", "openai", False),
+    ],
+)
+def test_a_new_agent_of_a_claude_that_can_think_does_so(name: str, kind: str, thinks: bool) -> None:
+    info = ModelInfo(f"x/{name}", "x", name, kind)
+    assert with_usual_thinking(ModelSettings(), info).max_reasoning_tokens == (1024 if thinks else None)
+    for told in (ModelSettings(reasoning_effort="none"), ModelSettings(max_reasoning_tokens=9)):
+        assert with_usual_thinking(told, info) == told

@@ -159,9 +159,9 @@ def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_mess
 def test_all_leaves_nothing_but_the_system_message_and_this_turn() -> None:
     window = [SYSTEM, SUMMARY, *talk(5), said(50), *exchange(10)]
     found = cut_at(window, "all", keep_from=12)
-    assert found == Cut(tuple(window[1:12]), (SYSTEM, *window[12:]))
+    assert found == Cut(tuple(window[1:12]), (SYSTEM, *window[12:]), is_whole=True)
     on_demand = cut_at(window, "all")
-    assert on_demand == Cut(tuple(window[1:]), (SYSTEM,))
+    assert on_demand == Cut(tuple(window[1:]), (SYSTEM,), is_whole=True)
 
 
 def test_an_earlier_summary_leaves_with_what_it_is_folded_into_and_never_alone() -> None:
@@ -192,13 +192,13 @@ def test_a_heartbeat_is_no_question_to_keep() -> None:
     window = [SYSTEM, question, *exchange(4_000), beat, *exchange(4_000), beat, *exchange(4_000)]
     found = cut_at(window, "all", keep_from=1)
     assert found is not None
-    assert found == Cut(tuple(window[2:7]), (SYSTEM, question, *window[7:]))
+    assert found == Cut(tuple(window[2:7]), (SYSTEM, question, *window[7:]), is_whole=True)
 
 
 def test_a_call_that_an_old_crash_left_without_result_can_leave() -> None:
     window = [SYSTEM, *exchange(10, answered=False), said(10), said(10, "assistant"), *talk(60)]
     found = cut_at(window, "all")
-    assert found == Cut(tuple(window[1:]), (SYSTEM,))
+    assert found == Cut(tuple(window[1:]), (SYSTEM,), is_whole=True)
 
 
 def test_a_large_system_message_does_not_make_all_of_the_conversation_leave() -> None:

@@ -32,7 +32,7 @@ from ricordo.api.models.models import (
     ModelConfigRequest,
     ModelConfigResponse,
     ModelSettingsRequest,
-    settings_response,
+    whole_settings_response,
 )
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
@@ -78,7 +78,7 @@ class AgentFields(EmbeddingFields):
     model: str | None = None
     model_settings: ModelSettingsRequest | None = None
     llm_config: ModelConfigRequest | None = None
-    context_window_limit: int | None = Field(None, ge=4096, le=MAX_COUNT)
+    context_window_limit: int | None = Field(None, ge=1000, le=MAX_COUNT)
     system: str | None = None
     tool_ids: Items[str] | None = None
     block_ids: Items[str] | None = None
@@ -244,18 +244,19 @@ class AgentResponse(HostedFields, AuthorFields):
 
     @classmethod
     def from_state(cls, state: AgentState, info: ModelInfo, embedding: EmbeddingInfo | None = None) -> Json:
-        """Return the whole agent. `info` is its model; `embedding` that of its texts, the default where it names none."""
+        """Return the whole agent. `info` is its model; `embedding` that of its texts, told only where the agent names one."""
         agent, conversation = state.agent, state.conversation
         blocks = [BlockResponse.of(block) for block in state.blocks]
+        own = embedding if agent.embedding else None
         named = [SecretResponse.of(agent, agent_id=agent.id, key=name) for name in agent.secret_names]
         return cls.of(
             agent,
             secrets=named,
             tool_exec_environment_variables=named,
-            model_settings=settings_response(agent.model_settings, info.endpoint_type),
-            embedding=embedding and embedding.handle,
+            model_settings=whole_settings_response(agent.model_settings, info),
+            embedding=own and own.handle,
             llm_config=ModelConfigResponse.from_model(info, agent.model_settings, agent.context_window),
-            embedding_config=embedding,
+            embedding_config=own,
             message_ids=conversation.window,
             blocks=blocks,
             memory=CoreMemoryResponse.of(state, blocks=blocks),

@@ -92,7 +92,7 @@ class ArchiveResponse(AuthorFields):
 
 
 class PassageResponse(AuthorFields):
-    """A passage in an archive. Vectors are a cache and never shown."""
+    """A passage in an archive; its vector is shown where it was asked for."""
 
     id: str
     text: str
@@ -100,7 +100,7 @@ class PassageResponse(AuthorFields):
     tags: list[str]
     metadata: Json
     embedding: list[float] | None = None
-    embedding_config: Json | None = None
+    embedding_config: EmbeddingConfigResponse | None = None
     source_id: str | None = None
     file_id: str | None = None
     file_name: str | None = None

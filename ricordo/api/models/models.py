@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, RequestPart, ResponseModel, given
 from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
 from ricordo.errors import Unsupported
+from ricordo.llm.provider_table import CLAUDES
 
 # Ours to say: the retired Letta V1 server keeps it in `llm_config` alone.
 _THINKS = "put_inner_thoughts_in_kwargs"
@@ -51,9 +52,14 @@ class ModelSettingsRequest(RequestPart):
     response_format: dict[str, Any] | None = None
     strict: bool | None = None
 
-    def changes(self) -> dict[str, Any]:
-        """Return what was sent, by the names of ModelSettings; null takes a setting back. Raises Unsupported."""
+    def changes(self, current: ModelSettings | None = None) -> dict[str, Any]:
+        """Return what was sent, by the names of ModelSettings; null takes a setting back. Raises Unsupported.
+
+        The temperature that an agent shows where none is set changes nothing: clients send back what they read.
+        """
         given = self.model_dump(exclude_unset=True)
+        if current and current.temperature is None and given.get("temperature") == _SHOWN_TEMPERATURE:
+            del given["temperature"]
         if given.pop("effort", None):
             raise Unsupported("model_settings.effort is not supported by this version of Ricordo. Leave it out.")
         if _THINKS in given:
@@ -66,7 +72,7 @@ class ModelConfigRequest(RequestPart):
 
     ignored: ClassVar = {
         **dict.fromkeys(
-            """model_endpoint_type model_endpoint model_wrapper provider_category display_name tier compatibility_type
+            """model_endpoint model_wrapper provider_category display_name tier compatibility_type
             tool_call_parser name provider_type model_type is_default max_context_window embedding_endpoint azure_endpoint
             azure_version azure_deployment
             api_model_endpoint_type api_model_endpoint api_model_wrapper api_model_type""".split(),
@@ -80,10 +86,11 @@ class ModelConfigRequest(RequestPart):
     handle: str | None = None
     model: str | None = None
     embedding_model: str | None = None
+    model_endpoint_type: str | None = None
     embedding_endpoint_type: str | None = None
     provider_name: str | None = None
     put_inner_thoughts_in_kwargs: bool | None = None
-    context_window: int | None = Field(None, ge=4096, le=MAX_COUNT)
+    context_window: int | None = Field(None, ge=1000, le=MAX_COUNT)
     temperature: float | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     max_reasoning_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
@@ -116,7 +123,7 @@ class ModelConfigRequest(RequestPart):
     def full_handle(self) -> str | None:
         """`provider/model`, made from its parts where the handle itself is not given."""
         name = self.model or self.embedding_model
-        provider = self.provider_name or self.embedding_endpoint_type or "openai"
+        provider = self.provider_name or self.model_endpoint_type or self.embedding_endpoint_type or "openai"
         return self.handle or (f"{provider}/{name}" if name else None)
 
 
@@ -132,12 +139,20 @@ class EmbeddingFields(RequestModel):
         return self.embedding or (self.embedding_config.full_handle if self.embedding_config else None)
 
 
+def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
+    """Return the settings with what holds where they are not set, as far as that is known."""
+    usual = {"temperature": _SHOWN_TEMPERATURE, **given(max_output_tokens=info.max_output_tokens)}
+    return usual | settings_response(settings, info.endpoint_type)
+
+
 def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
     """Return the settings that are set, tagged by provider as clients expect them."""
     effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
     plain = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
     wire: Json = {"provider_type": endpoint_type, **{name: getattr(settings, name) for name in plain}, **settings.extra}
-    if effort is not None:
+    if effort == "none" and endpoint_type in CLAUDES:
+        wire["thinking"] = {"type": "disabled"}
+    elif effort is not None:
         wire["reasoning"] = {"reasoning_effort": effort}
     if budget is not None:
         wire["thinking"] = {"type": "enabled", "budget_tokens": budget}

@@ -1,7 +1,7 @@
 """The program of a call, which runs in the sandbox: it makes the function from its source, calls it, and answers in JSON.
 
 The request on standard input: {source, function, arguments}, and agent_state for a function that asks for it. The answer on
-descriptor 3: {"value": …}, or {"error": "…"} with a traceback of the tool's own lines.
+descriptor 3: {"value": …}, or {"error": "…"} with what was raised and a traceback of the tool's own lines.
 """
 
 import __future__
@@ -218,7 +218,7 @@ def _as_json(value: typing.Any) -> typing.Any:
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback without lines of this program, its end where it is long."""
+    """What was raised, then the traceback without lines of this program, its end where it is long."""
     own = __file__ if "__file__" in globals() else "<program>"
     try:
         trace = traceback.TracebackException(type(error), error, error.__traceback__)
@@ -226,7 +226,8 @@ def _trace(error: BaseException) -> str:
         while part:
             part.stack[:] = [frame for frame in part.stack if frame.filename != own][-_FRAMES:]
             part = part.__cause__ or part.__context__
-        lines = "".join(trace.format()).rstrip().splitlines()
+        said = "".join(trace.format_exception_only()).strip()
+        lines = f"{said}\n{''.join(trace.format())}".rstrip().splitlines()
         text = "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines)
     except Exception:  # an error whose own text fails
         text = f"{type(error).__name__}"

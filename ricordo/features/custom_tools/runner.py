@@ -140,12 +140,12 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
         except TypeError:
             raise Invalid("The arguments are nested too deeply. Call the tool with simpler ones.") from None
         result = await sandbox_of(settings).run_python(text, sent, call.python, environment=environment, **given)
-    output = _output_of(result)
+    output = _output_of(result, call.function)
     told = [without_secrets(part, secrets) for part in (output.value, output.stdout, output.stderr)]
     return replace(output, value=told[0], stdout=tuple(told[1]), stderr=tuple(told[2]))
 
 
-def _output_of(result: SandboxResult) -> ToolOutput:
+def _output_of(result: SandboxResult, name: str) -> ToolOutput:
     """What the agent gets; the answer may be anything, since the tool's own code can write it."""
     stdout, stderr = _lines(result.stdout), _lines(result.stderr)
     if result.stopped_by:
@@ -155,7 +155,9 @@ def _output_of(result: SandboxResult) -> ToolOutput:
     except orjson.JSONDecodeError:
         answer = None
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-        return ToolOutput(answer["error"], stdout, (*stderr, answer["error"]), is_error=True)
+        # The first words are a wire fact of the retired Letta V1 server.
+        told = f"Error executing function {name}: {answer['error']}"
+        return ToolOutput(told, stdout, (*stderr, answer["error"]), is_error=True)
     if isinstance(answer, dict) and "value" in answer:
         return ToolOutput(_writable(answer["value"]), stdout, stderr)
     said = f" It wrote: {stderr[0][-1000:]}" if stderr else ""

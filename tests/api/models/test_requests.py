@@ -141,7 +141,11 @@ def test_what_a_server_says_of_its_models_can_be_sent_back(http: httpx2.Client, 
     made = http.post("/v1/agents/", json={"llm_config": config})
     assert made.status_code == 200
     assert made.json()["llm_config"]["context_window"] == config["context_window"]
-    assert made.json()["model_settings"].keys() == {"provider_type"}
+    shown = made.json()["model_settings"]
+    assert shown == {"provider_type": shown["provider_type"], "temperature": 1.0}
+    # What is shown where nothing is set, sets nothing when it comes back.
+    agent = http.patch(f"/v1/agents/{made.json()['id']}", json={"model_settings": shown}).json()
+    assert agent["llm_config"] == made.json()["llm_config"]
     for embedding in http.get("/v1/models/embedding").json():
         assert http.post("/v1/agents/", json={"model": MODEL, "embedding_config": embedding}).status_code == 200
 
@@ -357,4 +361,7 @@ def test_compaction_settings_that_cannot_be_are_refused_with_their_place_and_rea
 
 def test_thinking_that_is_switched_off_has_no_budget() -> None:
     sent = {"thinking": {"type": "disabled", "budget_tokens": 1024}}
-    assert ModelSettingsRequest.model_validate(sent).changes() == {"max_reasoning_tokens": None}
+    assert ModelSettingsRequest.model_validate(sent).changes() == {
+        "max_reasoning_tokens": None,
+        "reasoning_effort": "none",
+    }

@@ -11,6 +11,10 @@ from pathlib import Path
 import orjson
 
 from ricordo.agents.run_end import CALLBACK
+from ricordo.agents.turn import PastTurn, collect
+from ricordo.api.messages import turn_json
+from ricordo.api.models.base import Json
+from ricordo.api.models.messages import MessageFormat
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
@@ -37,7 +41,8 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
     if run.callback.get("sent_at") and not run.callback.get("error"):
         return  # killed right after it was noted
-    body = _body(run)
+    said = await collect(PastTurn(runtime, scope, run.id))
+    body = _body(run, turn_json(said, MessageFormat.from_json(run.request_config)))
     now = runtime.store.clock.now()
     key = await asyncio.to_thread(signing_key, runtime.settings.data_dir)
     headers = {
@@ -61,7 +66,7 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         raise failure
 
 
-def _body(run: Run) -> bytes:
+def _body(run: Run, result: Json) -> bytes:
     ended = to_datetime(run.ended_at).isoformat() if run.ended_at is not None else None
     return orjson.dumps(
         {
@@ -71,7 +76,7 @@ def _body(run: Run) -> bytes:
             "status": run.status,
             "stop_reason": run.stop_reason,
             "completed_at": ended,
-            "metadata": {**run.metadata, **({"error": run.error} if run.error else {})},
+            "metadata": {**run.metadata, **({"error": run.error} if run.error else {}), "result": result},
         }
     )
 

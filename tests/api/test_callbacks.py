@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from ricordo.agents.run_end import add_callback
-from ricordo.background.callbacks import HANDLER, signing_key
+from ricordo.api.callbacks import HANDLER, signing_key
 from ricordo.domain.job import Job
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
@@ -83,7 +83,16 @@ async def test_the_receiver_can_check_who_sent_it(stage: Stage, receiver: ModelS
         "status": "failed",
         "stop_reason": "llm_api_error",
         "completed_at": "2026-01-01T00:00:01.500000+00:00",
-        "metadata": {"error": error},
+        "metadata": {
+            "error": error,
+            "result": {
+                "messages": [],
+                "stop_reason": {"message_type": "stop_reason", "stop_reason": "llm_api_error"},
+                "usage": seen.body["metadata"]["result"]["usage"],
+                "logprobs": None,
+                "turns": None,
+            },
+        },
     }
     # As a receiver would check it, who knows the key alone.
     moment, given = (part.partition("=")[2] for part in seen.headers["x-ricordo-signature"].split(","))

@@ -1,0 +1,101 @@
+"""Where clients rely on what the retired Letta V1 server 0.16.8 answered, also where its documentation says otherwise.
+
+The order of lists: tests/api/test_messages.py; approvals twice: test_approvals.py; callbacks: tests/api/test_streams.py.
+"""
+
+import logging
+
+import pytest
+
+from tests.seams.scene import CLAUDE, OPENAI, Scene, calls, kinds, said, stopped
+from tests.support.model_server import claude
+
+
+def test_a_model_without_a_handle_is_found_by_its_name_and_kind(scene: Scene) -> None:
+    provider, name = CLAUDE.split("/")
+    config = {"model": name, "model_endpoint_type": provider, "context_window": 16_000}
+    agent = scene.agent(model=None, llm_config=config | {"temperature": 0.3, "max_tokens": 500})
+    state = scene.state(agent)
+    shown = state["llm_config"]
+    assert (state["model"], shown["context_window"]) == (CLAUDE, 16_000)
+    assert (shown["temperature"], shown["max_tokens"]) == (0.3, 500)
+    provider, name = OPENAI.split("/")
+    changed = scene.change(agent, llm_config={"model": name, "model_endpoint_type": provider, "context_window": 8_000})
+    assert (changed["model"], changed["llm_config"]["context_window"]) == (OPENAI, 8_000)
+    refused = scene.http.post("/v1/agents/", json={"llm_config": {"model": "nothing", "model_endpoint_type": provider}})
+    assert (refused.status_code, f"{provider}/nothing not found" in refused.text) == (404, True)
+
+
+def test_a_claude_that_shall_not_think_does_not_and_says_so(scene: Scene) -> None:
+    off = {"type": "disabled"}
+    for body, sent in (
+        ({"reasoning": False}, off),
+        ({"model_settings": {"provider_type": "anthropic", "thinking": off}}, off),
+        ({"max_reasoning_tokens": 2048}, {"type": "enabled", "budget_tokens": 2048}),
+    ):
+        agent = scene.agent(model=CLAUDE, **body)
+        scene.says(claude({"type": "text", "text": "Hello."}))
+        scene.send(agent, "Hello.")
+        assert scene.asked[-1].get("thinking", off) == sent, body
+        assert scene.state(agent)["model_settings"]["thinking"] == sent, body
+    back = scene.change(agent, reasoning=False)["model_settings"]
+    assert back["thinking"] == off
+    assert scene.change(agent, model_settings=back)["model_settings"] == back
+    thinks = {"type": "enabled", "budget_tokens": 1500}
+    assert scene.change(agent, model_settings={"thinking": thinks})["model_settings"]["thinking"] == thinks
+
+
+def test_a_run_lists_the_kinds_of_messages_that_its_request_asked_for(scene: Scene) -> None:
+    agent = scene.agent("roll")
+    scene.says(calls(("roll", {})), "Six.")
+    answer = scene.send(agent, "Roll.", include_return_message_types=["assistant_message"])
+    assert kinds(answer) == ["assistant"]
+    (run,) = scene.http.get("/v1/runs/", params={"agent_id": agent}).json()
+    assert kinds(scene.http.get(f"/v1/runs/{run['id']}/messages").json()) == ["assistant"]
+
+
+def test_of_equal_tool_rules_one_is_kept(scene: Scene) -> None:
+    rule = {"type": "exit_loop", "tool_name": "roll"}
+    agent = scene.agent("roll", tool_rules=[rule, {**rule}, rule])
+    assert [one["tool_name"] for one in scene.state(agent)["tool_rules"]] == ["roll"]
+    assert len(scene.change(agent, tool_rules=[rule, rule])["tool_rules"]) == 1
+
+
+def test_a_small_window_is_taken_with_a_warning(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        agent = scene.agent(context_window_limit=2_000)
+    assert scene.state(agent)["llm_config"]["context_window"] == 2_000
+    assert [one.message for one in caplog.records if "context window" in one.message]
+    scene.says("Hello.")
+    answer = scene.send(agent, "Hello.")
+    assert (said(answer), stopped(answer)) == (["Hello."], "end_turn")
+
+
+def test_a_summary_of_all_says_that_all_before_it_is_hidden(scene: Scene) -> None:
+    for mode, words in (
+        ("all", "Note: prior messages have been hidden"),
+        ("sliding_window", "messages from the beginning"),
+    ):
+        agent = scene.agent()
+        for number in range(4):
+            scene.says(f"Answer {number}.")
+            scene.send(agent, f"Question {number}.")
+        scene.says("They talked.")
+        body = {"compaction_settings": {"mode": mode}}
+        scene.http.post(f"/v1/agents/{agent}/summarize", json=body).raise_for_status()
+        scene.says("Yes.")
+        scene.send(agent, "Go on?")
+        assert words in str(scene.asked[-1]["messages"]), mode
+
+
+def test_passages_tell_their_model_and_where_it_is_asked_for_their_vector(scene: Scene) -> None:
+    agent = scene.agent()
+    place = f"/v1/agents/{agent}/archival-memory"
+    (made,) = scene.http.post(place, json={"text": "Ada likes tea."}).json()
+    assert made["embedding"] is None
+    config = made["embedding_config"]
+    (plain,) = scene.http.get(place).json()
+    assert (plain["embedding_config"], plain["embedding"]) == (config, None)
+    (whole,) = scene.http.get(place, params={"include_embeddings": True}).json()
+    assert len(whole["embedding"]) == config["embedding_dim"] > 0
+    assert sum(number * number for number in whole["embedding"]) == pytest.approx(1, abs=1e-3)
