@@ -11,9 +11,9 @@ from fastapi import Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, note, told, whole_agent
-from ricordo.api.entity_tags import IfMatch, require_match
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
 from ricordo.api.models.base import Json, NoteResponse, TextPiece
+from ricordo.api.models.entity_tags import IfMatch, require_match
 from ricordo.api.models.memory import (
     BlamedLineResponse,
     BlockRequest,

@@ -4,7 +4,9 @@ import logging
 from collections.abc import Mapping
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ricordo.api.call import ID_PREFIXES, answer
@@ -57,6 +59,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.exception_handler(RicordoError)(_ours)
     app.exception_handler(RequestValidationError)(_invalid_request)
     app.exception_handler(ClientDisconnect)(_disconnected)
+    app.exception_handler(HTTPException)(_no_such_route)
     app.exception_handler(Exception)(_unknown)
 
 
@@ -140,6 +143,15 @@ def _shortened(text: str, most: int) -> str:
 def _encodable(text: str) -> str:
     # A name that was sent may hold half a character, which no answer can.
     return text.encode("utf-8", "replace").decode()
+
+
+async def _no_such_route(request: Request, error: HTTPException) -> Response:
+    path = request.url.path
+    if error.status_code not in (404, 405) or not path.startswith(("/v1/", "/users/", "/latest/")):
+        return await http_exception_handler(request, error)
+    words = f"There is no route {request.method} {_shortened(path, _LONGEST_NAME)} here."
+    told = f"{words} docs/compatibility.md lists the routes that are served, and those that are not."
+    return answer({"detail": told}, error.status_code)
 
 
 async def _disconnected(_request: Request, _error: Exception) -> Response:

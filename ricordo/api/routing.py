@@ -316,6 +316,9 @@ class Application(FastAPI):
             is_whole = f"{scope['path']}/".startswith(f"{self._base}/")
             scope["root_path"] = self._base
             scope["path"] = scope["path"] if is_whole else f"{self._base}{scope['path']}"
+        if scope["type"] == "http" and (path := get_route_path(scope)).startswith("/latest/"):
+            # Another name of /v1, as in the retired Letta V1 server.
+            scope["path"] = f"{scope['path'].removesuffix(path)}/v1{path.removeprefix('/latest')}"
         await super().__call__(scope, receive, _explaining(scope, receive, send))
 
     def openapi(self) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from fastapi import Depends, Query, Request, Response
 from ricordo.api.blocks import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
 from ricordo.api.bodies import decode, validated
 from ricordo.api.call import Here, RequestContext, answer, note, told
-from ricordo.api.entity_tags import IfMatch, IfNoneMatch, require_match, tagged
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import Json, NoteResponse, TextConflict
+from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch, require_match, tagged
 from ricordo.api.models.memory import (
     BlamedLineResponse,
     ComparisonResponse,

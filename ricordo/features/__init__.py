@@ -10,6 +10,7 @@ FEATURES: tuple[str, ...] = (
     "formats",
     "git",
     "ledger",
+    "letta_extras",
     "librarian",
     "login",
     "mcp",

@@ -100,7 +100,7 @@ async def test_a_request_has_only_what_may_answer_it_loaded(app: Application, tm
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(outer), base_url="http://127.0.0.1") as mounted:
             assert (await mounted.put("/ricordo/v1/providers/x/refresh")).status_code == 405
 
-    assert (refused.status_code, refused.json()) == (405, {"detail": "Method Not Allowed"})
+    assert (refused.status_code, "There is no route PUT /v1/jobs/x/cancel" in refused.text) == (405, True)
     new = {path for path, _, _ in table(app)} - {path for path, _, _ in before}
     jobs = {path.removeprefix("/v1/jobs/") for path in new if path.startswith("/v1/jobs/")}
     assert jobs == {"", "active", "queue", "{job_id}", "{job_id}/cancel"}

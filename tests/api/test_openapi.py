@@ -64,6 +64,8 @@ patch /v1/steps/{}/feedback
 post /v1/conversations/{}/(fork|cancel|compact|recompile)
 post /v1/agents/{}/(recompile|summarize)
 post /v1/(runs|conversations)/{}/stream
+get /v1/(tags/|environments(/{})?)
+post /v1/environments/{}/messages
 """
 
 
@@ -116,7 +118,7 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(do
     lines = [line.replace("{}", r"\{\}") for line in SERVED.strip().splitlines()]
     served = {route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)}
     assert served == documented & routes
-    assert len(served) == 110
+    assert len(served) == 114
 
 
 # What the client may ask for in queries, and is refused by name, since there is no such thing here to select by.
@@ -141,6 +143,7 @@ def test_each_query_parameter_that_the_client_can_send_is_known_here(document: d
         f"{path} {name}"
         for method, path, names in sent
         for name in names - documented[method, path] - IGNORED_QUERIES.keys()
+        if re.sub(r"_(\w)", lambda letter: letter[1].upper(), name) not in documented[method, path]
     }
     lines = [line.split() for line in REFUSED_QUERIES.strip().splitlines()]
     assert refused == {f"{path} {name}" for path, *names in lines for name in names}

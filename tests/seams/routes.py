@@ -22,6 +22,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/identities/"): {"name": "new", "identifier_key": "new-1", "identity_type": "user"},
     ("PUT", "/v1/identities/"): {"name": "new", "identifier_key": "new-2", "identity_type": "user"},
     ("POST", "/v1/organizations/"): {"name": "new"},
+    ("POST", "/v1/agents/{agent_id}/generate"): {"prompt": "Hello."},
     ("POST", "/v1/agents/"): {"model": "scripted/model", "name": "Mine"},
     ("POST", "/v1/agents/{agent_id}/messages"): {"messages": TEXT},
     ("POST", "/v1/agents/{agent_id}/messages/stream"): {"messages": TEXT},

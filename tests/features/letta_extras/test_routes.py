@@ -1,0 +1,76 @@
+"""Tags, environments, an answer without a turn, and what older clients ask beside: with the real client where it has them."""
+
+import pytest
+from letta_client import NotFoundError
+
+from ricordo.domain.ids import new_id
+from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.seams.http import ok, refused
+from tests.seams.server import MODEL
+
+__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
+
+
+def test_tags_of_agents_and_blocks_are_listed_by_the_alphabet(api: Api) -> None:
+    tags = ["tag-a", "tag-b", "tag-c", "tag-d"]
+    api.client.agents.create(model=MODEL, tags=tags[:3])
+    api.client.blocks.create(label="notes", value="", tags=tags[2:])
+    assert api.client.tags.list(name="tag-") == tags
+    assert api.client.tags.list(query_text="AG-B") == ["tag-b"]
+    assert api.client.tags.list(name="tag-", order="desc", limit=2) == ["tag-d", "tag-c"]
+    assert api.client.tags.list(name="tag-", after="tag-b") == tags[2:]
+    assert api.client.tags.list(name="tag-", before="tag-d", limit=2) == tags[1:3]
+    assert api.client.tags.list(name="tag-", order="desc", after="tag-c") == ["tag-b", "tag-a"]
+    assert api.client.tags.list(name="100%") == []
+
+
+def test_there_are_no_environments(api: Api) -> None:
+    listed = api.client.environments.list(online_only=True, source="local")
+    assert (listed.connections, listed.has_next_page) == ([], False)
+    with pytest.raises(NotFoundError, match="There is no environment"):
+        api.client.environments.retrieve("device-1")
+    refused(api.http.post("/v1/environments/device-1/messages", json={"messages": []}), 404)
+
+
+def test_a_model_is_asked_once_and_nothing_is_stored_but_the_tokens(api: Api) -> None:
+    agent = api.client.agents.create(model=MODEL, memory_blocks=[{"label": "human", "value": "Ada likes tea."}])
+    rows = {name: count for name, count in api.server.rows().items() if name != "expenses"}
+    path, schema = f"/v1/agents/{agent.id}/generate", {"type": "object", "properties": {"title": {"type": "string"}}}
+    api.server.says('{"title": "Tea"}')
+    body = {"prompt": "A title, please.", "system_prompt": "Be short.", "response_schema": schema}
+    answer = ok(api.http.post(path, json=body))
+    assert (answer["content"], answer["model"]) == ('{"title": "Tea"}', MODEL)
+    assert answer["usage"]["total_tokens"] > 0
+    (asked,) = api.server.model.requests
+    assert [(message.role, message.text) for message in asked.messages] == [
+        ("system", "Be short."),
+        ("user", "A title, please."),
+    ]
+    assert asked.tools == ()
+    assert asked.settings.response_format == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema},
+    }
+    assert {name: count for name, count in api.server.rows().items() if name != "expenses"} == rows
+    refused(api.http.post(path, json={"prompt": ""}), 422)
+    refused(api.http.post(path, json={"prompt": "x", "override_model": "scripted/nothing"}), 404)
+
+
+def test_older_routes_answer_as_far_as_there_is_something_to_answer(api: Api) -> None:
+    agent = api.client.agents.create(model=MODEL)
+    assert ok(api.http.get(f"/v1/agents/{agent.id}/groups")) == []
+    words = refused(api.http.patch(f"/v1/agents/{agent.id}/messages/{new_id('message')}", json={"content": "x"}), 405)
+    assert "cannot be changed" in words
+    names = {tool["name"] for tool in ok(api.http.post("/v1/tools/add-base-tools"))}
+    assert {"memory_insert", "conversation_search"} < names
+    # Another name of /v1, for all routes.
+    assert ok(api.http.get(f"/latest/agents/{agent.id}"))["id"] == agent.id
+    for method, path in (
+        ("GET", "/v1/groups/"),
+        ("POST", "/v1/nothing"),
+        ("DELETE", "/v1/health"),
+        ("GET", "/latest/nothing"),
+    ):
+        answer = api.http.request(method, path)
+        told = answer.json()["detail"]
+        assert (answer.status_code in (404, 405), "docs/compatibility.md" in told) == (True, True), told
