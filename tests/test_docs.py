@@ -169,6 +169,11 @@ SHOWN = {
         r"\nTrue \.\.\. in Genoa\.\n\Z",
     ),
     "code-and-web.md": (r"^2$",),
+    "agent-files.md": (
+        r"^\['archives', 'conversations', 'messages'\]$",
+        r"^Tutor_copy$",
+        r"^\['Ada lives in Turin\.'\]$",
+    ),
     "files.md": (
         r"^bees\.md completed 1$",
         r"^\['grep_files', 'open_files', 'semantic_search_files'\]$",

@@ -92,16 +92,21 @@ class AgentSpec:
 
 async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
     """Make the agent with its conversation, system message, blocks and tools. Raises NotFound, Invalid, Conflict."""
+    spec, info = await prepare(runtime, scope, spec)
+    made = await runtime.store.write(lambda tx: insert_agent(tx, runtime, scope, spec, info))
+    warn_of_small_window(made.agent)
+    return made
+
+
+async def prepare(runtime: Runtime, scope: Scope, spec: AgentSpec) -> tuple[AgentSpec, ModelInfo]:
+    """Return the spec with what is chosen where it says nothing, and what is known of its model. Raises NotFound, Invalid."""
     traits_of(spec.agent_type)
     zone(spec.timezone)
     models = await runtime.organization_providers.of(scope.organization_id)
     info = await models.require(spec.model or (await runtime.models.find_default()).handle)
     spec = replace(spec, embedding=await runtime.models.embedders.choose(spec.embedding))
     usual = traits_of(spec.agent_type).prompt_key
-    spec = replace(spec, system=chosen_system(spec.system, usual, runtime.settings.data_dir))
-    made = await runtime.store.write(lambda tx: _create(tx, runtime, scope, spec, info))
-    warn_of_small_window(made.agent)
-    return made
+    return replace(spec, system=chosen_system(spec.system, usual, runtime.settings.data_dir)), info
 
 
 def warn_of_small_window(agent: Agent) -> None:
@@ -178,7 +183,8 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
     blocks.attach(tx, agent_id, [block])
 
 
-def _create(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, info: ModelInfo) -> AgentState:
+def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, info: ModelInfo) -> AgentState:
+    """Store the agent of a prepared spec. Raises NotFound, Invalid, Conflict."""
     agent = _agent(tx, scope, spec, info)
     chain = Chain(new_id("chain"), scope.organization_id, "agent", agent.id)
     made = [new_block(tx, scope, block, chain) for block in spec.blocks]

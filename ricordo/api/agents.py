@@ -49,7 +49,7 @@ _KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_blo
 async def create(here: Here, body: AgentRequest) -> Json:
     """Make an agent."""
     body.refuse_unsupported()
-    return agent_json(here, await create_agent(here.runtime, here.scope, _spec(here, body)))
+    return agent_json(here, await create_agent(here.runtime, here.scope, spec_of(here, body)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ async def context(
     return await here.store.read(read)
 
 
-def _spec(here: RequestContext, body: AgentRequest) -> AgentSpec:
+def spec_of(here: RequestContext, body: AgentRequest) -> AgentSpec:
+    """The agent that a body asks for."""
     sequence = body.initial_message_sequence
     settings = _settings(body)
     if secrets := _sealed(here, body, {}):

@@ -54,6 +54,7 @@ IGNORED_QUERIES: Mapping[str, str] = {
     "include_relationships": "The older name of `include`.",
     "add_default_initial_messages": "Conversations begin without messages.",
     "update_timestamp": "The prompt says when memory was changed, not when the prompt was made.",
+    "max_steps": "Agent files have no steps.",
     "max_message_length": "The older client needs it. How much stays is a setting of the agent.",
     "include_err": "Failures are told by runs and steps, and no message is left out for one.",
 }

@@ -2,6 +2,7 @@
 
 FEATURES: tuple[str, ...] = (
     "accounts",
+    "agent_files",
     "audit",
     "custom_tools",
     "dolt",

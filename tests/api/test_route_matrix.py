@@ -223,6 +223,8 @@ SHARED = {
         POST /v1/conversations/
         GET /v1/(messages|tags)/
         GET /v1/agents/<agent_id>/groups
+        (GET|POST) /v1/agents/<agent_id>/export
+        POST /v1/agents/import
         POST /v1/agents/<agent_id>/generate
         PATCH /v1/agents/<agent_id>/messages/<message_id>
     """,

@@ -95,8 +95,12 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/settings/users": {"name": "new-page"},
     "/ui/settings/users/{user}": {"disabled": "no"},
 }
-UPLOADS = ("/v1/folders/{folder_id}/upload", "/v1/sources/{folder_id}/upload", "/ui/files/{folder_id}/upload")
+UPLOADS = (
+    *("/v1/folders/{folder_id}/upload", "/v1/sources/{folder_id}/upload", "/ui/files/{folder_id}/upload"),
+    "/v1/agents/import",
+)
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="mine.txt"\r\n\r\nMine.\r\n--x--\r\n'
+AGENT_FILE = FILE.replace(b"Mine.", b'{"agents": [{"id": "agent-0", "name": "Mine", "model": "scripted/model"}]}')
 HEADERS = {path: {"content-type": "multipart/form-data; boundary=x"} for path in UPLOADS} | {
     f"/users/{{user_id}}/memory.git/{name}": {"content-type": f"application/x-{name}-request"}
     for name in ("git-upload-pack", "git-receive-pack")
@@ -146,7 +150,7 @@ class Cell:
         if self.method == "POST" and self.path.startswith("/ui/"):
             sent = {"data": fill(dict(FORMS.get(self.path, {})), values)}
         if self.path in UPLOADS:
-            sent = {"content": FILE}
+            sent = {"content": AGENT_FILE if self.path == "/v1/agents/import" else FILE}
         is_known = self.method == "GET" or self.path == "/v1/conversations/"
         query = fill(dict(QUERIES.get(self.path, {})), values) if is_known else {}
         return {"method": self.method, "url": fill(self.path, values), "params": query, **sent}

@@ -1,0 +1,164 @@
+"""An agent as a file: first what other servers read (`.af` of the retired Letta V1 server 0.16.8), then all of it under `ricordo`.
+
+Ids are local to the file. What belongs to one user (conversations, passages, blocks, folders) is not in it, since a file is passed
+on; the thread that it holds is the caller's own. Secrets are there by name alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from ricordo.api.call import RequestContext, agent_json
+from ricordo.api.models.base import Json, stamp
+from ricordo.api.models.memory import BlockResponse
+from ricordo.api.models.tools import ToolResponse
+from ricordo.domain.agent import AgentState, Conversation
+from ricordo.domain.message import Message
+from ricordo.features.agent_files import messages as formats
+from ricordo.features.files import queries as files
+from ricordo.storage import agents, archives, conversations
+from ricordo.storage.conversations import ConversationFilter
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+
+VERSION = 1
+_ALL = Page(limit=1_000_000, order="asc")
+# Of an agent's answer: what makes it again. The names are those of a request for a new agent.
+AGENT_FIELDS = (
+    *("name", "agent_type", "system", "description", "metadata", "tags", "timezone", "hidden", "tool_rules", "model"),
+    *("model_settings", "llm_config", "embedding", "embedding_config", "compaction_settings", "response_format"),
+    *("message_buffer_autoclear", "max_files_open", "per_file_view_window_char_limit", "user_block_policy"),
+)
+BLOCK_FIELDS = ("label", "value", "limit", "description", "metadata", "read_only", "hidden", "tags", "policy", "shared")
+_TOOL_FIELDS = (
+    *("name", "tool_type", "description", "source_type", "source_code", "json_schema", "args_json_schema", "tags"),
+    *("return_char_limit", "default_requires_approval", "enable_parallel_execution", "pip_requirements"),
+    *("npm_requirements", "metadata_"),
+)
+CONVERSATION_FIELDS = ("summary", "description", "model", "model_settings", "context_window", "hidden", "archived_at")
+ARCHIVE_FIELDS = ("name", "description", "metadata")
+PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at")
+FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
+
+
+class _Ids:
+    """Local ids by those of this server: `agent-0`, `message-12`."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, str]] = defaultdict(dict)
+
+    def of(self, kind: str, id: str) -> str:
+        known = self._known[kind]
+        return known.setdefault(id, f"{kind}-{len(known)}")
+
+
+def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id: str | None, *, scrubs: bool) -> Json:
+    """Return the file. Its thread is this conversation (None: the caller's own), or with `scrubs` none. Raises NotFound."""
+    state = here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id))
+    if conversation_id:
+        state = agents.load(tx, here.scope, agent_id, conversation_id)
+    ids = _Ids()
+    local = ids.of("agent", agent_id)
+    thread = [] if scrubs else _thread(tx, here, state.conversation)
+    window = [] if scrubs else list(state.conversation.window)
+    in_window = {id: message for id in window for message in thread if message.id == id}
+    shown = agent_json(here, state)
+    blocks = [block for block in state.blocks if not block.is_users]
+    folders = [one for one in files.folders_of_agent(tx, here.scope, agent_id) if one.user_id is None]
+    sources, texts = _folders(tx, here, ids, folders)
+    agent = {
+        **{name: shown.get(name) for name in AGENT_FIELDS},
+        "id": local,
+        "in_context_message_ids": [ids.of("message", id) for id in window if id in in_window],
+        "messages": [formats.to_af(one, ids.of("message", one.id), local) for one in in_window.values()],
+        "tool_ids": [ids.of("tool", tool.id) for tool in state.tools],
+        "block_ids": [ids.of("block", block.id) for block in blocks],
+        "source_ids": [one["id"] for one in sources],
+        "folder_ids": [one["id"] for one in sources],
+        "files_agents": [],
+        "group_ids": [],
+        "identity_ids": [],
+        "include_base_tools": False,
+        "secrets": dict.fromkeys(state.agent.secret_names, ""),
+        "tool_exec_environment_variables": dict.fromkeys(state.agent.secret_names, ""),
+    }
+    whole: Json = {
+        "messages": [formats.whole(one, ids.of("message", one.id)) for one in thread],
+        "archives": _archives(tx, here, ids, state),
+        "conversations": [] if scrubs else _conversations(tx, here, ids, state),
+    }
+    return {
+        "agents": [agent],
+        "groups": [],
+        "blocks": [{"id": ids.of("block", one.id), **_picked(BlockResponse.of(one), BLOCK_FIELDS)} for one in blocks],
+        "files": texts,
+        "sources": sources,
+        "tools": [{"id": ids.of("tool", one.id), **_picked(ToolResponse.of(one), _TOOL_FIELDS)} for one in state.tools],
+        "mcp_servers": [],
+        "skills": [],
+        "metadata": {"revision_id": "ricordo"},
+        "created_at": stamp(tx.clock.now()),
+        "ricordo": {"version": VERSION, "agents": {local: whole}},
+    }
+
+
+def _thread(tx: Transaction, here: RequestContext, conversation: Conversation) -> list[Message]:
+    return conversations.page_of_history(tx, here.scope, conversation, _ALL)
+
+
+def _conversations(tx: Transaction, here: RequestContext, ids: _Ids, state: AgentState) -> list[Json]:
+    which = ConversationFilter(state.agent.id, None, None, "created_at", None)
+    found = [
+        one
+        for one in conversations.page(tx, here.scope, _ALL, which)
+        if one.user_id is None and one.id != state.conversation.id and one.deleted_at is None
+    ]
+    made = []
+    for one in found:
+        said = _thread(tx, here, one)
+        made.append(
+            {
+                **_picked(vars_of(one), CONVERSATION_FIELDS),
+                "in_context_message_ids": [ids.of("message", id) for id in one.window],
+                "messages": [formats.whole(message, ids.of("message", message.id)) for message in said],
+            }
+        )
+    return made
+
+
+def _archives(tx: Transaction, here: RequestContext, ids: _Ids, state: AgentState) -> list[Json]:
+    made = []
+    for archive in state.archives:
+        found = archives.page_of_passages(tx, [archive.id], _ALL, search_text=None, scope=here.scope)
+        passages = [_picked(vars_of(one), PASSAGE_FIELDS) for one in found if one.user_id is None]
+        fields = _picked(vars_of(archive), ARCHIVE_FIELDS)
+        made.append({"id": ids.of("archive", archive.id), **fields, "passages": passages})
+    return made
+
+
+def _folders(
+    tx: Transaction, here: RequestContext, ids: _Ids, folders: Sequence[files.Folder]
+) -> tuple[list[Json], list[Json]]:
+    sources = [{"id": ids.of("source", one.id), **_picked(vars_of(one), FOLDER_FIELDS)} for one in folders]
+    texts = [
+        {
+            "id": ids.of("file", file.id),
+            "source_id": ids.of("source", file.folder_id),
+            "file_name": file.name,
+            "original_file_name": file.original_name,
+            "file_path": None,
+            "file_type": file.type,
+            "file_size": file.size,
+            "processing_status": file.status,
+            "content": files.text_of(tx, file.id) if file.status == "completed" else None,
+        }
+        for file in (files.page_of_files(tx, here.scope, [one.id for one in folders], _ALL) if folders else ())
+    ]
+    return sources, texts
+
+
+def vars_of(item: object) -> Json:
+    return {name: getattr(item, name) for name in type(item).__slots__}  # type: ignore[attr-defined]
+
+
+def _picked(item: Json, names: Iterable[str]) -> Json:
+    return {name: list(item[name]) if isinstance(item[name], tuple) else item[name] for name in names}

@@ -1,0 +1,272 @@
+"""An agent from a file: made whole in one transaction, or not at all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from ricordo.agents.lifecycle import AgentSpec, insert_agent
+from ricordo.api.agents import spec_of
+from ricordo.api.call import RequestContext
+from ricordo.api.models.agents import AgentRequest
+from ricordo.api.models.base import Json
+from ricordo.domain.agent import AgentState, Conversation
+from ricordo.domain.ids import new_id, unique
+from ricordo.domain.message import Message
+from ricordo.domain.model import ModelInfo
+from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.tool import Tool
+from ricordo.errors import Forbidden, Invalid
+from ricordo.features.agent_files import messages as formats
+from ricordo.features.agent_files.export import (
+    AGENT_FIELDS,
+    ARCHIVE_FIELDS,
+    BLOCK_FIELDS,
+    CONVERSATION_FIELDS,
+    FOLDER_FIELDS,
+    PASSAGE_FIELDS,
+    VERSION,
+)
+from ricordo.features.custom_tools import service as custom_tools
+from ricordo.features.custom_tools.models import ToolCreateRequest
+from ricordo.features.files import queries as files
+from ricordo.features.files import service as folders
+from ricordo.features.files.texts import PARSED
+from ricordo.search.index import insert_archive, insert_messages, insert_passages
+from ricordo.storage import archives, conversations, messages, tools
+from ricordo.storage.engine.store import Transaction
+
+_UNREADABLE = "This is no agent file: {}. An agent file is the JSON that GET /v1/agents/{{agent_id}}/export answers."
+# What of an agent's own fields is brought in otherwise, or belongs to the server it came from.
+_LEFT_OUT = ("embedding_config", "embedding")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """How a file is taken in. `model` and `embedding` are handles in place of the file's; `secrets` are values by name."""
+
+    name: str | None = None
+    suffix: str = "_copy"
+    overrides_tools: bool = True
+    strips_messages: bool = False
+    model: str | None = None
+    embedding: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Made:
+    """What was made of the file so far: ids of this server by local ones."""
+
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def known(self, local: list[Any]) -> list[str]:
+        return [self.ids[one] for one in local if one in self.ids]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentImport:
+    """A file that was read; `specs` are its agents as they are to be made, in the file's order."""
+
+    content: Json
+    specs: list[AgentSpec]
+    tools: list[tuple[str, ToolCreateRequest]]
+
+
+def read(here: RequestContext, content: Any, options: ImportOptions) -> AgentImport:
+    """Check the whole file before anything is stored. Raises Invalid."""
+    if not isinstance(content, dict) or not isinstance(content.get("agents"), list):
+        raise Invalid(_UNREADABLE.format("it has no list of agents"))
+    extra = content.get("ricordo")
+    if extra is not None and (not isinstance(extra, dict) or extra.get("version") != VERSION):
+        raise Invalid(f"This agent file was written by another version of Ricordo; this one reads version {VERSION}.")
+    if not content["agents"]:
+        raise Invalid(_UNREADABLE.format("its list of agents is empty"))
+    try:
+        specs = [_spec(here, one, content, options) for one in content["agents"]]
+        sources = [
+            (one["id"], ToolCreateRequest.model_validate({name: one[name] for name in _tool_fields(one)}))
+            for one in content.get("tools") or ()
+            if one.get("tool_type") == "custom" and one.get("source_code")
+        ]
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Invalid(_UNREADABLE.format(f"{where}: {first['msg']}")) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Invalid(_UNREADABLE.format(f"{type(error).__name__}: {error}")) from error
+    return AgentImport(content, specs, sources)
+
+
+def _tool_fields(tool: Mapping[str, Any]) -> list[str]:
+    return [name for name in ToolCreateRequest.model_fields if tool.get(name)]
+
+
+def _spec(here: RequestContext, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
+    blocks = {one["id"]: one for one in content.get("blocks") or ()}
+    given = {name: agent[name] for name in AGENT_FIELDS if agent.get(name) is not None and name not in _LEFT_OUT}
+    own = [blocks[id] for id in agent.get("block_ids") or () if id in blocks]
+    made = [{name: one[name] for name in BLOCK_FIELDS if one.get(name) is not None} for one in own]
+    given["memory_blocks"] = [{"value": "", **one} for one in made]
+    given |= {"model": options.model} if options.model else {}
+    given |= {"embedding": options.embedding} if options.embedding else {}
+    names = [*(agent.get("secrets") or ()), *(agent.get("tool_exec_environment_variables") or ())]
+    given["secrets"] = {**dict.fromkeys(names, ""), **options.secrets}
+    body = AgentRequest.model_validate(
+        given | {"name": options.name or f"{agent['name']}{options.suffix}", "include_base_tools": False}
+    )
+    body.refuse_unsupported()
+    # The rules of the file are all that it had: those of its base tools are among them.
+    return replace(spec_of(here, body), has_base_rules=False, beginning=())
+
+
+def insert(
+    tx: Transaction, here: RequestContext, file: AgentImport, options: ImportOptions, infos: list[ModelInfo]
+) -> list[str]:
+    """Store all of the file; returns the ids of its agents. Raises Conflict, Forbidden, Invalid."""
+    made = _Made()
+    _insert_tools(tx, here, file, made, overrides=options.overrides_tools)
+    _insert_folders(tx, here, file.content, made)
+    whole = (file.content.get("ricordo") or {}).get("agents") or {}
+    for agent, spec, info in zip(file.content["agents"], file.specs, infos, strict=True):
+        state = insert_agent(tx, here.runtime, here.scope, _linked(tx, here, agent, spec, made), info)
+        made.ids[agent["id"]] = state.agent.id
+        more = whole.get(agent["id"]) or {}
+        _insert_archives(tx, here, state, more.get("archives") or [], made)
+        if not options.strips_messages:
+            listed = agent.get("in_context_message_ids") or []
+            _fill(tx, state.conversation, more.get("messages"), agent.get("messages") or [], listed)
+            for one in more.get("conversations") or ():
+                _insert_conversation(tx, here, state, one)
+    return [made.ids[agent["id"]] for agent in file.content["agents"]]
+
+
+def _linked(tx: Transaction, here: RequestContext, agent: Json, spec: AgentSpec, made: _Made) -> AgentSpec:
+    """The spec with the tools and folders that were made, or are here already; rules of tools that are not here are left out."""
+    tool_ids = tuple(unique(made.known(agent.get("tool_ids") or [])))
+    there = {tool.name for tool in tools.by_ids(tx, here.scope, list(tool_ids))}
+    rules = tuple(rule for rule in spec.tool_rules if rule.tool_name in there)
+    folder_ids = tuple(made.known(agent.get("folder_ids") or agent.get("source_ids") or []))
+    return replace(spec, tool_ids=tool_ids, folder_ids=folder_ids, tool_rules=rules)
+
+
+def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made: _Made, *, overrides: bool) -> None:
+    listed = {one["id"]: one for one in file.content.get("tools") or ()}
+    stored = tools.by_names(tx, here.scope, [str(one.get("name")) for one in listed.values()])
+    for id, request in file.tools:
+        schema = custom_tools.schema_for(request)
+        found: Tool | None = stored.get(schema.name)
+        if found is None or (overrides and found.tool_type == "custom" and found.source_code != request.source_code):
+            if not here.scope.may("tools:write"):
+                raise Forbidden(f"The file brings the tool {schema.name}, and your key lacks the scope tools:write.")
+            found = custom_tools.upsert(tx, here.scope, request, schema)
+        made.ids[id] = found.id
+    for id, one in listed.items():
+        # Built-in tools, and those of MCP servers, are linked where this server has them.
+        if id not in made.ids and (found := stored.get(str(one.get("name")))):
+            made.ids[id] = found.id
+
+
+def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: _Made) -> None:
+    for one in content.get("sources") or ():
+        fields = {name: one.get(name) for name in FOLDER_FIELDS}
+        name = _free_folder_name(tx, here, str(fields["name"]))
+        folder = files.Folder(
+            **fields | {"name": name, "metadata": fields["metadata"] or {}},
+            id="",
+            archive_id="",
+            organization_id=here.scope.organization_id,
+            user_id=here.scope.subject,
+        )
+        made.ids[one["id"]] = folders.create_folder(tx, here.scope, folder).id
+    for one in content.get("files") or ():
+        if one.get("content") and one.get("source_id") in made.ids:
+            name = str(one.get("file_name") or "file")
+            is_text = PurePosixPath(name).suffix.lower() not in PARSED
+            upload = folders.Upload(name if is_text else f"{name}.txt", str(one["content"]).encode())
+            folders.add_file(tx, here.scope, made.ids[one["source_id"]], upload)
+
+
+def _free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
+    taken, number = name, 1
+    while files.find_folder(tx, here.scope.organization_id, taken, here.scope.subject):
+        number += 1
+        taken = f"{name} ({number})"
+    return taken
+
+
+def _insert_archives(tx: Transaction, here: RequestContext, state: AgentState, listed: list[Json], made: _Made) -> None:
+    now = tx.clock.now()
+    for one in listed:
+        if one["id"] not in made.ids:
+            fields = {name: one.get(name) for name in ARCHIVE_FIELDS} | {"metadata": one.get("metadata") or {}}
+            archive = Archive(
+                new_id("archive"),
+                here.scope.organization_id,
+                **fields,
+                embedding=state.agent.embedding,
+                created_by=here.scope.user_id,
+                created_at=now,
+                updated_at=now,
+            )
+            insert_archive(tx, archive)
+            made.ids[one["id"]] = archive.id
+            passages = [
+                Passage(
+                    new_id("passage"),
+                    archive.organization_id,
+                    archive.id,
+                    **{name: item[name] for name in PASSAGE_FIELDS if name in item}
+                    | {"tags": tuple(item.get("tags") or ())},
+                    user_id=here.scope.subject,
+                    created_by=here.scope.user_id,
+                    updated_at=now,
+                )
+                for item in one.get("passages") or ()
+            ]
+            insert_passages(tx, archive, archives.redacted(passages))
+        archives.attach(tx, state.agent.id, made.ids[one["id"]])
+
+
+def _insert_conversation(tx: Transaction, here: RequestContext, state: AgentState, one: Json) -> None:
+    now = tx.clock.now()
+    fields = {name: one[name] for name in CONVERSATION_FIELDS if one.get(name) is not None}
+    conversation = Conversation(
+        id=new_id("conv"),
+        organization_id=state.agent.organization_id,
+        agent_id=state.agent.id,
+        user_id=here.scope.subject,
+        created_by=here.scope.user_id,
+        created_at=now,
+        updated_at=now,
+        **fields,
+    )
+    conversations.insert_one(tx, conversation)
+    _fill(tx, conversation, one.get("messages") or [], [], one.get("in_context_message_ids") or [])
+
+
+def _fill(
+    tx: Transaction, conversation: Conversation, whole: list[Json] | None, plain: list[Json], listed: list[str]
+) -> None:
+    """Put the messages into the conversation, and those that are listed into its window, behind its own system message."""
+    home = formats.Home(conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id)
+    ids = {one["id"]: new_id("message") for one in (plain if whole is None else whole)}
+    now = tx.clock.now()
+    found = (
+        [formats.from_af(one, ids[one["id"]], home, now) for one in plain]
+        if whole is None
+        else [formats.from_whole(one, ids[one["id"]], home) for one in whole]
+    )
+    own = conversation.window[:1]
+    # A conversation that has a system message of its own keeps it: the other tells of the agent that the file was made of.
+    first = next((one.id for one in found if one.role == "system"), None) if own else None
+    said: list[Message] = [one for one in found if one.id != first]
+    insert_messages(tx, said)
+    if own and said:
+        system, oldest = messages.by_ids(tx, own)[0], min(one.created_at for one in said)
+        messages.rewrite(tx, replace(system, created_at=min(system.created_at, oldest - 1)))
+    window = [*own, *(ids[one] for one in listed if one in ids and ids[one] != first)]
+    if said:
+        conversations.save_window(tx, conversation.id, window, "", added=len(said))
