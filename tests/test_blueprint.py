@@ -127,7 +127,7 @@ def test_the_constants_are_those_of_the_page() -> None:
     assert (DEFAULT_CONTEXT_WINDOW, TRIGGER) == (128_000, 0.9)
     assert (DEFAULT_LIMIT, DEFAULT_RETURN_LIMIT) == (100_000, 50_000)
     least = next(rule.ge for rule in AgentRequest.model_fields["context_window_limit"].metadata if hasattr(rule, "ge"))
-    assert least == 4096
+    assert least == 1000
     assert TurnRequest(Scope(), "agent").max_steps == SendRequest.model_fields["max_steps"].default == 50
     usual = CompactionSettings()
     assert (usual.mode, usual.sliding_window_percentage, usual.clip_chars) == ("sliding_window", 0.3, 50_000)

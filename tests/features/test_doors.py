@@ -37,13 +37,14 @@ TURNS = {
     *("api.messages.send", "api.messages.send_async", "api.messages.stream", "api.conversations.send"),
     *("api.conversations.compact", "api.conversations.compact_own"),
     # Readers of a past turn, which begins one anew for the request that it was asked for; these two have none.
-    *("api.stored_streams.resume", "api.stored_streams.resume_conversation"),
+    *("api.stored_streams.resume", "api.stored_streams.resume_conversation", "api.callbacks.call_back"),
 }
 # `ricordo doctor models` runs turns in a temporary database, which is deleted at its end.
 TRIALS = {"cli.run_doctor"}
 # By the function that is called, the test that goes there.
 BLOCKS_AND_AGENTS = {
     "api.agents.create": "test_what_begins_with_a_secret_never_had_it",
+    "features.agent_files.routes.import_file": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
     "api.blocks.modify_of_agent": "test_an_owners_write_is_a_version_whatever_the_policy",

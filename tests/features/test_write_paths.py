@@ -5,6 +5,7 @@ that holds `BEFORE`, under some policy, and does one thing to it. `test_doors` f
 """
 
 import itertools
+import json
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -175,7 +176,13 @@ def test_what_begins_with_a_secret_never_had_it(server: ServerInThread, http: ht
     _, of_agent = made(http, "direct", value=AFTER)
     loose = http.post("/v1/blocks/", json={"label": "human", "value": AFTER, "description": AFTER}).json()
     assert (loose["value"], loose["description"]) == (STORED, STORED)
-    for block in (of_agent, loose["id"]):
+    content = {"label": "human", "value": AFTER, "id": "block-0"}
+    file = {"agents": [{"id": "agent-0", "name": "Sam", "model": MODEL, "block_ids": ["block-0"]}], "blocks": [content]}
+    taken = http.post("/v1/agents/import", files={"file": ("agent.af", json.dumps(file).encode())}).json()["agent_ids"][
+        0
+    ]
+    (in_file,) = http.get(f"/v1/agents/{taken}").json()["blocks"]
+    for block in (of_agent, loose["id"], in_file["id"]):
         assert state_of(server, block) == ("human", STORED)
         require_version(server, block, "user", 1)
 

@@ -212,7 +212,7 @@ def test_arguments_become_what_the_function_expects_and_results_json(api: Api) -
     result = trial(api, MODELS.replace(', float("nan")', ""), args={"place": {"town": "Rome"}, "others": [], **ready})
     assert result["func_return"] == [{"town": "Rome"}, [], "RED", {"wide": 2}, True, 1.0, None, [1]]
     wrong = trial(api, MODELS, args={"place": {"city": "Rome"}, "others": [], **ready})
-    assert (wrong["status"], wrong["func_return"][32:69]) == ("error", "The argument place is not right: 1 ")
+    assert (wrong["status"], "The argument place is not right: 1 " in wrong["func_return"]) == ("error", True)
     missing = trial(api, ADD, args={"three": 3})
     assert missing["func_return"] == "The arguments do not fit: missing a required argument: 'one'."
 

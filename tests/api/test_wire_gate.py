@@ -1,0 +1,348 @@
+"""The wire gate: every method of the installed `letta-client`, strict about what it reads, against a server with one of everything.
+
+It makes docs/compatibility.md: `python -m tests.api.test_wire_gate` writes the page, and a test holds it true.
+"""
+
+import inspect
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import letta_client
+import pytest
+from letta_client import APIError, NotFoundError
+from letta_client._resource import SyncAPIResource
+
+from ricordo.api.call import IGNORED_QUERIES
+from ricordo.app import create_app
+from ricordo.domain.message import TextPart
+from ricordo.llm.scripted import call
+from ricordo.settings import ProviderSettings, Settings
+from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.api.test_openapi import operations, routes_of_the_client
+from tests.seams.http import ok
+from tests.seams.mcp import mcp_server, notes
+from tests.seams.server import MODEL
+
+__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "compatibility.md"
+OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
+# Methods of the client that this server cannot serve, each with its reason. At most three in the end.
+MISSING: Mapping[str, str] = {
+    **{
+        f"templates.{name}": "templates are not built yet"
+        for name in ("agents.create", "create", "delete", "rollback", "save", "update")
+    },
+    **{f"agents.schedule.{name}": "schedules are not built yet" for name in ("create", "delete", "list", "retrieve")},
+    **{
+        f"access_tokens.{name}": "access tokens for browsers are not built yet" for name in ("create", "delete", "list")
+    },
+}
+# Served, with the one answer that there can be.
+NOT_THERE = {"environments.retrieve", "environments.send_message"}
+# Why routes of older clients are not there.
+REASONS = (
+    (r"/v1/groups", "groups of agents come with a later version"),
+    (r"/v1/messages/batches", "batches come with a later version"),
+    (r"/v1/agents/\{\}/schedule", "schedules come with a later version"),
+    (r"/v1/templates", "templates come with a later version"),
+    (r"/v1/client-side-access-tokens", "access tokens for browsers come with a later version"),
+)
+TOOL = (
+    'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n    return 2 * one\n'
+)
+SAID = [{"role": "user", "content": "Hello."}]
+
+
+def methods(resource: Any, path: str = "") -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Every method of the client, by its name: `agents.blocks.attach`."""
+    for name in sorted(dir(type(resource))):
+        if name.startswith(("_", "with_")):
+            continue
+        if inspect.isfunction(inspect.getattr_static(type(resource), name)):
+            if path:
+                yield f"{path}.{name}", getattr(resource, name)
+        elif isinstance(child := getattr(resource, name, None), SyncAPIResource):
+            yield from methods(child, f"{path}.{name}".lstrip("."))
+
+
+class Seeded:
+    """One of everything, and for what deletes or detaches another one."""
+
+    def __init__(self, api: Api, mcp_url: str) -> None:
+        self.api, self.client, self.mcp_url, self.number = api, api.client, mcp_url, 0
+        tool = self.client.tools.upsert(source_code=TOOL)
+        agent = self.client.agents.create(
+            model=MODEL, tool_ids=[tool.id], memory_blocks=[{"label": "human", "value": "Ada."}]
+        )
+        api.server.says("Hello.")
+        run_id = (self.client.agents.messages.create(agent.id, input="Hello.").usage.run_ids or [""])[0]
+        thread = self.client.conversations.create(agent_id=agent.id)
+        api.server.says("Hello.")
+        list(self.client.conversations.messages.create(thread.id, messages=SAID))  # type: ignore[arg-type]
+        server = self.client.mcp_servers.create(
+            server_name="gate", config={"mcp_server_type": "streamable_http", "server_url": mcp_url}
+        )
+        api.server.says("Hello.")
+        recorded = list(self.client.agents.messages.create(agent.id, input="Go.", streaming=True, background=True))
+        self.values: dict[str, Any] = {
+            "agent_id": agent.id,
+            "tool_id": tool.id,
+            "tool_name": "double",
+            "block_id": agent.blocks[0].id,
+            "block_label": "human",
+            "conversation_id": thread.id,
+            "run_id": run_id,
+            "path_run_id": next(one.run_id for one in recorded if getattr(one, "run_id", None)),
+            "step_id": self.client.runs.steps.list(run_id).items[0].id,
+            "message_id": self.client.agents.messages.list(agent.id).items[-1].id,
+            "mcp_server_id": server.id,
+            "device_id": "device-1",
+            "connection_id": "connection-1",
+            "messages": SAID,
+            "query": "Ada",
+            "text": "Ada likes tea.",
+            "name": "Notes",
+            "label": "notes",
+            "value": "None.",
+            "source_code": TOOL,
+            "body_requires_approval": False,
+            "passages": [{"text": "One."}],
+            "server_name": "another",
+            "config": {"mcp_server_type": "streamable_http", "server_url": mcp_url},
+            "file": ("notes.txt", b"A note."),
+        }
+        self.values |= {"archive_id": self.client.archives.create(name="Notes").id, "folder_id": self._folder()}
+        self.values["file_id"] = self._file()
+
+    def _next(self) -> str:
+        self.number += 1
+        return f"gate{self.number}"
+
+    def _folder(self) -> str:
+        return str(self.client.folders.create(name=self._next()).id)
+
+    def _file(self) -> str:
+        name = (f"{self._next()}.txt", b"A note.")
+        file = self.client.folders.files.upload(self.values["folder_id"], file=name)
+        place = f"/v1/folders/{self.values['folder_id']}/files/{file.id}"
+        while ok(self.api.http.get(place))["processing_status"] not in ("completed", "error"):
+            pass
+        return str(file.id)
+
+    def _identity(self) -> str:
+        body = {"name": "Ada", "identifier_key": self._next(), "identity_type": "user"}
+        return str(ok(self.api.http.post("/v1/identities/", json=body))["id"])
+
+    def _fresh(self, name: str, values: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911 - a table
+        """What a method needs of its own: something to delete, to attach, or to wait for."""
+        make, agent = self.client, self.values["agent_id"]
+        match name:
+            case "agents.delete" | "agents.messages.reset":
+                return {"agent_id": make.agents.create(model=MODEL).id}
+            case "tools.delete":
+                return {"tool_id": make.tools.create(source_code=TOOL.replace("double", self._next())).id}
+            case "blocks.delete" | "agents.blocks.attach" | "agents.blocks.detach":
+                block = make.blocks.create(label=self._next(), value="").id
+                if name.endswith("detach"):
+                    make.agents.blocks.attach(block, agent_id=agent)
+                return {"block_id": block}
+            case "archives.delete":
+                return {"archive_id": make.archives.create(name="Old").id}
+            case "archives.passages.delete":
+                return {"passage_id": make.archives.passages.create(values["archive_id"], text="Old.").id}
+            case "agents.passages.delete":
+                return {"memory_id": make.agents.passages.create(agent, text="Old.")[0].id}
+            case "conversations.delete":
+                return {"conversation_id": make.conversations.create(agent_id=agent).id}
+            case "folders.delete":
+                return {"folder_id": self._folder()}
+            case "folders.create":
+                return {"name": self._next()}
+            case "folders.files.delete":
+                return {"file_id": self._file()}
+            case "mcp_servers.delete":
+                made = make.mcp_servers.create(server_name=self._next(), config=values["config"])
+                return {"mcp_server_id": made.id}
+            case "mcp_servers.tools.retrieve" | "mcp_servers.tools.run":
+                tool = make.mcp_servers.tools.list(self.values["mcp_server_id"])[0]
+                return {"tool_id": tool.id}
+            case "agents.identities.attach" | "agents.identities.detach":
+                # An agent with identities is theirs alone, so it is one of its own.
+                return {"agent_id": make.agents.create(model=MODEL).id, "identity_id": self._identity()}
+            case "agents.import_file":
+                return {"file": ("agent.af", make.agents.export_file(agent).encode())}
+            case "agents.tools.run":
+                return {"args": {"one": 2}}
+            case "agents.messages.cancel" | "conversations.cancel":
+                return {}
+            case "agents.messages.create" | "agents.messages.stream" | "agents.messages.create_async":
+                return {"input": "Hello."}
+            case "conversations.messages.create":
+                return {"messages": SAID}
+            case "steps.feedback.create":
+                return {"feedback": "positive"}
+            case "tools.create":
+                return {"source_code": TOOL.replace("double", self._next())}
+        return {}
+
+    def prepare(self, name: str) -> None:
+        """What must have happened before the method is called."""
+        agent = self.values["agent_id"]
+        if name.endswith("messages.compact"):
+            for number in range(3):
+                self.api.server.says(f"Answer {number}.")
+                thread = {"conversation_id": self.values["conversation_id"]} if name.startswith("conv") else None
+                body = {"messages": SAID, "streaming": False}
+                path = f"/v1/conversations/{thread['conversation_id']}" if thread else f"/v1/agents/{agent}"
+                ok(self.api.http.post(f"{path}/messages", json=body))
+            self.api.server.says("They talked.")
+        elif name.startswith(("agents.messages.create", "agents.messages.stream", "conversations.messages.create")):
+            self.api.server.says((TextPart("One moment."), call("double", one=2)), "Four.")
+        elif name.startswith("agents.files.") or name in ("agents.folders.detach", "folders.agents.list"):
+            self.client.agents.folders.attach(self.values["folder_id"], agent_id=agent)
+        elif name == "conversations.messages.stream":
+            self.api.server.says("Hello.")
+            body = {"messages": SAID, "streaming": True, "background": True}
+            self.api.http.post(
+                f"/v1/conversations/{self.values['conversation_id']}/messages", json=body
+            ).raise_for_status()
+        elif name.startswith("agents.tools."):
+            self.client.agents.tools.attach(self.values["tool_id"], agent_id=agent)
+        elif name == "agents.archives.detach":
+            self.client.agents.archives.attach(self.values["archive_id"], agent_id=agent)
+
+    def call(self, name: str, method: Callable[..., Any]) -> None:
+        """Call the method with all that it needs, and read the whole answer."""
+        self.prepare(name)
+        values = dict(self.values)
+        fresh = self._fresh(name, values)
+        values |= fresh
+        if name == "agents.identities.detach":
+            self.client.agents.identities.attach(values["identity_id"], agent_id=values["agent_id"])
+        needed = [
+            parameter.name
+            for parameter in inspect.signature(method).parameters.values()
+            if parameter.default is inspect.Parameter.empty and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        answer = method(**{one: values[one] for one in needed} | fresh)
+        if (
+            not isinstance(answer, str | bytes | dict)
+            and hasattr(answer, "__iter__")
+            and not hasattr(type(answer), "model_fields")
+        ):
+            list(answer)
+
+
+# Nothing runs that could be cancelled: the client raises what this server says of that.
+CONFLICTS = {"agents.messages.cancel", "conversations.cancel"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_method_of_the_client_is_answered_as_it_reads_answers(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("allow_private_providers", True), ("traces", "all")):
+        monkeypatch.setattr(api.server.runtime.settings, name, value)
+    with mcp_server(notes()) as url:
+        seeded = Seeded(api, url)
+        found = dict(methods(api.client))
+        assert len(found) == 128
+        assert set(MISSING) | NOT_THERE | CONFLICTS <= set(found)
+        failed: dict[str, str] = {}
+        for name, method in found.items():
+            if name in MISSING:
+                continue
+            try:
+                seeded.call(name, method)
+            except NotFoundError as error:
+                if name not in NOT_THERE or "There is no environment" not in str(error):
+                    failed[name] = str(error)
+            except APIError as error:
+                if name not in CONFLICTS or "No active runs to cancel" not in str(error):
+                    failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
+        assert failed == {}
+
+
+def test_what_is_missing_is_missing(api: Api) -> None:
+    """A method that is served by now is taken off the list."""
+    paths = {path for _, path, _ in operations(api.server.app.openapi())}
+    for start in ("/v1/templates", "/v1/agents/{agent_id}/schedule", "/v1/client-side-access-tokens"):
+        assert not [path for path in paths if path.startswith(start)], start
+
+
+def served() -> set[str]:
+    """The routes of this server as `method path`, names of parameters left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        app = create_app(Settings(data_dir=Path(folder)), ProviderSettings.model_construct())
+        return {f"{method} {re.sub(r'{[^}]*}', '{}', path)}" for method, path, _ in operations(app.openapi())}
+
+
+def routes_by_version() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for line in OLDER.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            method, path, *versions = line.split()
+            for version in versions:
+                found.setdefault(version, set()).add(f"{method} {path}")
+    found[letta_client.__version__] = {" ".join(route) for route in routes_of_the_client()}
+    return found
+
+
+def page() -> str:
+    """docs/compatibility.md."""
+    here, versions = served(), routes_by_version()
+    rows = "\n".join(
+        f"| {name} | {len(routes & here)} of {len(routes)} |" for name, routes in sorted(versions.items(), key=_order)
+    )
+    missing = sorted(set().union(*versions.values()) - here, key=lambda route: (route.split()[1], route))
+    reasons = {route: next((why for start, why in REASONS if re.search(start, route)), "") for route in missing}
+    assert all(reasons.values()), reasons
+    listed = "\n".join(f"| `{route.split()[0].upper()} {route.split()[1]}` | {why} |" for route, why in reasons.items())
+    ignored = "\n".join(f"| `{name}` | {why} |" for name, why in IGNORED_QUERIES.items())
+    return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored)
+
+
+def _order(item: tuple[str, set[str]]) -> tuple[int, ...]:
+    return tuple(map(int, item[0].split(".")))
+
+
+PAGE_TEXT = """# Compatibility
+
+Ricordo answers the REST API of the retired Letta V1 server 0.16.8, so that programs with `letta-client` run unchanged: set
+`base_url` to this server. Each method of the newest client is called in a test, with the client's strict reading of answers on.
+
+| `letta-client` | routes served |
+|---|---|
+{rows}
+
+All routes are there below `/latest` too. Beside them are Ricordo's own: `/openapi.json` has all.
+
+## Not served
+
+A request for one of these, or for a route that no client knows, is answered with 404 and a sentence that names this page.
+
+| route | why |
+|---|---|
+{missing}
+
+`/v1/environments` is served as an empty list: tools run in the sandbox of this server.
+
+## Parameters of no effect
+
+These are taken in any query, and change nothing. Other parameters that a route does not know are refused with 422 and their name.
+
+| parameter | why |
+|---|---|
+{ignored}
+"""
+
+
+def test_the_page_about_compatibility_is_as_the_gate_makes_it() -> None:
+    if PAGE.read_text("utf-8") != page():
+        pytest.fail("docs/compatibility.md is out of date: python -m tests.api.test_wire_gate")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
