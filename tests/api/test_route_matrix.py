@@ -214,7 +214,7 @@ SHARED = {
         PATCH /v1/agents/<agent_id>/(reset-messages|tools/approval/<tool_name>)
         POST /v1/agents/<agent_id>/tools/<tool_name>/run
         PATCH /v1/agents/<agent_id>/(tools|archives)/(attach|detach)/<(tool|archive)_id>
-        POST /v1/conversations/
+        POST /v1/(conversations/|chat/completions|responses)
         GET /v1/messages/
     """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
@@ -238,6 +238,8 @@ SHARED = {
     """,
     "models, tools and providers are the organization's": """
         GET /v1/models/(embedding)?
+        GET /v1/models(/<model_id>)?
+        POST /v1/embeddings
         GET /v1/tools/(<tool_id>|count)?
         (POST|PUT) /v1/tools/
         POST /v1/tools/(search|run)

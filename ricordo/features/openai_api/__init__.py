@@ -14,8 +14,11 @@ class OpenAIPlugin:
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
-        paths = ("/v1/chat/completions", "/v1/models", "/v1/embeddings", "/v1/responses")
-        return [LazyRouter("ricordo.features.openai_api.routes", paths)]
+        paths = ("/v1/chat/completions", "/v1/models", "/v1/embeddings")
+        return [
+            LazyRouter("ricordo.features.openai_api.routes", paths),
+            LazyRouter("ricordo.features.openai_api.responses", ("/v1/responses",)),
+        ]
 
 
 plugin = OpenAIPlugin()

@@ -28,7 +28,7 @@ _DIGEST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class ClientChat:
     """A chat as a client sends it. `name` is the client's id of it, None where it gives none; `owner` tells chats apart else."""
 
     agent_id: str
@@ -67,7 +67,7 @@ class _State:
     loose: str
 
 
-def states_of(here: RequestContext, chat: Chat) -> list[_State]:
+def states_of(here: RequestContext, chat: ClientChat) -> list[_State]:
     """Return the states of the chat: before its first message, and after each."""
     scope = here.scope
     seed = [scope.organization_id, scope.subject_id, chat.agent_id, chat.name, None if chat.name else chat.owner]
@@ -89,7 +89,7 @@ def _said(message: ChatMessage) -> list[object]:
     return [message.role, message.text.strip(), pictures, [call.id for call in message.tool_calls or ()]]
 
 
-async def continue_chat(here: RequestContext, chat: Chat, client_tools: Sequence[str]) -> Continuation:
+async def continue_chat(here: RequestContext, chat: ClientChat, client_tools: Sequence[str]) -> Continuation:
     """Return where the chat goes on; what is unknown here begins a conversation, with what was said before to be recalled.
 
     Raises NotFound, and Invalid for results of calls that nobody asked for.
@@ -109,13 +109,22 @@ async def continue_chat(here: RequestContext, chat: Chat, client_tools: Sequence
     return Continuation(made.id, place, is_begun=False)
 
 
-async def note_start(here: RequestContext, chat: Chat, run: Run) -> None:
+async def continue_after(here: RequestContext, agent_id: str, run_id: str) -> Continuation:
+    """Return where a chat goes on after this run, of which all is new. Raises NotFound."""
+    run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
+    found = await _conversation_after(here, run_id, ()) if run.agent_id == agent_id else None
+    if found is None:
+        raise NotFound("The earlier response is not in view any more, or another agent gave it. Begin a new chat.")
+    return Continuation(found, 0)
+
+
+async def note_start(here: RequestContext, chat: ClientChat, run: Run) -> None:
     """Store that this run answers the chat, before it has."""
     key = states_of(here, chat)[-1].loose
     await here.store.write(lambda tx: note_run(tx, key, run))
 
 
-async def note_answer(here: RequestContext, chat: Chat, run: Run, text: str, call_ids: Sequence[str]) -> None:
+async def note_answer(here: RequestContext, chat: ClientChat, run: Run, text: str, call_ids: Sequence[str]) -> None:
     """Store that this run answered the chat, with this text and these calls of the client's tools."""
     calls = [MadeCall(id=id, function=CalledFunction()) for id in call_ids]
     answered = replace(
@@ -125,7 +134,7 @@ async def note_answer(here: RequestContext, chat: Chat, run: Run, text: str, cal
     await here.store.write(lambda tx: note_run(tx, key, run))
 
 
-async def _known(here: RequestContext, chat: Chat) -> tuple[int, str] | None:
+async def _known(here: RequestContext, chat: ClientChat) -> tuple[int, str] | None:
     """The longest beginning of the chat that a run answered, and that run."""
     states = states_of(here, chat)
     last = len(chat.messages)
@@ -144,7 +153,7 @@ async def _known(here: RequestContext, chat: Chat) -> tuple[int, str] | None:
     return None
 
 
-def _beginnings(chat: Chat) -> list[int]:
+def _beginnings(chat: ClientChat) -> list[int]:
     """The places before messages of the user with something of the user's before them, the last first."""
     places = [place for place, message in enumerate(chat.messages) if message.role == "user"]
     return places[:0:-1]

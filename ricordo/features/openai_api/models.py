@@ -6,50 +6,50 @@ from pydantic import ConfigDict, Field
 
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
 
-_LENIENT = ConfigDict(extra="ignore")
+
+class LenientPart(RequestPart):
+    """A part of a request whose unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
-class ImageAddress(RequestPart):
+class LenientRequest(RequestModel):
+    """A request whose unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ImageAddress(LenientPart):
     """Where a picture lies: `https://…`, or `data:image/png;base64,…`."""
-
-    model_config = _LENIENT
 
     url: str
     detail: str | None = None
 
 
-class ContentPart(RequestPart):
+class ContentPart(LenientPart):
     """A piece of a message: text, or a picture."""
-
-    model_config = _LENIENT
 
     type: str
     text: str | None = None
     image_url: ImageAddress | str | None = None
 
 
-class CalledFunction(RequestPart):
+class CalledFunction(LenientPart):
     """Which function was called."""
-
-    model_config = _LENIENT
 
     name: str = ""
     arguments: str = ""
 
 
-class MadeCall(RequestPart):
+class MadeCall(LenientPart):
     """A call of one of the client's tools, in an answer that is sent back."""
-
-    model_config = _LENIENT
 
     id: str
     function: CalledFunction = CalledFunction()
 
 
-class ChatMessage(RequestPart):
+class ChatMessage(LenientPart):
     """One message of a chat."""
-
-    model_config = _LENIENT
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Items[ContentPart] | None = None
@@ -63,37 +63,29 @@ class ChatMessage(RequestPart):
         return self.content or ""
 
 
-class FunctionDefinition(RequestPart):
+class FunctionDefinition(LenientPart):
     """A function that the client runs."""
-
-    model_config = _LENIENT
 
     name: str = Field(min_length=1, max_length=200)
     description: str | None = None
     parameters: Json | None = None
 
 
-class ToolDefinition(RequestPart):
+class ToolDefinition(LenientPart):
     """A tool that the client runs."""
-
-    model_config = _LENIENT
 
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
-class StreamOptions(RequestPart):
+class StreamOptions(LenientPart):
     """What a stream has besides."""
-
-    model_config = _LENIENT
 
     include_usage: bool = False
 
 
-class ChatRequest(RequestModel):
+class ChatRequest(LenientRequest):
     """A chat to go on with. `model` is an agent's name or id."""
-
-    model_config = _LENIENT
 
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
@@ -111,69 +103,41 @@ class ChatRequest(RequestModel):
         return value if isinstance(value, str) and value else None
 
 
-class EmbeddingsRequest(RequestModel):
-    """Texts to embed. `model` is an embedding handle, or `default`."""
+class ResponsesRequest(LenientRequest):
+    """What is said to an agent, alone or after an earlier response. `model` is an agent's name or id."""
 
-    model_config = _LENIENT
+    model: str
+    input: str | Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    stream: bool = False
+    user: str | None = Field(None, max_length=1000)
+    metadata: dict[str, Any] | None = None
+
+    def as_chat(self) -> ChatRequest:
+        """Return the same as a chat, the instructions as its first message."""
+        said = [ChatMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        first = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
+        shared = {"model": self.model, "stream": self.stream, "user": self.user, "metadata": self.metadata}
+        return ChatRequest.model_construct(messages=[*first, *said], **shared)  # all of it was checked
+
+
+class EmbeddingsRequest(LenientRequest):
+    """Texts to embed. `model` is an embedding handle, or `default`."""
 
     model: str = "default"
     input: str | Items[str]
     encoding_format: Literal["float", "base64"] = "float"
 
 
-class FunctionOutput(ResponseModel):
-    """Which function the client has to call."""
+class OpenAIAnswer(ResponseModel):
+    """An answer with the fields that OpenAI's reference gives it."""
 
-    name: str
-    arguments: str
-
-
-class CallOutput(ResponseModel):
-    """A call that the client has to make."""
+    model_config = ConfigDict(extra="allow")
 
     id: str
-    type: Literal["function"] = "function"
-    function: FunctionOutput
-
-
-class AnswerMessage(ResponseModel):
-    """What the agent answered."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str | None
-    reasoning_content: str | None = None
-    tool_calls: list[CallOutput] | None = None
-    refusal: str | None = None
-
-
-class Choice(ResponseModel):
-    """The one answer."""
-
-    index: int = 0
-    message: AnswerMessage
-    finish_reason: str
-    logprobs: Json | None = None
-
-
-class TokenUsage(ResponseModel):
-    """The tokens of a turn, of all its steps."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: Json
-    completion_tokens_details: Json
-
-
-class ChatCompletion(ResponseModel):
-    """A whole answer."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
+    object: str
     model: str
-    choices: list[Choice]
-    usage: TokenUsage
 
 
 class OpenAIModel(ResponseModel):
@@ -192,18 +156,10 @@ class OpenAIModels(ResponseModel):
     data: list[OpenAIModel]
 
 
-class Embedding(ResponseModel):
-    """The vector of one text: numbers, or base64 of little-endian floats of 32 bits."""
-
-    object: Literal["embedding"] = "embedding"
-    index: int
-    embedding: list[float] | str
-
-
 class Embeddings(ResponseModel):
-    """Vectors, in the order of their texts."""
+    """Vectors, in the order of their texts: numbers, or base64 of little-endian floats of 32 bits."""
 
     object: Literal["list"] = "list"
     model: str
-    data: list[Embedding]
+    data: list[Json]
     usage: dict[str, int]

@@ -30,10 +30,10 @@ from ricordo.features.openai_api.caller import acting
 from ricordo.features.openai_api.chats import note_answer, note_start
 from ricordo.features.openai_api.errors import OpenAIRoute, failure
 from ricordo.features.openai_api.models import (
-    ChatCompletion,
     ChatRequest,
     Embeddings,
     EmbeddingsRequest,
+    OpenAIAnswer,
     OpenAIModel,
     OpenAIModels,
 )
@@ -46,7 +46,7 @@ router = Routes(prefix="/v1", tags=["openai"], scope="messages")
 router.route_class = OpenAIRoute
 
 
-@router.post("/chat/completions", response_model=ChatCompletion)
+@router.post("/chat/completions", response_model=OpenAIAnswer)
 async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Response:
     """Go on with a chat: the agent answers what is new in it, in the chat's own conversation."""
     here = await acting(here)
@@ -58,7 +58,7 @@ async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Respon
     asked = await chat_turn(here, agent, body)
     reader = reader_of(here, asked)
     turn = await run_turn(here.runtime, asked.request)
-    deltas = deltas_of(turn, reader, _noting(here, asked), here.runtime.settings.keepalive)
+    deltas = deltas_of(turn, reader, noting(here, asked), here.runtime.settings.keepalive)
     if body.stream:
         return sse_response(completion_chunks(body.model, deltas, reader, has_usage=has_usage))
     async for _ in deltas:
@@ -111,7 +111,7 @@ def reader_of(here: RequestContext, asked: ChatTurn) -> AnswerReader:
     return AnswerReader(here.store.clock, {tool.name for tool in request.client_tools}, page)
 
 
-def _noting(here: RequestContext, asked: ChatTurn) -> Any:
+def noting(here: RequestContext, asked: ChatTurn) -> Any:
     async def note(reader: AnswerReader) -> None:
         run = reader.run
         if run and run.ended_at is None:

@@ -14,7 +14,7 @@ from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolRetur
 from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 from ricordo.domain.usage import Expense
 from ricordo.errors import Invalid, Unsupported
-from ricordo.features.openai_api.chats import Chat, continue_chat
+from ricordo.features.openai_api.chats import ClientChat, continue_after, continue_chat
 from ricordo.features.openai_api.models import ChatMessage, ChatRequest, ContentPart, ToolDefinition
 from ricordo.features.openai_api.queries import NamedAgent
 from ricordo.llm.chat import whole_reply
@@ -31,22 +31,28 @@ _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 class ChatTurn:
     """A turn that answers a chat."""
 
-    chat: Chat
+    chat: ClientChat
     request: TurnRequest
 
 
-async def chat_turn(here: RequestContext, agent: NamedAgent, body: ChatRequest) -> ChatTurn:
-    """Return the turn that a request asks for, in the conversation of its chat. Raises Invalid, Unsupported, NotFound."""
+async def chat_turn(
+    here: RequestContext, agent: NamedAgent, body: ChatRequest, *, after: str | None = None
+) -> ChatTurn:
+    """Return the turn that a request asks for, in the conversation of its chat, or `after` the run with this id.
+
+    Raises Invalid, Unsupported, NotFound.
+    """
     headers, sent = here.request.headers, await here.request.body()
     is_retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     name = headers.get(CHAT_HEADER) or body.named("chat_id")
-    chat = Chat(agent.id, name, body.user or "", body.messages, is_retry)
+    chat = ClientChat(agent.id, name, body.user or "", body.messages, is_retry)
     if body.messages[-1].role not in ("user", "tool"):
         raise Invalid("The last message has to be the user's, or the result of a tool call.")
     tools = client_tools(here, body)
     said = [message for message in body.messages if message.role == "user"]
     parts = {id(message): parts_of(message) for message in said}  # before anything is made
-    place = await continue_chat(here, chat, [tool.name for tool in tools])
+    names = [tool.name for tool in tools]
+    place = await (continue_after(here, agent.id, after) if after else continue_chat(here, chat, names))
     new = body.messages[place.new_from :]
     system = () if place.is_begun else _system_messages(body.messages)
     users = tuple(NewMessage("user", parts[id(one)]) for one in new if one.role == "user")

@@ -1,5 +1,7 @@
 """Chat completions with OpenAI's own client: answers, streams, tools, and in which conversation a chat goes on."""
 
+import asyncio
+
 import httpx2
 import openai
 import orjson
@@ -11,7 +13,7 @@ from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from tests.features.openai_api.conftest import asked_texts, assistant, openai_client, user
 from tests.seams.http import ok
-from tests.seams.server import ServerInThread
+from tests.seams.server import LIMIT, Gate, ServerInThread
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WEATHER = {
@@ -31,11 +33,15 @@ def chat_headers(name: str) -> dict[str, str]:
 def conversations(http: httpx2.Client, agent: str) -> list[str]:
     """The ids of the agent's conversations but its default one, the oldest first."""
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
-    listed = ok(http.get("/v1/conversations/", params={"agent_id": found["id"], "order": "asc", "order_by": "created_at"}))
+    listed = ok(
+        http.get("/v1/conversations/", params={"agent_id": found["id"], "order": "asc", "order_by": "created_at"})
+    )
     return [one["id"] for one in listed if not one["id"].endswith(found["id"].removeprefix("agent"))]
 
 
-def test_an_agent_answers_by_name_and_by_id(server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str) -> None:
+def test_an_agent_answers_by_name_and_by_id(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
     for model in (agent, found["id"]):
         server.says([ReasoningPart("She greets."), TextPart("Hello Ada.")])
@@ -44,7 +50,11 @@ def test_an_agent_answers_by_name_and_by_id(server: ServerInThread, client: Open
 
         assert (made.object, made.model) == ("chat.completion", model)
         (choice,) = made.choices
-        assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "Hello Ada.", "stop")
+        assert (choice.message.role, choice.message.content, choice.finish_reason) == (
+            "assistant",
+            "Hello Ada.",
+            "stop",
+        )
         assert choice.message.reasoning_content == "She greets."  # type: ignore[attr-defined]
         assert made.usage
         assert made.usage.total_tokens == made.usage.prompt_tokens + made.usage.completion_tokens > 0
@@ -87,7 +97,7 @@ def test_two_chats_that_begin_alike_are_two_conversations(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     server.says("One.", "Two.", "Three.", "Four.")
-    for answer in ("One.", "Two."):
+    for _ in range(2):
         client.chat.completions.create(model=agent, messages=[user("Hello.")])
     for answer in ("One.", "Two."):
         client.chat.completions.create(model=agent, messages=[user("Hello."), assistant(answer), user("Go on.")])
@@ -153,7 +163,10 @@ def test_a_call_of_the_clients_tool_is_answered_by_the_next_request(
     assert made.type == "function"
     assert (made.function.name, made.function.arguments) == ("weather", '{"city":"Turin"}')
 
-    chat += [choice.message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": made.id, "content": "Rain."}]
+    chat += [
+        choice.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": made.id, "content": "Rain."},
+    ]
     answer = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])  # type: ignore[list-item]
 
     assert answer.choices[0].message.content == "It rains in Turin."
@@ -177,13 +190,15 @@ def test_a_streamed_call_has_its_index_and_whoever_goes_on_without_its_result_is
 
     spoken = {"role": "assistant", "tool_calls": [calls[0].model_dump(exclude={"index"})]}
     chat = [user("Weather?"), spoken, user("Forget it.")]
-    answer = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])  # type: ignore[list-item, arg-type]
+    answer = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])  # type: ignore[list-item]
 
     assert answer.choices[0].message.content == "Never mind."
     assert len(conversations(http, agent)) == 1
 
 
-def test_the_agents_own_tools_run_unseen(server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str) -> None:
+def test_the_agents_own_tools_run_unseen(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
     (tool,) = ok(http.get("/v1/tools/", params={"name": "memory_insert"}))
     ok(http.patch(f"/v1/agents/{found['id']}/tools/attach/{tool['id']}"))
@@ -238,8 +253,16 @@ def test_pictures_are_passed_on(server: ServerInThread, client: OpenAI, agent: s
         ({"model": "nobody"}, 404, 'There is no agent "nobody"'),
         ({"messages": []}, 400, "messages: List should have at least 1 item"),
         ({"messages": [assistant("I go on.")]}, 400, "The last message has to be the user's"),
-        ({"messages": [{"role": "tool", "tool_call_id": "call-1", "content": "x"}]}, 400, "answer no call of this chat"),
-        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, 422, '"input_audio" are not supported'),
+        (
+            {"messages": [{"role": "tool", "tool_call_id": "call-1", "content": "x"}]},
+            400,
+            "answer no call of this chat",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            422,
+            '"input_audio" are not supported',
+        ),
         ({"n": 2}, 400, "n: Input should be less than or equal to 1"),
     ],
 )
@@ -257,9 +280,7 @@ def test_what_is_wrong_is_told_in_openais_shape(
     assert conversations(http, agent) == []
 
 
-def test_a_provider_that_fails_is_told_and_the_chat_goes_on(
-    server: ServerInThread, client: OpenAI, agent: str
-) -> None:
+def test_a_provider_that_fails_is_told_and_the_chat_goes_on(server: ServerInThread, client: OpenAI, agent: str) -> None:
     server.says(ModelError("llm_rate_limit", "Slow down."), ModelError("llm_rate_limit", "Slow down."), "Hello.")
     with pytest.raises(openai.RateLimitError, match="Slow down"):
         client.chat.completions.create(model=agent, messages=[user("Hello.")])
@@ -282,23 +303,47 @@ def test_a_request_that_comes_again_is_answered_once(server: ServerInThread, htt
 def test_a_client_that_leaves_a_stream_cancels_the_turn(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
-    from tests.seams.server import Gate
-
     gate = Gate(server)
     server.answers_with(gate)
     with client.chat.completions.create(model=agent, messages=[user("Hello.")], stream=True) as stream:
         next(iter(stream))
         gate.wait()
     (conversation,) = conversations(http, agent)
-    deadline = 200
-    while deadline and not ok(http.get("/v1/runs/", params={"conversation_id": conversation}))[0]["completed_at"]:
-        deadline -= 1
-        server.run(_pause())
     (run,) = ok(http.get("/v1/runs/", params={"conversation_id": conversation}))
-    assert run["status"] == "cancelled"
+    if live := server.runtime.live.get(run["id"]):
+        server.run(asyncio.wait_for(live.wait(), LIMIT))
+    assert ok(http.get(f"/v1/runs/{run['id']}"))["status"] == "cancelled"
 
 
-async def _pause() -> None:
-    import asyncio
+def test_responses_follow_one_another_and_an_earlier_one_is_a_fork(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    server.says("Hello Ada.", "Jasmine.", "Green.", "Rain.")
+    first = client.responses.create(model=agent, input="I am Ada.", instructions="Be brief.")
+    assert (first.status, first.output_text) == ("completed", "Hello Ada.")
+    assert first.usage
+    assert first.usage.total_tokens > 0
+    with client.responses.stream(model=agent, input="My tea?", previous_response_id=first.id) as stream:
+        kinds = [event.type for event in stream]
+        second = stream.get_final_response()
+    assert (second.output_text, second.previous_response_id) == ("Jasmine.", first.id)
+    assert (kinds[0], kinds[-1], kinds.count("response.output_text.delta")) == (
+        "response.created",
+        "response.completed",
+        1,
+    )
+    assert asked_texts(server) == ["Be brief.", "I am Ada.", "Hello Ada.", "My tea?"]
+    client.responses.create(model=agent, input=[user("And now?")], previous_response_id=first.id)
+    assert asked_texts(server) == ["Be brief.", "I am Ada.", "Hello Ada.", "And now?"]
+    assert len(conversations(http, agent)) == 2
+    for unknown in ("other", "resp_1", second.id.replace("resp_", "resp_0")):
+        with pytest.raises(openai.NotFoundError):
+            client.responses.create(model=agent, input="x", previous_response_id=unknown)
 
-    await asyncio.sleep(0.05)
+
+def test_a_response_that_fails_says_so_in_its_stream(server: ServerInThread, client: OpenAI, agent: str) -> None:
+    server.says(ModelError("llm_rate_limit", "Slow down."))
+    events = list(client.responses.create(model=agent, input="Hello.", stream=True))
+    assert events[-1].type == "response.failed"
+    assert events[-1].response.error
+    assert events[-1].response.error.message == "Slow down."
