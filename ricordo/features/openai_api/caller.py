@@ -20,6 +20,8 @@ SIGNED_USER = "x-openwebui-user-jwt"
 # Its plain headers, the surest first: an address may not have been checked.
 PLAIN_USER = ("x-openwebui-user-id", "x-openwebui-user-email")
 _ISSUER = "open-webui"
+# So its users are named here, by its pipe (deploy/open_webui_pipe.py) too; none of them can be a user of another name.
+_PREFIX = "open-webui:"
 _LEEWAY = 60  # seconds by which its clock and ours may differ
 _LONGEST = 10_000
 
@@ -34,12 +36,12 @@ async def acting(here: RequestContext) -> RequestContext:
     name = _user_of(here.request.headers, here.store.clock.now() // SECOND)
     if name is None:
         return here
-    scope = await scope_of_user(here.store, here.scope, name, makes=here.request.method != "GET")
+    scope = await scope_of_user(here.store, here.scope, _PREFIX + name, makes=here.request.method != "GET")
     return replace(here, scope=scope or replace(here.scope, subject_id=NOBODY))
 
 
 def _user_of(headers: Mapping[str, str], now: int) -> str | None:
-    """The name of the user that Open WebUI asks for; None where it names none."""
+    """The id or address of the user that Open WebUI asks for; None where it names none."""
     signed = headers.get(SIGNED_USER)
     plain = next((headers[name] for name in PLAIN_USER if headers.get(name)), None)
     if signed is None and plain is None:

@@ -82,9 +82,9 @@ def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trac
     assert server.rows()["messages"] == between
 
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
-    listed = ok(http.get("/v1/conversations/", params={"agent_id": found["id"], "user_id": "owui-ada"}))
+    listed = ok(http.get("/v1/conversations/", params={"agent_id": found["id"], "user_id": "open-webui:owui-ada"}))
     assert len(listed) == 1
-    assert ok(http.get("/v1/users/owui-ada"))["identifier"] == "owui-ada"
+    assert ok(http.get("/v1/users/open-webui:owui-ada"))["identifier"] == "open-webui:owui-ada"
 
 
 def test_two_users_never_read_each_other_through_one_agent(
@@ -112,8 +112,8 @@ def test_two_users_never_read_each_other_through_one_agent(
     assert open_http.post("/v1/responses", headers=headers(service, "bea"), json=body).status_code == 404
     assert open_http.post("/v1/responses", headers=headers(service, "ada"), json=body).status_code == 200
     # Each by the header of Ricordo too.
-    say("ada", [user("Hello.")], **{"X-Ricordo-User": "owui-bea"})
-    assert server.read(_users_of_the_newest_conversation) == "owui-bea"
+    say("ada", [user("Hello.")], **{"X-Ricordo-User": "bea"})
+    assert server.read(_users_of_the_newest_conversation) == "bea"
 
 
 def _users_of_the_newest_conversation(tx: Any) -> str:
@@ -152,7 +152,7 @@ def test_a_signed_user_is_the_only_one_where_the_secret_is_set(
     assert "set RICORDO_OPENWEBUI_SECRET" in ask(signed(ada())).json()["error"]["message"]
     monkeypatch.setenv("RICORDO_OPENWEBUI_SECRET", SECRET)
     assert ask(signed(ada())).status_code == 200
-    assert server.read(_users_of_the_newest_conversation) == "owui-ada"
+    assert server.read(_users_of_the_newest_conversation) == "open-webui:owui-ada"
     refused = {
         signed(ada(), "another secret"): "another secret",
         signed(ada(), algorithm="none"): "not signed with HS256",
