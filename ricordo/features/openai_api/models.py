@@ -118,8 +118,8 @@ class ResponsesRequest(LenientRequest):
         """Return the same as a chat, the instructions as its first message."""
         said = [ChatMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         first = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
-        shared = {"model": self.model, "stream": self.stream, "user": self.user, "metadata": self.metadata}
-        return ChatRequest.model_construct(messages=[*first, *said], **shared)  # all of it was checked
+        chat = ChatRequest.model_construct(model=self.model, messages=[*first, *said])  # all of it was checked
+        return chat.model_copy(update={"stream": self.stream, "user": self.user, "metadata": self.metadata})
 
 
 class EmbeddingsRequest(LenientRequest):

@@ -1,6 +1,7 @@
 """Chat completions with OpenAI's own client: answers, streams, tools, and in which conversation a chat goes on."""
 
 import asyncio
+from typing import Any
 
 import httpx2
 import openai
@@ -181,9 +182,13 @@ def test_a_streamed_call_has_its_index_and_whoever_goes_on_without_its_result_is
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     server.says(call("weather", city="Turin"), "Never mind.")
-    chunks = list(
-        client.chat.completions.create(model=agent, messages=[user("Weather?")], tools=[WEATHER], stream=True)  # type: ignore[list-item]
+    stream: Any = client.chat.completions.create(
+        model=agent,
+        messages=[user("Weather?")],
+        tools=[WEATHER],
+        stream=True,  # type: ignore[list-item]
     )
+    chunks = list(stream)
     calls = [one for chunk in chunks for one in chunk.choices[0].delta.tool_calls or ()]
     assert [(one.index, one.function and one.function.name) for one in calls] == [(0, "weather")]
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
