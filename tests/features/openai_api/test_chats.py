@@ -17,7 +17,7 @@ from tests.seams.http import ok
 from tests.seams.server import LIMIT, Gate, ServerInThread
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-WEATHER = {
+WEATHER: Any = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -156,7 +156,7 @@ def test_a_call_of_the_clients_tool_is_answered_by_the_next_request(
 ) -> None:
     server.says([TextPart("Let me look."), call("weather", city="Turin")], "It rains in Turin.", "You are welcome.")
     chat = [user("How is the weather?")]
-    asked = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])  # type: ignore[list-item]
+    asked = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])
     (choice,) = asked.choices
     assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me look.")
     assert choice.message.tool_calls
@@ -168,7 +168,7 @@ def test_a_call_of_the_clients_tool_is_answered_by_the_next_request(
         choice.message.model_dump(exclude_none=True),
         {"role": "tool", "tool_call_id": made.id, "content": "Rain."},
     ]
-    answer = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])  # type: ignore[list-item]
+    answer = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])
 
     assert answer.choices[0].message.content == "It rains in Turin."
     returned = [one for message in server.model.requests[-1].messages for one in message.tool_returns]
@@ -182,12 +182,7 @@ def test_a_streamed_call_has_its_index_and_whoever_goes_on_without_its_result_is
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
     server.says(call("weather", city="Turin"), "Never mind.")
-    stream: Any = client.chat.completions.create(
-        model=agent,
-        messages=[user("Weather?")],
-        tools=[WEATHER],
-        stream=True,  # type: ignore[list-item]
-    )
+    stream: Any = client.chat.completions.create(model=agent, messages=[user("Weather?")], tools=[WEATHER], stream=True)
     chunks = list(stream)
     calls = [one for chunk in chunks for one in chunk.choices[0].delta.tool_calls or ()]
     assert [(one.index, one.function and one.function.name) for one in calls] == [(0, "weather")]
@@ -195,7 +190,7 @@ def test_a_streamed_call_has_its_index_and_whoever_goes_on_without_its_result_is
 
     spoken = {"role": "assistant", "tool_calls": [calls[0].model_dump(exclude={"index"})]}
     chat = [user("Weather?"), spoken, user("Forget it.")]
-    answer = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])  # type: ignore[list-item]
+    answer = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])
 
     assert answer.choices[0].message.content == "Never mind."
     assert len(conversations(http, agent)) == 1
