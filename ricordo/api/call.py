@@ -151,13 +151,19 @@ async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     name = named if named is not None else request.path_params.get("user_id") if scope.subject_id == NOBODY else None
     if name is None:
         return scope
+    acting = await scope_of_user(store, scope, name, makes=request.method not in ("GET", "HEAD"))
+    if acting is None and (named is None or scope.subject_id == NOBODY):
+        raise NotFound(f'There is no user "{name[:80]}". Check the name.')
+    return acting or replace(scope, subject_id=NOBODY)  # a user who is not there yet sees what is shared
+
+
+async def scope_of_user(store: Store, scope: Scope, name: str, *, makes: bool) -> Scope | None:
+    """Return the scope in which the caller acts for this user, who is made where new, or None. Raises Invalid, Forbidden."""
     user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))
-    if user is None and request.method not in ("GET", "HEAD"):
+    if user is None and makes:
         user = await store.write(lambda tx: users.find_or_make(tx, Scope(scope.organization_id), name))
     if user is None:
-        if named is None or scope.subject_id == NOBODY:
-            raise NotFound(f'There is no user "{name[:80]}". Check the name.')
-        return replace(scope, subject_id=NOBODY)  # a user who is not there yet sees what is shared
+        return None
     if user.disabled_at is not None:
         raise Forbidden(f'The user "{user.name[:80]}" is disabled.')
     return scope.acting_for(user)

@@ -16,6 +16,7 @@ FEATURES: tuple[str, ...] = (
     "login",
     "mcp",
     "move",
+    "openai_api",
     "remotes",
     "review",
     "run_code",

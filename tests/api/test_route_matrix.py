@@ -220,13 +220,13 @@ SHARED = {
         PATCH /v1/agents/<agent_id>/(reset-messages|tools/approval/<tool_name>)
         POST /v1/agents/<agent_id>/tools/<tool_name>/run
         PATCH /v1/agents/<agent_id>/(tools|archives)/(attach|detach)/<(tool|archive)_id>
-        POST /v1/conversations/
         GET /v1/(messages|tags)/
         GET /v1/agents/<agent_id>/groups
         (GET|POST) /v1/agents/<agent_id>/export
         POST /v1/agents/import
         POST /v1/agents/<agent_id>/generate
         PATCH /v1/agents/<agent_id>/messages/<message_id>
+        POST /v1/(conversations/|chat/completions|responses)
     """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
         POST /ui/first
@@ -249,6 +249,8 @@ SHARED = {
     """,
     "models, tools and providers are the organization's": """
         GET /v1/models/(embedding)?
+        GET /v1/models(/<model_id>)?
+        POST /v1/embeddings
         GET /v1/tools/(<tool_id>|count)?
         (POST|PUT) /v1/tools/
         POST /v1/tools/(search|run|add-base-tools)

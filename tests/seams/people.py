@@ -171,6 +171,7 @@ class World(People):
         self.shared |= self.new_variable("SPARE")
         self.shared |= {
             "agent_id": agent["id"],
+            "model_id": agent["id"],
             "archive_id": archive["id"],
             "provider_id": provider["id"],
             "tool_id": tool["id"],

@@ -258,11 +258,15 @@ class NoteResponse(ResponseModel):
 
 
 class ModelFailure(ResponseModel):
-    """How a model's provider failed."""
+    """How a model's provider failed; of the routes that OpenAI's clients call, why a request was refused."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
     type: str
     message: str
-    detail: str | None
+    detail: str | None = None
+    param: str | None = None
+    code: str | None = None
 
 
 class TextConflict(ResponseModel):

@@ -1,0 +1,24 @@
+"""OpenAI's HTTP API: agents as models of chat completions and responses, for any OpenAI client and for Open WebUI."""
+
+from typing import Any
+
+
+class OpenAIPlugin:
+    """Adds the routes that OpenAI's clients call, and the table of their chats."""
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.openai_api.queries import openai_chats
+
+        return [openai_chats]
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        paths = ("/v1/chat/completions", "/v1/models", "/v1/embeddings")
+        return [
+            LazyRouter("ricordo.features.openai_api.routes", paths),
+            LazyRouter("ricordo.features.openai_api.responses", ("/v1/responses",)),
+        ]
+
+
+plugin = OpenAIPlugin()

@@ -1,0 +1,184 @@
+"""A turn as one answer of OpenAI's: in pieces as it happens, or whole. Calls of the agent's own tools are not shown."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import orjson
+
+from ricordo.api.models.base import Json
+from ricordo.api.models.messages import MessageFormat
+from ricordo.api.sse import DONE, SseEncoder
+from ricordo.domain.clock import SECOND, Clock
+from ricordo.domain.event import ApprovalAsked, Event, Failed, RunEnded, RunStarted, StepSaved
+from ricordo.domain.message import Message, ToolCallPart
+from ricordo.domain.run import Run
+from ricordo.domain.usage import Usage
+from ricordo.features.openai_api.errors import failure_json
+from ricordo.runtime import LiveTurn
+
+_SHOWN = MessageFormat(types=frozenset({"assistant_message", "reasoning_message"}), shows_summaries=False)
+_TEXTS = {"assistant_message": ("content", "content"), "reasoning_message": ("reasoning", "reasoning_content")}
+_CUT = ("max_steps", "max_tokens_exceeded")
+_USAGE_CHUNK: Json = {"object": "chat.completion.chunk", "choices": []}
+PING = b": ping\n\n"
+Noting = Callable[["AnswerReader"], Awaitable[None]]
+"""Called when the run has started, and again when it has ended."""
+
+
+@dataclass(slots=True)
+class AnswerReader:
+    """Reads the events of a turn as deltas of one message, and keeps what it said.
+
+    `page` is where a person decides about calls of the agent's own tools that wait.
+    """
+
+    clock: Clock
+    client_tools: Collection[str]
+    page: str
+    run: Run | None = None
+    failed: Failed | None = None
+    text: str = ""
+    reasoning: str = ""
+    calls: list[ToolCallPart] = field(default_factory=list)
+    _encoder: SseEncoder | None = None
+    _speaker: str = ""
+    _is_asked: bool = False
+
+    def read(self, event: Event) -> Iterator[Json]:
+        """Yield what the event adds to the message."""
+        self._encoder = self._encoder or SseEncoder(_SHOWN, self.clock, has_tokens=True)
+        if isinstance(event, RunStarted | RunEnded | Failed):
+            self.run = event.run
+            self.failed = event if isinstance(event, Failed) else None
+            if isinstance(event, RunStarted):
+                yield {"role": "assistant", "content": ""}
+            return
+        for chunk in self._encoder.encode(event):
+            yield from self._delta(orjson.loads(chunk.removeprefix(b"data: ")))
+        asked = event.messages if isinstance(event, StepSaved) else ()
+        if isinstance(event, ApprovalAsked):
+            asked = (event.message,)
+        for message in asked:
+            if message.is_waiting and not self._is_asked:
+                yield self._ask(message)
+
+    @property
+    def finish_reason(self) -> str:
+        if self.calls:
+            return "tool_calls"
+        return "length" if self.run and self.run.stop_reason in _CUT else "stop"
+
+    def usage(self) -> Json:
+        return usage_json(self.run.usage if self.run else Usage())
+
+    def message(self) -> Json:
+        """Return the whole message."""
+        made: Json = {"role": "assistant", "content": self.text or (None if self.calls else ""), "refusal": None}
+        calls = [_call_json(call) for call in self.calls] or None
+        return {**made, "reasoning_content": self.reasoning or None, "tool_calls": calls}
+
+    def _delta(self, wire: Json) -> Iterator[Json]:
+        names = _TEXTS.get(wire.get("message_type", ""))
+        if names is None or not (words := wire[names[0]]):
+            return
+        if names[1] == "content":
+            if self._speaker not in ("", wire["id"]) and self.text:
+                words = f"\n\n{words}"  # it spoke, called a tool, and speaks again
+            self._speaker = wire["id"]
+            self.text += words
+        else:
+            self.reasoning += words
+        yield {names[1]: words}
+
+    def _ask(self, message: Message) -> Json:
+        """The calls that the client makes, or where a person decides about the agent's own."""
+        self._is_asked = True
+        waiting = [call for call in message.tool_calls if call.is_gated]
+        if others := [call.name for call in waiting if call.name not in self.client_tools]:
+            begin = "\n\n" if self.text else ""
+            words = f"{begin}This waits for your approval: {', '.join(others)}. Approve or reject it at {self.page}"
+            self.text += words
+            return {"content": words}
+        self.calls = waiting
+        return {"tool_calls": [{"index": place, **_call_json(call)} for place, call in enumerate(waiting)]}
+
+
+def usage_json(usage: Usage) -> Json:
+    """Return tokens as OpenAI counts them."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+    }
+
+
+def _call_json(call: ToolCallPart) -> Json:
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def data(value: Json) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+async def deltas_of(
+    turn: LiveTurn, reader: AnswerReader, noting: Noting, keepalive: float
+) -> AsyncGenerator[Json | None]:
+    """Yield what the turn adds to the message, and None where nothing happened for a while; it is noted as it goes on.
+
+    A client of OpenAI's that leaves wants no more of the answer, so the turn is cancelled then.
+    """
+    events = turn.events()
+    upcoming: asyncio.Future[Event] | None = None
+    has_ended = False
+    try:
+        while not has_ended:
+            upcoming = upcoming or asyncio.ensure_future(anext(events))
+            done, _ = await asyncio.wait({upcoming}, timeout=keepalive)
+            if not done:
+                yield None
+                continue
+            event, upcoming = upcoming.result(), None
+            has_ended = isinstance(event, RunEnded | Failed)
+            for delta in reader.read(event):
+                yield delta
+            if isinstance(event, RunStarted | RunEnded):
+                await noting(reader)
+    finally:
+        if not has_ended:
+            asyncio.ensure_future(turn.cancel())  # noqa: RUF006 - the turn itself keeps what waits for it
+        if upcoming:
+            upcoming.cancel()
+            await asyncio.wait({upcoming})  # a generator that is being read cannot be closed
+        await events.aclose()
+
+
+def completion_head(reader: AnswerReader, model: str) -> Json:
+    """Return what every piece of an answer begins with."""
+    run = reader.run
+    id = run.id.removeprefix("run-") if run else ""
+    return {"id": f"chatcmpl-{id}", "created": (run.created_at if run else 0) // SECOND, "model": model}
+
+
+async def completion_chunks(
+    model: str, deltas: AsyncGenerator[Json | None], reader: AnswerReader, *, has_usage: bool
+) -> AsyncGenerator[bytes]:
+    """Yield the pieces of a chat completion as server-sent events."""
+
+    def chunk(delta: Json, finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return data({**completion_head(reader, model), "object": "chat.completion.chunk", "choices": [choice]})
+
+    async with aclosing(deltas):
+        async for delta in deltas:
+            yield PING if delta is None else chunk(delta)
+    if reader.failed:
+        yield data(failure_json(reader.failed))
+    else:
+        yield chunk({}, reader.finish_reason)
+        if has_usage:
+            yield data({**completion_head(reader, model), **_USAGE_CHUNK, "usage": reader.usage()})
+    yield DONE

@@ -1,0 +1,87 @@
+"""Refusals in OpenAI's shape: `{"error": {"type", "message", "param", "code"}}`."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.types import Receive, Scope, Send
+
+from ricordo.api.call import answer
+from ricordo.api.errors import MODEL_STATUS, status_of
+from ricordo.api.models.base import Json
+from ricordo.api.routing import LazyRoute, refusal_of
+from ricordo.domain.event import Failed
+from ricordo.domain.run import INTERRUPTED
+from ricordo.errors import ModelError, RicordoError
+from ricordo.features.openai_api.queries import UnknownModel
+
+_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    503: "unavailable_error",
+}
+_FAILURES: Mapping[str, int] = {**MODEL_STATUS, "context_window_exceeded": 400, "deleted": 404, INTERRUPTED: 503}
+
+
+class OpenAIRoute(LazyRoute):
+    """A route whose refusals have OpenAI's shape."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        respond = super().get_route_handler()
+
+        async def respond_or_refuse(request: Request) -> Response:
+            try:
+                return await respond(request)
+            except (RicordoError, RequestValidationError) as error:
+                return refusal_for(error)
+
+        return respond_or_refuse
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if refusal := refusal_of(scope, self.scopes):
+            await _refusal(refusal[0], refusal[1])(scope, receive, send)
+            return
+        await super().handle(scope, receive, send)
+
+
+def refusal_for(error: RicordoError | RequestValidationError) -> Response:
+    """Return the answer to this error."""
+    if isinstance(error, RequestValidationError):
+        fault = error.errors()[0]
+        place = ".".join(map(str, fault["loc"][1:])) or None
+        # What was sent is not repeated: it may be long, or secret.
+        words = str(fault["msg"]).removeprefix("Value error, ")[:300]
+        return _refusal(400, f"{place}: {words}" if place else words, param=place)
+    if isinstance(error, ModelError):
+        return _refusal(_FAILURES.get(error.kind, 500), str(error), kind=error.kind)
+    if isinstance(error, UnknownModel):
+        return _refusal(404, str(error), param="model", code="model_not_found")
+    return _refusal(status_of(error), str(error))
+
+
+def failure(failed: Failed) -> Response:
+    """Return the answer to a turn that failed."""
+    return _refusal(_FAILURES.get(failed.kind, 500), failed.message, kind=failed.kind)
+
+
+def failure_json(failed: Failed) -> Json:
+    """Return what a stream says of a turn that failed."""
+    return _error(failed.message, failed.kind)
+
+
+def _error(message: str, kind: str, param: str | None = None, code: str | None = None) -> Json:
+    text = message.encode("utf-8", "replace").decode()  # a name that was sent may hold half a character
+    return {"error": {"type": kind, "message": text, "param": param, "code": code}}
+
+
+def _refusal(
+    status: int, message: str, *, kind: str | None = None, param: str | None = None, code: str | None = None
+) -> Response:
+    response = answer(_error(message, kind or _TYPES.get(status, "invalid_request_error"), param, code), status)
+    if kind or status in (409, 412):
+        # The server has tried again already, or will give the same answer: a retry of the client's would only repeat it.
+        response.headers["x-should-retry"] = "false"
+    return response

@@ -1,0 +1,86 @@
+"""SQL of chats that clients keep: the run that answered each state of a chat; and agents by their names."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Index, UniqueConstraint, bindparam, delete, insert, or_, select
+
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, NotFound
+from ricordo.storage.agent_access import may_use
+from ricordo.storage.engine.repository import equal, one_of
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import reference, seq, strings, table, timestamps
+from ricordo.storage.schema.core_tables import agents
+
+# `key` is a digest of a chat until then, from which nothing can be read.
+openai_chats = table(
+    "openai_chats",
+    seq(),
+    reference("conversation_id", "conversations"),
+    *strings("user_id"),
+    *strings("key", null=False),
+    *strings("run_id", null=False, erasure="keep"),
+    *timestamps("created_at"),
+    UniqueConstraint("key"),
+    Index("openai_chats_by_conversation", "conversation_id"),
+    erasure="delete",
+)
+_RUNS = select(openai_chats.c.key, openai_chats.c.run_id).where(one_of(openai_chats.c.key, "keys"))
+_FORGET = delete(openai_chats).where(equal(openai_chats, "key"))
+_NOTE = insert(openai_chats)
+_AGENTS = (
+    select(agents.c.id, agents.c.name, agents.c.created_at)
+    .where(equal(agents, "organization_id"), agents.c.hidden.is_(False))
+    .order_by(agents.c.seq)
+)
+_NAMED = select(agents.c.id, agents.c.name, agents.c.created_at).where(
+    equal(agents, "organization_id"), or_(agents.c.id == bindparam("model"), agents.c.name == bindparam("model"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAgent:
+    """An agent as a model; `model` is its name where no other has the same, else its id. `created_at` is in microseconds."""
+
+    id: str
+    model: str
+    created_at: int
+
+
+class UnknownModel(NotFound):
+    """No agent has this name."""
+
+
+def runs_of(tx: Transaction, keys: Sequence[str]) -> Mapping[str, str]:
+    """Return the runs that answered these states of chats, by key."""
+    return {row.key: row.run_id for row in tx.all(_RUNS, {"keys": list(keys)})}
+
+
+def note_run(tx: Transaction, key: str, run: Run) -> None:
+    """Store that this run answered the state of a chat; an earlier one is forgotten."""
+    tx.run(_FORGET, {"key": key})
+    row = {"conversation_id": run.conversation_id, "user_id": run.user_id, "run_id": run.id}
+    tx.run(_NOTE, {**row, "key": key, "created_at": tx.clock.now()})
+
+
+def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
+    """Return the agents that the caller may use, the oldest first; hidden ones are left out."""
+    rows = tx.all(_AGENTS.where(*may_use(scope)), {"organization_id": scope.organization_id})
+    counts = Counter(row.name for row in rows)
+    return [NamedAgent(row.id, row.name if counts[row.name] == 1 else row.id, row.created_at) for row in rows]
+
+
+def agent_of(tx: Transaction, scope: Scope, model: str) -> NamedAgent:
+    """Return the agent with this id or name. Raises UnknownModel, and Invalid where several have the name."""
+    rows = tx.all(_NAMED.where(*may_use(scope)), {"organization_id": scope.organization_id, "model": model})
+    rows = [row for row in rows if row.id == model] or rows
+    if not rows:
+        raise UnknownModel(f'There is no agent "{model[:80]}". GET /v1/models lists those that your key may use.')
+    if len(rows) > 1:
+        raise Invalid(
+            f'{len(rows)} agents have the name "{model[:80]}". Name one by its id: {rows[0].id}, for example.'
+        )
+    return NamedAgent(rows[0].id, model, rows[0].created_at)

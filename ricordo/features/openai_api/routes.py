@@ -1,0 +1,155 @@
+"""OpenAI's HTTP API: agents as models, whose chats are conversations; embeddings; and the list of models."""
+
+import struct
+from base64 import b64encode
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from fastapi import Response
+from fastapi.responses import RedirectResponse
+
+from ricordo.agents.turn import run_turn
+from ricordo.api.call import Here, RequestContext
+from ricordo.api.models.base import Json
+from ricordo.api.routing import Routes
+from ricordo.api.sse import DONE, sse_response
+from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import TextPart
+from ricordo.domain.usage import Expense, Usage
+from ricordo.errors import Invalid
+from ricordo.features.openai_api.answers import (
+    AnswerReader,
+    completion_chunks,
+    completion_head,
+    data,
+    deltas_of,
+    usage_json,
+)
+from ricordo.features.openai_api.caller import acting
+from ricordo.features.openai_api.chats import note_answer, note_start
+from ricordo.features.openai_api.errors import OpenAIRoute, failure
+from ricordo.features.openai_api.models import (
+    ChatRequest,
+    Embeddings,
+    EmbeddingsRequest,
+    OpenAIAnswer,
+    OpenAIModel,
+    OpenAIModels,
+)
+from ricordo.features.openai_api.queries import NamedAgent, agent_of, usable_agents
+from ricordo.features.openai_api.turns import ChatTurn, chat_turn, is_task, task_reply
+from ricordo.llm.tokens import text_tokens
+from ricordo.storage import runs
+
+router = Routes(prefix="/v1", tags=["openai"], scope="messages")
+router.route_class = OpenAIRoute
+
+
+@router.post("/chat/completions", response_model=OpenAIAnswer)
+async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Response:
+    """Go on with a chat: the agent answers what is new in it, in the chat's own conversation."""
+    here = await acting(here)
+    agent = await here.store.read(lambda tx: agent_of(tx, here.scope, body.model))
+    has_usage = bool(body.stream_options and body.stream_options.include_usage)
+    if is_task(here, body):
+        whole = await _answer_task(here, agent, body)
+        return sse_response(_as_chunks(whole, has_usage=has_usage)) if body.stream else whole
+    asked = await chat_turn(here, agent, body)
+    reader = reader_of(here, asked)
+    turn = await run_turn(here.runtime, asked.request)
+    deltas = deltas_of(turn, reader, noting(here, asked), here.runtime.settings.keepalive)
+    if body.stream:
+        return sse_response(completion_chunks(body.model, deltas, reader, has_usage=has_usage))
+    async for _ in deltas:
+        pass
+    if reader.failed:
+        return failure(reader.failed)
+    return _completion(completion_head(reader, body.model), reader.message(), reader.finish_reason, reader.usage())
+
+
+@router.get("/models", response_model=OpenAIModels)
+async def list_openai_models(here: Here) -> Json | Response:
+    """List the agents that the caller may use, as models. Clients of Letta get their own list, which ends with a slash."""
+    if here.request.headers.get("user-agent", "").startswith(("Letta/", "AsyncLetta/")):
+        return RedirectResponse(here.request.url.replace(path=f"{here.request.url.path}/"), 307)
+    here = await acting(here)
+    found = await here.store.read(lambda tx: usable_agents(tx, here.scope))
+    return OpenAIModels.of(None, data=[_model(agent) for agent in found])
+
+
+@router.get("/models/{model_id:path}", response_model=OpenAIModel)
+async def retrieve_openai_model(here: Here, model_id: str) -> Json:
+    """Return an agent, by name or id, as a model."""
+    here = await acting(here)
+    return _model(await here.store.read(lambda tx: agent_of(tx, here.scope, model_id)))
+
+
+@router.post("/embeddings", response_model=Embeddings)
+async def create_embeddings(here: Here, body: EmbeddingsRequest) -> Json:
+    """Turn texts into vectors, by an embedding model of this server."""
+    here = await acting(here)
+    embedders = here.runtime.models.embedders
+    handle = None if body.model == "default" else await embedders.choose(body.model)
+    handle = handle or embedders.default_handle()
+    if handle is None:
+        raise Invalid("This server has no default embedding model. Name one of GET /v1/models/embedding.")
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    vectors = await embedders.get(handle).embed(texts)
+    count = sum(map(text_tokens, texts))
+    spent = Expense(here.scope.organization_id, "embedding", handle, Usage(count), user_id=here.scope.subject)
+    await here.store.write(lambda tx: runs.add_expense(tx, spent))
+    form = _packed if body.encoding_format == "base64" else list
+    made = [{"object": "embedding", "index": place, "embedding": form(vector)} for place, vector in enumerate(vectors)]
+    return Embeddings.of(None, model=handle, data=made, usage={"prompt_tokens": count, "total_tokens": count})
+
+
+def reader_of(here: RequestContext, asked: ChatTurn) -> AnswerReader:
+    request = asked.request
+    home = str(here.request.base_url).rstrip("/")
+    page = f"{home}/ui/agents/{request.agent_id}/chat?conversation={request.conversation_id}"
+    return AnswerReader(here.store.clock, {tool.name for tool in request.client_tools}, page)
+
+
+def noting(here: RequestContext, asked: ChatTurn) -> Any:
+    async def note(reader: AnswerReader) -> None:
+        run = reader.run
+        if run and run.ended_at is None:
+            await note_start(here, asked.chat, run)
+        elif run:
+            await note_answer(here, asked.chat, run, reader.text, [call.call_id for call in reader.calls])
+
+    return note
+
+
+async def _answer_task(here: RequestContext, agent: NamedAgent, body: ChatRequest) -> Json:
+    reply = await task_reply(here, agent, body)
+    text = "\n".join(part.text for part in reply.parts if isinstance(part, TextPart))
+    now = here.store.clock.now() // SECOND
+    head = {"id": new_id("chatcmpl"), "created": now, "model": body.model}
+    message = {"role": "assistant", "content": text, "refusal": None, "reasoning_content": None, "tool_calls": None}
+    return _completion(head, message, "stop", usage_json(reply.usage))
+
+
+def _completion(head: Json, message: Json, finish: str, usage: Json) -> Json:
+    choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+
+
+async def _as_chunks(whole: Json, *, has_usage: bool) -> AsyncIterator[bytes]:
+    """A whole answer as a stream of one piece."""
+    (choice,), usage = whole["choices"], whole["usage"]
+    head = {name: whole[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    delta = {"role": "assistant", "content": choice["message"]["content"]}
+    yield data({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": "stop", "logprobs": None}]})
+    if has_usage:
+        yield data({**head, "choices": [], "usage": usage})
+    yield DONE
+
+
+def _model(agent: NamedAgent) -> Json:
+    return OpenAIModel.of(None, id=agent.model, created=agent.created_at // SECOND)
+
+
+def _packed(vector: Sequence[float]) -> str:
+    return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -1,0 +1,65 @@
+"""A server with the operator's key, OpenAI's own client on it, and the headers that Open WebUI sends."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from openai import OpenAI
+
+from tests.seams.http import ok
+from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+
+OPERATOR = "the-operator"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    with serving(tmp_path_factory.mktemp("openai"), api_key=OPERATOR) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ServerInThread) -> ServerInThread:
+    running.forget()
+    return running
+
+
+@pytest.fixture(scope="module")
+def http(running: ServerInThread) -> Iterator[httpx2.Client]:
+    with running.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def agent(server: ServerInThread, http: httpx2.Client, request: pytest.FixtureRequest) -> str:
+    """The name of an agent with a persona."""
+    name = f"Nina {request.node.name}"
+    blocks = [{"label": "persona", "value": "I am Nina."}]
+    ok(http.post("/v1/agents/", json={"name": name, "model": MODEL, "memory_blocks": blocks}))
+    return name
+
+
+@pytest.fixture
+def client(server: ServerInThread) -> Iterator[OpenAI]:
+    with openai_client(server) as opened:
+        yield opened
+
+
+def openai_client(server: ServerInThread, key: str = OPERATOR, **headers: str) -> OpenAI:
+    """OpenAI's client, with a key of this server; it tries nothing again."""
+    return OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=LIMIT, default_headers=headers)
+
+
+def user(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Any:
+    return {"role": "assistant", "content": text}
+
+
+def asked_texts(server: ServerInThread, place: int = -1) -> list[str]:
+    """What the model was asked, without its system prompt: the texts of users and of the agent, in order."""
+    said = server.model.requests[place].messages[1:]
+    return [message.text for message in said if message.role in ("user", "assistant", "system")]
