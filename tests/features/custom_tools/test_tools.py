@@ -214,7 +214,8 @@ def test_arguments_become_what_the_function_expects_and_results_json(api: Api) -
     wrong = trial(api, MODELS, args={"place": {"city": "Rome"}, "others": [], **ready})
     assert (wrong["status"], "The argument place is not right: 1 " in wrong["func_return"]) == ("error", True)
     missing = trial(api, ADD, args={"three": 3})
-    assert missing["func_return"] == "The arguments do not fit: missing a required argument: 'one'."
+    told = "The arguments do not fit: missing a required argument: 'one'."
+    assert missing["func_return"] == f"Error executing function add: {told}"
 
 
 HOSTILE = {
