@@ -62,13 +62,14 @@ document.addEventListener("submit", (event) => {
 }, true);
 
 // A textarea with a limit says how long its text is: data-limit is in characters, data-length the id of where it is said.
-document.addEventListener("input", (event) => {
-  const { limit, length } = event.target.dataset;
+function showLength(area) {
+  const { limit, length } = area.dataset;
   if (!length) return;
-  const said = document.getElementById(length), used = [...event.target.value].length;
+  const said = document.getElementById(length), used = [...area.value].length;
   said.textContent = `${used} of ${limit} characters`;
   said.classList.toggle("error", used > Number(limit));
-});
+}
+document.addEventListener("input", (event) => showLength(event.target));
 
 // What a fragment's address or a copied text needs.
 document.addEventListener("click", (event) => {
@@ -79,6 +80,8 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("DOMContentLoaded", () => {
   localTimes(document);
+  // Typed before this script came, or kept by the browser from an earlier visit.
+  document.querySelectorAll("[data-length]").forEach(showLength);
   for (const toast of document.querySelectorAll(".toast")) setTimeout(() => toast.remove(), 10000);
 });
 document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
