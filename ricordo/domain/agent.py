@@ -158,6 +158,11 @@ class Conversation:
             user_id=self.user_id,
         )
 
+    @property
+    def waits(self) -> bool:
+        """Whether calls of its last message may wait for an answer."""
+        return self.last_stop_reason == "requires_approval" and bool(self.window)
+
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:

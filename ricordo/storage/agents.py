@@ -1,10 +1,10 @@
-"""Agents with what is attached to them. Loading one for a turn costs three statements, for the wire four."""
+"""Agents with what is attached to them. Loading one for a turn costs three statements, for the wire three for any number."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Text, bindparam, cast, delete, func, insert, literal_column, select
+from sqlalchemy import ColumnElement, Row, Text, bindparam, cast, delete, func, insert, select
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.model import ModelSettings
@@ -26,7 +26,7 @@ from ricordo.storage.schema.core_tables import (
 )
 from ricordo.storage.schema.core_tables import archives as archives_table
 from ricordo.storage.schema.core_tables import conversations as conversations_table
-from ricordo.storage.schema.memory_tables import agents_blocks, blocks_tags
+from ricordo.storage.schema.memory_tables import agents_blocks
 
 _ROWS = Repository(
     Agent,
@@ -43,20 +43,21 @@ _USERS_TAGS = (
     .where(passages_tags.c.archive_id == archives_table.c.id, passages_tags.c.user_id == _USER)
     .label("users_tags")
 )
-_WITH_CONVERSATION = (
+_STATES = (
     select(*(column.label(f"{name}_{column.name}") for name, rows in _PARTS for column in rows.columns), _USERS_TAGS)
     .join(conversations_table, conversations_table.c.agent_id == agents.c.id)
     .outerjoin(agents_archives, agents_archives.c.agent_id == agents.c.id)
     .outerjoin(archives_table, archives_table.c.id == agents_archives.c.archive_id)
-    .where(
-        equal(agents, "organization_id"),
-        agents.c.id == bindparam("agent_id"),
-        conversations_table.c.id == bindparam("conversation_id"),
-        conversations_table.c.deleted_at.is_(None),
-    )
+    .where(equal(agents, "organization_id"), conversations_table.c.deleted_at.is_(None))
     .order_by(agents_archives.c.seq)
 )
-_WITH_CONVERSATION_FOR_ONE = _WITH_CONVERSATION.where(MAY_USE)
+_STATE = _STATES.where(agents.c.id == bindparam("agent_id"), conversations_table.c.id == bindparam("conversation_id"))
+_STATE_FOR_ONE = _STATE.where(MAY_USE)
+_AGENTS_TAGS = select(distinct_list(agents_tags.c.tag)).where(agents_tags.c.agent_id == agents.c.id)
+_STATES_BY_IDS = _STATES.add_columns(_AGENTS_TAGS.label("agents_tags")).where(
+    one_of(conversations_table.c.id, "conversation_ids")
+)
+_STATES_BY_IDS_FOR_ONE = _STATES_BY_IDS.where(MAY_USE)
 # Where the three parts of such a row begin and end.
 _AGENT = slice(len(_ROWS.columns))
 _CONVERSATION = slice(_AGENT.stop, _AGENT.stop + len(conversations.ROWS.columns))
@@ -64,13 +65,6 @@ _ARCHIVE = slice(_CONVERSATION.stop, _CONVERSATION.stop + len(archives.ROWS.colu
 _ONE = equal(agents, "id", "organization_id")
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
 _TIMEZONE_FOR_ONE = _TIMEZONE.where(MAY_USE)
-# The agent's own, and those of its blocks.
-_TAGS = (
-    select(literal_column("''").label("block_id"), agents_tags.c.tag)
-    .where(equal(agents_tags, "agent_id"))
-    .union_all(select(blocks_tags.c.block_id, blocks_tags.c.tag).where(one_of(blocks_tags.c.block_id, "block_ids")))
-    .order_by("tag")
-)
 _MOST_NAMED = 1000  # agents of an answer that names one of them
 _INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
@@ -89,44 +83,80 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
     The conversation is by default the agent's default one or, where the caller acts for a user, this user's, which is empty where
     it was not begun yet.
     """
-    ids = [conversation_id or conversations.default_id(agent_id)]
-    if conversation_id is None and scope.subject:
-        ids.insert(0, conversations.users_default_id(agent_id, scope.subject))
+    ids = [conversation_id] if conversation_id else _default_ids(scope, agent_id)
     values = {"agent_id": agent_id, "organization_id": scope.organization_id, "user_id": scope.subject}
-    statement, values = for_caller(scope, _WITH_CONVERSATION, _WITH_CONVERSATION_FOR_ONE, values)
+    statement, values = for_caller(scope, _STATE, _STATE_FOR_ONE, values)
     rows = next((rows for id in ids if (rows := tx.all(statement, values | {"conversation_id": id}))), ())
-    conversation = conversations.ROWS.of(rows[0][_CONVERSATION]) if rows else None
-    if conversation is None or (conversation_id and not scope.sees(conversation.user_id)):
+    agent, conversation = _talk(scope, rows, is_default=conversation_id is None) if rows else (None, None)
+    if agent is None or conversation is None or (conversation_id and not scope.sees(conversation.user_id)):
         what = f"Agent with ID {agent_id}" if conversation_id is None else f"Conversation with ID {conversation_id}"
         raise NotFound(f"{what} not found")
-    agent = _ROWS.of(rows[0][_AGENT])
-    if conversation_id is None and scope.subject_id is not None and conversation.user_id != scope.subject:
-        conversation = Conversation(ids[0], agent.organization_id, agent_id, user_id=scope.subject)
+    user_id = scope.subject_id or conversation.user_id
     return AgentState(
         agent,
         conversation,
-        blocks=blocks.of_agent(tx, agent_id, scope.subject_id or conversation.user_id, agent.course),
+        blocks=blocks.of_agent(tx, agent_id, user_id, agent.course),
         tools=tools.of_agent(tx, agent_id),
-        archives=tuple(_archive(row) for row in rows if row.archive_id),
+        archives=_archives(rows),
     )
 
 
-def _archive(row: Row[Any]) -> Archive:
-    archive, users_tags = archives.ROWS.of(row[_ARCHIVE]), row.users_tags
-    return replace(archive, tags=tuple(sorted({*archive.tags, *users_tags}))) if users_tags else archive
+def _default_ids(scope: Scope, agent_id: str) -> list[str]:
+    """Return the ids of the conversations that may be the caller's default one with the agent, the likeliest first."""
+    own = [conversations.users_default_id(agent_id, scope.subject)] if scope.subject else []
+    return [*own, conversations.default_id(agent_id)]
+
+
+def _talk(scope: Scope, rows: Sequence[Row[Any]], *, is_default: bool) -> tuple[Agent, Conversation]:
+    """Return the agent and the conversation of these rows, one for each archive."""
+    agent, conversation = _ROWS.of(rows[0][_AGENT]), conversations.ROWS.of(rows[0][_CONVERSATION])
+    if is_default and scope.subject_id is not None and conversation.user_id != scope.subject:
+        own = _default_ids(scope, agent.id)[0]
+        conversation = Conversation(own, agent.organization_id, agent.id, user_id=scope.subject)
+    return agent, conversation
+
+
+def _archives(rows: Sequence[Row[Any]]) -> tuple[Archive, ...]:
+    found = [(archives.ROWS.of(row[_ARCHIVE]), row.users_tags) for row in rows if row.archive_id]
+    return tuple(replace(one, tags=tuple(sorted({*one.tags, *tags}))) if tags else one for one, tags in found)
 
 
 def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
-    """`load` with the tags of the agent and of its blocks, and with the calls that wait for an answer."""
-    state = load(tx, scope, agent_id)
-    is_waiting = state.conversation.last_stop_reason == "requires_approval"
-    last = messages.by_ids(tx, state.conversation.window[-1:]) if is_waiting else []
-    waiting = last[0] if last and last[0].is_waiting else None
-    tags: dict[str, list[str]] = {id: [] for id in ("", *(block.id for block in state.blocks))}
-    for row in tx.all(_TAGS, {"agent_id": agent_id, "block_ids": list(tags)}):
-        tags[row.block_id].append(row.tag)
-    seen = tuple(replace(block, tags=tuple(tags[block.id])) for block in state.blocks)
-    return replace(state, blocks=seen, tags=tuple(tags[""]), waiting=waiting)
+    """`load` of the default conversation with the tags of the agent and of its blocks, and the calls that wait for an answer."""
+    return found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
+
+
+def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str]) -> list[AgentState]:
+    """Return these agents whole, in their order: three statements for all, and one more where calls wait for an answer."""
+    if not agent_ids:
+        return []
+    ids = [id for agent_id in agent_ids for id in _default_ids(scope, agent_id)]
+    values = {"conversation_ids": ids, "organization_id": scope.organization_id, "user_id": scope.subject}
+    by_conversation: dict[str, list[Row[Any]]] = {}
+    for row in tx.all(*for_caller(scope, _STATES_BY_IDS, _STATES_BY_IDS_FOR_ONE, values)):
+        by_conversation.setdefault(row.conversation_id, []).append(row)
+    rows_of: dict[str, list[Row[Any]]] = {}
+    for rows in (by_conversation[id] for id in ids if id in by_conversation):
+        rows_of.setdefault(rows[0].agent_id, rows)
+    talks = {id: _talk(scope, rows, is_default=True) for id, rows in rows_of.items()}
+    seen = blocks.of_agents(
+        tx, {id: (scope.subject_id or talk.user_id, agent.course) for id, (agent, talk) in talks.items()}
+    )
+    attached = tools.of_agents(tx, list(talks))
+    lasts = [talk.window[-1] for _, talk in talks.values() if talk.waits]
+    waiting = {message.id: message for message in messages.by_ids(tx, lasts) if message.is_waiting} if lasts else {}
+    return [
+        AgentState(
+            agent,
+            talk,
+            blocks=seen[id],
+            tools=attached[id],
+            archives=_archives(rows_of[id]),
+            tags=tuple(sorted(rows_of[id][0].agents_tags or ())),
+            waiting=waiting.get(talk.window[-1]) if talk.waits else None,
+        )
+        for id, (agent, talk) in talks.items()
+    ]
 
 
 def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
@@ -160,7 +190,7 @@ def page(
     **equal: Any,
 ) -> list[AgentState]:
     """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a condition, and columns."""
-    listed = _ROWS.page(
+    listed = _ROWS.page_of_ids(
         tx,
         scope,
         wanted,
@@ -170,7 +200,7 @@ def page(
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
         **equal,
     )
-    return [load_whole(tx, scope, agent.id) for agent in listed]
+    return _load_all(tx, scope, listed)
 
 
 def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:

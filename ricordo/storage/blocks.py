@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, or_, select
+from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, null, or_, select
 
 from ricordo.domain.block import Block, Chain, OwnerKind, require_no_secret
 from ricordo.domain.redaction import redact, redact_values
@@ -16,7 +16,16 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
-from ricordo.storage.engine.repository import Page, Repository, equal, one_of, seen_by, setter, tagged_with
+from ricordo.storage.engine.repository import (
+    Page,
+    Repository,
+    distinct_list,
+    equal,
+    one_of,
+    seen_by,
+    setter,
+    tagged_with,
+)
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
@@ -60,6 +69,22 @@ _OF_AGENT = (
         )
     )
     .order_by("rank", "place")
+)
+_WITH_OWNER = (
+    *(*_COLUMNS, chains.c.owner_kind, chains.c.owner_id),
+    select(distinct_list(blocks_tags.c.tag)).where(blocks_tags.c.block_id == blocks.c.id).label("tags"),
+)
+_OF_AGENTS = (
+    select(*_WITH_OWNER, agents_blocks.c.agent_id.label("attached_to"), agents_blocks.c.seq.label("place"))
+    .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
+    .join(chains, chains.c.id == blocks.c.chain_id)
+    .where(one_of(agents_blocks.c.agent_id, "agent_ids"))
+    .union_all(
+        select(*_WITH_OWNER, null(), blocks.c.seq)
+        .join(chains, chains.c.id == blocks.c.chain_id)
+        .where(chains.c.owner_kind == "user", one_of(chains.c.owner_id, "user_ids"))
+    )
+    .order_by("place")
 )
 _ATTACHED = _ROWS.select.join(agents_blocks, agents_blocks.c.block_id == blocks.c.id).where(
     equal(agents_blocks, "agent_id")
@@ -204,6 +229,24 @@ def of_agent(
         if row.whose != _ANOTHERS:
             add_seen(found, replace(block, is_users=True) if row.whose else block)
     return tuple(found.values())
+
+
+def of_agents(tx: Transaction, talks: Mapping[str, tuple[str | None, str | None]]) -> dict[str, tuple[Block, ...]]:
+    """Return what `of_agent` does for each of these agents, by its id, with tags. `talks` tells the user and the course of each."""
+    users = sorted({user for user, _ in talks.values() if user})
+    rows = tx.all(_OF_AGENTS, {"agent_ids": list(talks), "user_ids": users})
+    found: dict[str, dict[str, Block]] = {id: {} for id in talks}
+    for row in sorted(rows, key=lambda row: row.attached_to is None):
+        block = _ROWS.of(row[: len(_COLUMNS)])
+        if row.tags:
+            block = replace(block, tags=tuple(sorted(row.tags)))
+        for id in [row.attached_to] if row.attached_to else talks:
+            user, course = talks[id]
+            is_users = row.owner_kind == "user"
+            is_meant = block.agent_id in (None, id) and block.course in (None, course)
+            if not is_users or (row.owner_id == user and (row.attached_to or is_meant)):
+                add_seen(found[id], replace(block, is_users=True) if is_users else block)
+    return {id: tuple(seen.values()) for id, seen in found.items()}
 
 
 def attached(tx: Transaction, agent_id: str) -> list[Block]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
-from sqlalchemy import ColumnElement, delete, insert, or_, select
+from sqlalchemy import ColumnElement, Text, cast, delete, insert, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound
-from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of
+from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents_tools, organizations, tools
 
@@ -22,6 +23,14 @@ _OF_AGENT = (
     _SELECT.join(agents_tools, agents_tools.c.tool_id == tools.c.id)
     .where(equal(agents_tools, "agent_id"))
     .order_by(agents_tools.c.seq)
+)
+# Each tool once, with the places where it is attached: many agents have the same tools, and to read one takes long.
+_IS_ASKED = one_of(agents_tools.c.agent_id, "agent_ids")
+_PLACES = select(distinct_list(cast(agents_tools.c.seq, Text) + " " + agents_tools.c.agent_id)).where(
+    agents_tools.c.tool_id == tools.c.id, _IS_ASKED
+)
+_OF_AGENTS = _SELECT.add_columns(_PLACES.label("places")).where(
+    tools.c.id.in_(select(agents_tools.c.tool_id).where(_IS_ASKED))
 )
 _LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
 _ATTACH = insert(agents_tools)
@@ -83,6 +92,18 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
     """Return the tools attached to the agent, in the order of attachment."""
     return tuple(_ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id}))
+
+
+def of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, tuple[Tool, ...]]:
+    """Return the tools of each of these agents, by its id, in the order of attachment."""
+    places: dict[str, dict[int, Tool]] = {id: {} for id in agent_ids}
+    for row in tx.all(_OF_AGENTS, {"agent_ids": list(agent_ids)}):
+        tool = _ROWS.of(row[:-1])
+        for seq, agent_id in map(str.split, row.places):
+            places[agent_id][int(seq)] = tool
+    return {
+        id: tuple(tool for _, tool in sorted(attached.items(), key=itemgetter(0))) for id, attached in places.items()
+    }
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ToolFilter) -> list[Tool]:

@@ -193,6 +193,30 @@ def test_reading_an_agent_costs_at_most_four_statements(api: Api, agent: AgentSt
     assert counted.transactions == 1
 
 
+def test_a_list_of_agents_costs_at_most_four_statements_and_tells_each_as_it_is(api: Api, block_id: str) -> None:
+    agents = [
+        api.client.agents.create(
+            model=MODEL,
+            name=f"listed-{number}",
+            block_ids=[block_id],
+            tags=["zeta", "alpha"] if number % 2 else [],
+            tools=["archival_memory_search", "conversation_search"][: number % 3],
+            memory_blocks=[{"label": "own", "value": str(number), "tags": ["second", "first"]}],
+        )
+        for number in range(6)
+    ]
+    api.client.agents.list(limit=50)  # so that no statement is counted that only a first call needs
+    with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
+        listed = {agent.id: agent for agent in api.client.agents.list(limit=50).items}
+
+    assert len(counted.statements) <= 4, counted.statements
+    for agent in agents:
+        assert listed[agent.id].to_dict() == api.client.agents.retrieve(agent.id).to_dict()
+    assert listed[agents[1].id].tags == ["alpha", "zeta"]
+    assert {block.label: block.tags for block in listed[agents[2].id].blocks}["own"] == ["first", "second"]
+    assert len(listed[agents[2].id].blocks) == 2
+
+
 def test_making_an_agent_costs_at_most_eleven_statements_one_more_for_tags_and_two_for_attached_blocks(
     api: Api, block_id: str
 ) -> None:

@@ -164,12 +164,22 @@ class Repository(Generic[V]):
         **equal: Any,
     ) -> list[V]:
         """Return one page of those that meet the conditions and have these values in these columns; None leaves one out."""
-        columns = self.table.c
+        statement = self.select.where(*self._chosen(scope, conditions, equal))
+        return [self.of(row) for row in read_page(tx, statement, self.table, wanted, by=by)]
+
+    def page_of_ids(
+        self, tx: Transaction, scope: Scope, wanted: Page, *conditions: ColumnElement[bool] | None, **equal: Any
+    ) -> list[str]:
+        """Return the ids of what `page` returns."""
+        statement = select(self.table.c.id).where(*self._chosen(scope, conditions, equal))
+        return [row.id for row in read_page(tx, statement, self.table, wanted)]
+
+    def _chosen(
+        self, scope: Scope | None, conditions: Sequence[ColumnElement[bool] | None], equal: Mapping[str, Any]
+    ) -> list[ColumnElement[bool]]:
         chosen = [condition for condition in conditions if condition is not None]
-        chosen += [columns[name] == value for name, value in equal.items() if value is not None]
-        if scope:
-            chosen += in_scope(self.table, scope)
-        return [self.of(row) for row in read_page(tx, self.select.where(*chosen), self.table, wanted, by=by)]
+        chosen += [self.table.c[name] == value for name, value in equal.items() if value is not None]
+        return [*chosen, *(in_scope(self.table, scope) if scope else ())]
 
     def count(self, tx: Transaction, scope: Scope, *conditions: ColumnElement[bool]) -> int:
         statement = select(func.count()).select_from(self.table).where(*in_scope(self.table, scope), *conditions)
