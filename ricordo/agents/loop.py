@@ -25,10 +25,12 @@ from ricordo.agents.step_decisions import (
     parse_reply,
 )
 from ricordo.agents.step_save import save_calls, save_step
+from ricordo.agents.tracing import begin_exchange
 from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved, ToolProgress
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, Restarted
 from ricordo.errors import Invalid, ModelError
+from ricordo.llm.exchange import EXCHANGE
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.system_prompt import system_prompt, with_skills
@@ -129,10 +131,12 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
         if is_blind:
             request = replace(request, messages=without_pictures(request.messages))
         turn.asking, step.asked, step.asked_ns = step, request, time.monotonic_ns()
+        EXCHANGE.set(begin_exchange(turn, step))
         try:
             async for item in turn.model.answer(request):
                 step.first_ns = step.first_ns or time.monotonic_ns() - step.asked_ns
                 if isinstance(item, ModelReply):
+                    EXCHANGE.set(None)
                     turn.asking, step.model_ns = None, time.monotonic_ns() - step.asked_ns
                     step.message_id = deltas.message_id
                     calibrate(turn, request, item.usage)

@@ -14,6 +14,7 @@ from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill
 from ricordo.llm.chat import ChatModel
+from ricordo.llm.exchange import Exchange
 from ricordo.memory.edit_guard import EditGuard, GuardSources, search_results
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.runtime import Runtime
@@ -201,6 +202,7 @@ class StepDraft:
     began_ns: int = field(default_factory=time.monotonic_ns)
     # What the model was asked last, and when.
     asked: ModelRequest | None = None
+    exchange: Exchange | None = None
     asked_ns: int = 0
     first_ns: int | None = None
     model_ns: int = 0

@@ -1,8 +1,8 @@
 """What is kept of calls to models: a step for each that failed, and where the settings ask for it, what was sent and answered.
 Calls that write summaries belong to no step: their traces have ids of their own, and stand among those of the run.
 
-A trace holds our own request and reply, which every adapter to a model is given and gives back, and not the bytes a provider got:
-so it has no headers and no keys. What looks like a credential in its texts is replaced, and of pictures only their size is kept.
+A trace holds the JSON that the provider got and gave, without headers, so it has no keys; of a model that is not behind HTTP it
+holds our own request and reply. What looks like a credential is replaced, and of pictures only their size is kept.
 """
 
 import asyncio
@@ -26,13 +26,14 @@ from ricordo.domain.redaction import redact_json
 from ricordo.domain.run import Step, StepStatus, StopReason, Trace, status_after
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel
+from ricordo.llm.exchange import EXCHANGE, Exchange
 from ricordo.runtime import Runtime
 from ricordo.storage import runs
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
-Call = tuple[ModelRequest, ModelInfo, Json]
-"""What was asked, which model, and what it answered."""
+Call = tuple[Json, Json]
+"""What a model was asked, and what it answered."""
 FailedCall = tuple[Step, Trace | None]
 """The step of a call to a model that gave no answer, and its trace where one is kept."""
 EVERY = 3600.0  # seconds between two looks for traces that have to go
@@ -47,7 +48,22 @@ def trace_of(turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopRe
     is_error = stop is not None and status_after(stop) == "failed"
     if step.asked is None or not _is_kept(turn, is_error=is_error):
         return None
-    return _trace(turn, step.id, (step.asked, turn.model.info, _reply_to_json(reply)))
+    return _trace(turn, step.id, _call(step.asked, turn.model.info, step.exchange, reply))
+
+
+def begin_exchange(turn: TurnContext, step: StepDraft) -> Exchange | None:
+    """Where to keep what goes to the provider and comes back; None where the settings want no trace."""
+    step.exchange = Exchange() if _is_kept(turn, is_error=True) else None
+    return step.exchange
+
+
+def _call(
+    request: ModelRequest, info: ModelInfo, exchange: Exchange | None, answered: ModelReply | Mapping[str, Any]
+) -> Call:
+    asked = exchange.request() if exchange else None
+    if isinstance(answered, ModelReply):
+        answered = (asked and exchange and exchange.response()) or _reply_to_json(answered)
+    return asked or request_to_json(request, info), dict(answered)
 
 
 class RecordingModel:
@@ -63,20 +79,23 @@ class RecordingModel:
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Ask the model."""
-        answered: Json | None = None
+        answered: ModelReply | Json | None = None
+        exchange = Exchange()
+        EXCHANGE.set(exchange)
         try:
             async with aclosing(self._model.answer(request)) as items:  # type: ignore[type-var]
                 async for item in items:
                     if isinstance(item, ModelReply):
-                        answered = _reply_to_json(item)
+                        answered = item
                     yield item
         except (Exception, asyncio.CancelledError) as error:
             kind = error.kind if isinstance(error, ModelError) else type(error).__name__
             answered = {"error": {"type": kind, "message": str(error)}}
             raise
         finally:
+            EXCHANGE.set(None)
             if answered:
-                self._calls.append((request, self.info, answered))
+                self._calls.append(_call(request, self.info, exchange, answered))
 
 
 def recorded_calls(turn: TurnContext) -> deque[Call] | None:
@@ -85,7 +104,7 @@ def recorded_calls(turn: TurnContext) -> deque[Call] | None:
 
 
 def traces_of_summary(turn: TurnContext, calls: deque[Call] | None) -> list[Trace]:
-    wanted = [call for call in calls or () if _is_kept(turn, is_error="error" in call[2])]
+    wanted = [call for call in calls or () if _is_kept(turn, is_error="error" in call[1])]
     made = (_trace(turn, new_id("step"), call) for call in wanted)
     return [trace for trace in made if trace]
 
@@ -102,7 +121,7 @@ def failed_call(turn: TurnContext, reason: StopReason, error: Mapping[str, Any] 
     if not _is_kept(turn, is_error=status == "failed"):
         return step, None
     answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
-    return step, _trace(turn, draft.id, (draft.asked, turn.model.info, answered))
+    return step, _trace(turn, draft.id, _call(draft.asked, turn.model.info, draft.exchange, answered))
 
 
 def _is_kept(turn: TurnContext, *, is_error: bool) -> bool:
@@ -110,7 +129,7 @@ def _is_kept(turn: TurnContext, *, is_error: bool) -> bool:
     return which == "all" or (which == "errors" and is_error)
 
 
-def _request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
+def request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
     """Our request, in words that no provider's format is needed to read."""
     asked = asdict(replace(request, messages=()))
     asked |= {"model": info.handle, "endpoint": info.endpoint, "user": asked.pop("user_id")}
@@ -154,10 +173,10 @@ HANDLER = JobHandler("traces", prune, every_seconds=EVERY)
 
 
 def _trace(turn: TurnContext, step_id: str, call: Call) -> Trace | None:
-    asked, info, answered = call
+    asked, answered = call
     most = turn.runtime.settings.trace_kb * 1000
     try:
-        request = shortened(redact_json(_request_to_json(asked, info)), most)
+        request = shortened(redact_json(asked), most)
         response = shortened(redact_json(answered), most)
     except (TypeError, ValueError, RecursionError) as error:
         # Whatever a tool's schema or a setting holds that JSON cannot: to keep a trace is no reason to fail a turn.

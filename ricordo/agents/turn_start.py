@@ -66,6 +66,26 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
     raise Busy()
 
 
+class _Undone(Exception):
+    """Takes a turn out of the transaction that began it, of which nothing stays."""
+
+
+async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
+    """Return the turn as it would start, and store nothing. Raises what `start_turn` raises; Busy while another turn runs."""
+    await runtime.organization_providers.of(request.scope.organization_id)
+
+    def begin(tx: Transaction) -> TurnContext:
+        raise _Undone(_open(tx, runtime, request, None))
+
+    try:
+        return await runtime.store.write(begin)
+    except _Undone as undone:
+        turn: TurnContext = undone.args[0]
+        return turn
+    except Collision as error:
+        raise Busy from error
+
+
 def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run | None) -> TurnContext:
     """Take the lease, load the state as the request wants it, and save the input, or take it over from a run that was cut off."""
     # A retry may overtake its original, so it is looked for in the transaction that would start it again.

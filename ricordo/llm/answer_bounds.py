@@ -14,6 +14,7 @@ import httpx2
 from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.errors import ModelError, ModelErrorKind
+from ricordo.llm.exchange import EXCHANGE, Exchange
 from ricordo.llm.written_calls import new_call_id
 
 # Bytes after unzipping: of an answer that comes as a whole or of one event, of a stream of events, and of an error.
@@ -49,6 +50,9 @@ class BoundedClient(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **how: Any) -> httpx2.Response:
         """Send the request, as the parent does."""
+        exchange = EXCHANGE.get()
+        if exchange:
+            exchange.begin(await request.aread())
         seconds = request.extensions.get("timeout", self.timeout.as_dict()).get("read")
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds * SILENCES
         try:
@@ -57,7 +61,7 @@ class BoundedClient(httpx2.AsyncClient):
                 response = await super().send(request, stream=True, **how)
         except TimeoutError as error:
             raise _too_slow(request) from error
-        response.stream = _BoundedStream(response, deadline)
+        response.stream = _BoundedStream(response, deadline, exchange)
         response.headers.pop("content-encoding", None)
         if not stream:
             try:
@@ -70,7 +74,8 @@ class BoundedClient(httpx2.AsyncClient):
 class _BoundedStream(httpx2.AsyncByteStream):
     """The unzipped body of a response, which httpx2 unzips in pieces of at most 1 MiB."""
 
-    def __init__(self, response: httpx2.Response, deadline: float | None) -> None:
+    def __init__(self, response: httpx2.Response, deadline: float | None, exchange: Exchange | None) -> None:
+        self._exchange = exchange
         self._request, self._deadline, self._is_error = response.request, deadline, response.status_code >= 400
         self._has_events = response.headers.get("content-type", "").startswith("text/event-stream")
         self._raw = cast("httpx2.AsyncByteStream", response.stream)
@@ -96,6 +101,8 @@ class _BoundedStream(httpx2.AsyncByteStream):
                     f"{self._request.url.host} sent more than is taken of one answer: {ANSWER_BYTES // 1024**2} MiB, or "
                     f"{STREAM_BYTES // 1024**2} MiB in a stream. Limit its length, or use another model."
                 )
+            if self._exchange:
+                self._exchange.receive(data)
             yield data
 
     async def aclose(self) -> None:

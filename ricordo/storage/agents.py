@@ -14,6 +14,7 @@ from ricordo.domain.tool import Tool, ToolRule
 from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
 from ricordo.storage.agent_access import MAY_USE, USERS, for_caller, may_use
+from ricordo.storage.blocks_of_agents import of_agents
 from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, one_of, plain, tagged_with
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import (
@@ -139,9 +140,7 @@ def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str]) -> list[A
     for rows in (by_conversation[id] for id in ids if id in by_conversation):
         rows_of.setdefault(rows[0].agent_id, rows)
     talks = {id: _talk(scope, rows, is_default=True) for id, rows in rows_of.items()}
-    seen = blocks.of_agents(
-        tx, {id: (scope.subject_id or talk.user_id, agent.course) for id, (agent, talk) in talks.items()}
-    )
+    seen = of_agents(tx, {id: (scope.subject_id or talk.user_id, agent.course) for id, (agent, talk) in talks.items()})
     attached = tools.of_agents(tx, list(talks))
     lasts = [talk.window[-1] for _, talk in talks.values() if talk.waits]
     waiting = {message.id: message for message in messages.by_ids(tx, lasts) if message.is_waiting} if lasts else {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, null, or_, select
+from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, or_, select
 
 from ricordo.domain.block import Block, Chain, OwnerKind, require_no_secret
 from ricordo.domain.redaction import redact, redact_values
@@ -16,26 +16,17 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import proposals, versions
-from ricordo.storage.engine.repository import (
-    Page,
-    Repository,
-    distinct_list,
-    equal,
-    one_of,
-    seen_by,
-    setter,
-    tagged_with,
-)
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of, seen_by, setter, tagged_with
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
 
-_ROWS = Repository(Block, blocks)
+ROWS = Repository(Block, blocks)
 # What people and agents write of a block; its label is a path, and cannot be rewritten.
 _TEXTS = ("value", "description", "title", "metadata", "tags", "schema_ref", "agent_id", "course")
 # Of a change the log has its author alone.
 _LOG = Repository(ChangeMetadata, blocks_log)
-_COLUMNS = _ROWS.columns
+_COLUMNS = ROWS.columns
 # A row for each tag, and one where there is none: few blocks have many, and a second statement costs more.
 _TAGGED = (
     select(*_COLUMNS, blocks_tags.c.tag)
@@ -45,7 +36,7 @@ _TAGGED = (
 _BY_IDS = _TAGGED.where(one_of(blocks.c.id, "ids"), equal(blocks, "organization_id"))
 _BY_IDS_FOR_ONE = _BY_IDS.where(*seen_by(blocks, bindparam("subject_id")))
 _LABELLED = _TAGGED.where(equal(blocks, "chain_id", "label"))
-_COPY = _ROWS.select.where(
+_COPY = ROWS.select.where(
     equal(blocks, "chain_id", "agent_id"), func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label")
 )
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
@@ -70,36 +61,20 @@ _OF_AGENT = (
     )
     .order_by("rank", "place")
 )
-_WITH_OWNER = (
-    *(*_COLUMNS, chains.c.owner_kind, chains.c.owner_id),
-    select(distinct_list(blocks_tags.c.tag)).where(blocks_tags.c.block_id == blocks.c.id).label("tags"),
-)
-_OF_AGENTS = (
-    select(*_WITH_OWNER, agents_blocks.c.agent_id.label("attached_to"), agents_blocks.c.seq.label("place"))
-    .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
-    .join(chains, chains.c.id == blocks.c.chain_id)
-    .where(one_of(agents_blocks.c.agent_id, "agent_ids"))
-    .union_all(
-        select(*_WITH_OWNER, null(), blocks.c.seq)
-        .join(chains, chains.c.id == blocks.c.chain_id)
-        .where(chains.c.owner_kind == "user", one_of(chains.c.owner_id, "user_ids"))
-    )
-    .order_by("place")
-)
-_ATTACHED = _ROWS.select.join(agents_blocks, agents_blocks.c.block_id == blocks.c.id).where(
+_ATTACHED = ROWS.select.join(agents_blocks, agents_blocks.c.block_id == blocks.c.id).where(
     equal(agents_blocks, "agent_id")
 )
 _INSERT_TAG, _INSERT_LOG, _ATTACH = insert(blocks_tags), insert(blocks_log), insert(agents_blocks)
 _IS_AS_READ = blocks.c.version == bindparam("expected")
 _WRITTEN = ("value", "version", "head", "is_untrusted", "updated_by", "updated_at")
-_write = _ROWS.updates(*_WRITTEN, where=_IS_AS_READ)
+_write = ROWS.updates(*_WRITTEN, where=_IS_AS_READ)
 _ANOTHERS = 2
 # What lies outside the tree, whose changes are logged.
 SETTINGS = (
     *("title", "description", "limit", "policy", "schema_ref"),
     *("agent_id", "course", "metadata", "hidden", "read_only", "shared", "seen_as"),
 )
-_update = _ROWS.updates("label", *_WRITTEN, *SETTINGS, where=_IS_AS_READ)
+_update = ROWS.updates("label", *_WRITTEN, *SETTINGS, where=_IS_AS_READ)
 _RELABEL = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
 _DELETE = delete(blocks).where(blocks.c.id == bindparam("block_id"), _IS_AS_READ)
 _DELETE_CHAIN = delete(chains).where(chains.c.id == bindparam("chain_id"))
@@ -109,7 +84,7 @@ _OF_USER = (
     .where(chains.c.owner_kind == "user", chains.c.owner_id == bindparam("user_id"), equal(blocks, "organization_id"))
     .order_by(blocks.c.label)
 )
-_WITH_SCHEMA = _ROWS.select.where(blocks.c.schema_ref.is_not(None)).order_by(blocks.c.chain_id, blocks.c.label)
+_WITH_SCHEMA = ROWS.select.where(blocks.c.schema_ref.is_not(None)).order_by(blocks.c.chain_id, blocks.c.label)
 _DELETE_TAGS = delete(blocks_tags).where(equal(blocks_tags, "block_id"))
 _DETACH = delete(agents_blocks).where(equal(agents_blocks, "agent_id", "block_id"))
 _AGENT_IDS = select(agents_blocks.c.agent_id).where(equal(agents_blocks, "block_id")).order_by(agents_blocks.c.seq)
@@ -162,7 +137,7 @@ def insert_all(
     for chain in begun.values():
         versions.insert_chain(tx, chain)
     made = [stored[block.id] for block in new]
-    _ROWS.insert(tx, *made)
+    ROWS.insert(tx, *made)
     tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for block in made for tag in block.tags])
     return made
 
@@ -187,12 +162,12 @@ def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
 
 def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> Block | None:
     """Return the block of a user's chain that this agent alone sees, and knows by this label."""
-    return _ROWS.first(tx, _COPY, {"chain_id": chain_id, "agent_id": agent_id, "shown_label": shown_label})
+    return ROWS.first(tx, _COPY, {"chain_id": chain_id, "agent_id": agent_id, "shown_label": shown_label})
 
 
 def with_schema(tx: Transaction) -> list[Block]:
     """Return the blocks of all organizations that name a schema, without their tags."""
-    return _ROWS.all(tx, _WITH_SCHEMA)
+    return ROWS.all(tx, _WITH_SCHEMA)
 
 
 def owners(tx: Transaction, scope: Scope) -> dict[str, tuple[OwnerKind, str]]:
@@ -212,7 +187,7 @@ def is_there(tx: Transaction, id: str) -> bool:
 def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
     """Return the user's own blocks by their labels, without their tags."""
     values = {"user_id": user_id, "organization_id": scope.organization_id}
-    return tuple(_ROWS.all(tx, _OF_USER, values))
+    return tuple(ROWS.all(tx, _OF_USER, values))
 
 
 def of_agent(
@@ -225,33 +200,15 @@ def of_agent(
     """
     found: dict[str, Block] = {}
     for row in tx.all(_OF_AGENT, {"agent_id": agent_id, "user_id": user_id or "", "course": course}):
-        block = _ROWS.of(row[: len(_COLUMNS)])
+        block = ROWS.of(row[: len(_COLUMNS)])
         if row.whose != _ANOTHERS:
             add_seen(found, replace(block, is_users=True) if row.whose else block)
     return tuple(found.values())
 
 
-def of_agents(tx: Transaction, talks: Mapping[str, tuple[str | None, str | None]]) -> dict[str, tuple[Block, ...]]:
-    """Return what `of_agent` does for each of these agents, by its id, with tags. `talks` tells the user and the course of each."""
-    users = sorted({user for user, _ in talks.values() if user})
-    rows = tx.all(_OF_AGENTS, {"agent_ids": list(talks), "user_ids": users})
-    found: dict[str, dict[str, Block]] = {id: {} for id in talks}
-    for row in sorted(rows, key=lambda row: row.attached_to is None):
-        block = _ROWS.of(row[: len(_COLUMNS)])
-        if row.tags:
-            block = replace(block, tags=tuple(sorted(row.tags)))
-        for id in [row.attached_to] if row.attached_to else talks:
-            user, course = talks[id]
-            is_users = row.owner_kind == "user"
-            is_meant = block.agent_id in (None, id) and block.course in (None, course)
-            if not is_users or (row.owner_id == user and (row.attached_to or is_meant)):
-                add_seen(found[id], replace(block, is_users=True) if is_users else block)
-    return {id: tuple(seen.values()) for id, seen in found.items()}
-
-
 def attached(tx: Transaction, agent_id: str) -> list[Block]:
     """Return all blocks that are attached to the agent, also those of users: no two of them may have one label."""
-    return _ROWS.all(tx, _ATTACHED, {"agent_id": agent_id})
+    return ROWS.all(tx, _ATTACHED, {"agent_id": agent_id})
 
 
 def add_seen(found: dict[str, Block], block: Block) -> None:
@@ -262,7 +219,7 @@ def add_seen(found: dict[str, Block], block: Block) -> None:
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
     """Return one page of the blocks that pass the filter."""
-    listed = _ROWS.page(
+    listed = ROWS.page(
         tx,
         scope,
         wanted,
@@ -276,7 +233,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> lis
     return [found[block.id] for block in listed]
 
 
-count = _ROWS.count
+count = ROWS.count
 
 
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
@@ -434,4 +391,4 @@ def _tagged(rows: Sequence[Row[Any]]) -> dict[str, Block]:
     for row in rows:
         tags.setdefault(row.id, []).extend([row.tag] if row.tag is not None else [])
     first = {row.id: row for row in reversed(rows)}
-    return {id: replace(_ROWS.of(row[: len(_COLUMNS)]), tags=tuple(tags[id])) for id, row in first.items()}
+    return {id: replace(ROWS.of(row[: len(_COLUMNS)]), tags=tuple(tags[id])) for id, row in first.items()}

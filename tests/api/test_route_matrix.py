@@ -214,7 +214,7 @@ SHARED = {
         GET /v1/agents/count
         GET /v1/agents/<agent_id>/(tools|core-memory|core-memory/blocks)
         (GET|PATCH) /v1/agents/<agent_id>/core-memory/blocks/<block_label>
-        POST /v1/agents/<agent_id>/messages(/stream|/async|/cancel)?
+        POST /v1/agents/<agent_id>/messages(/stream|/async|/cancel|/preview-raw-payload)?
         GET /v1/agents/<agent_id>/archival-memory(/search)?
         POST /v1/agents/<agent_id>/(archival-memory|recompile|summarize)
         PATCH /v1/agents/<agent_id>/(reset-messages|tools/approval/<tool_name>)

@@ -3,12 +3,18 @@
 The order of lists: tests/api/test_messages.py; approvals twice: test_approvals.py; callbacks: tests/api/test_streams.py.
 """
 
+import base64
+import json
 import logging
+import re
 
 import pytest
 
-from tests.seams.scene import CLAUDE, OPENAI, Scene, calls, kinds, said, stopped
+from tests.seams.scene import CLAUDE, OPENAI, Scene, Wire, calls, kinds, said, stopped
 from tests.support.model_server import claude
+from tests.support.model_server import stream as streamed
+
+PICTURE = base64.b64encode(bytes(range(256)) * 12).decode()
 
 
 def test_a_model_without_a_handle_is_found_by_its_name_and_kind(scene: Scene) -> None:
@@ -99,3 +105,62 @@ def test_passages_tell_their_model_and_where_it_is_asked_for_their_vector(scene:
     (whole,) = scene.http.get(place, params={"include_embeddings": True}).json()
     assert len(whole["embedding"]) == config["embedding_dim"] > 0
     assert sum(number * number for number in whole["embedding"]) == pytest.approx(1, abs=1e-3)
+
+
+def trace_of(scene: Scene, answered: list[Wire]) -> Wire:
+    step = next(one["step_id"] for one in answered if one.get("step_id"))
+    return dict(scene.http.get(f"/v1/steps/{step}/trace").json())
+
+
+def test_a_trace_holds_what_the_provider_got_and_gave(scene: Scene) -> None:
+    runtime = scene.server.runtime
+    before, runtime.settings = runtime.settings, runtime.settings.model_copy(update={"traces": "all"})
+    try:
+        agent = scene.agent("roll")
+        scene.says(calls(("roll", {"sides": 4})), "Four.")
+        first = trace_of(scene, scene.send(agent, "Roll.")["messages"])
+        sent, given = scene.models.requests[-2].body, first["response_json"]
+        assert first["request_json"] == sent
+        assert given["choices"][0]["message"]["tool_calls"][0]["function"] == {
+            "name": "roll",
+            "arguments": '{"sides": 4}',
+        }
+
+        pieces = [{"tool_calls": [{"index": 0, "id": "call_9", "function": {"name": "roll", "arguments": ""}}]}]
+        pieces += [{"tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in ('{"sid', 'es": 6}')]
+        scene.says(streamed(*pieces), streamed({"content": "It is "}, {"content": "six."}))
+        events = [data for _, data in scene.stream(agent, "Again.", stream_tokens=True) if isinstance(data, dict)]
+        streams = trace_of(scene, events)
+        (call,) = streams["response_json"]["choices"][0]["message"]["tool_calls"]
+        assert (call["id"], call["function"]) == ("call_9", {"name": "roll", "arguments": '{"sides": 6}'})
+        last = trace_of(scene, events[::-1])["response_json"]["choices"][0]
+        assert (last["message"]["content"], last["finish_reason"]) == ("It is six.", "stop")
+
+        other = scene.agent(model=CLAUDE, reasoning=False)
+        scene.says(claude({"type": "text", "text": "Hello."}))
+        picture = {"type": "base64", "media_type": "image/png", "data": PICTURE}
+        shown = [{"type": "text", "text": "Look."}, {"type": "image", "source": picture}]
+        kept = trace_of(scene, scene.send(other, {"role": "user", "content": shown})["messages"])
+        assert kept["request_json"]["system"] == scene.asked[-1]["system"]
+        assert kept["response_json"]["content"] == [{"type": "text", "text": "Hello."}]
+        assert PICTURE in str(scene.asked[-1])
+        assert PICTURE not in str(kept)
+        assert "key-" not in str([first, streams, kept])
+    finally:
+        runtime.settings = before
+
+
+def test_a_preview_is_the_request_that_the_message_makes_and_leaves_nothing(scene: Scene) -> None:
+    for model in (OPENAI, CLAUDE):
+        agent = scene.agent("roll", model=model, reasoning=False)
+        asked, history = len(scene.asked), scene.history(agent)
+        preview = scene.post(agent, "Roll.", path="/preview-raw-payload").json()
+        assert (len(scene.asked), scene.history(agent)) == (asked, history)
+        scene.says("Six." if model == OPENAI else claude({"type": "text", "text": "Six."}))
+        scene.send(agent, "Roll.")
+        assert same_but_for_the_time(preview) == same_but_for_the_time(scene.asked[-1])
+    assert scene.post("agent-" + "0" * 36, "Roll.", path="/preview-raw-payload").status_code in (404, 422)
+
+
+def same_but_for_the_time(body: Wire) -> str:
+    return re.sub(r"\d\d:\d\d(:\d\d)?", "", json.dumps(body, sort_keys=True))

@@ -26,6 +26,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/agents/"): {"model": "scripted/model", "name": "Mine"},
     ("POST", "/v1/agents/{agent_id}/messages"): {"messages": TEXT},
     ("POST", "/v1/agents/{agent_id}/messages/stream"): {"messages": TEXT},
+    ("POST", "/v1/agents/{agent_id}/messages/preview-raw-payload"): {"messages": TEXT},
     ("POST", "/v1/agents/{agent_id}/messages/async"): {"messages": TEXT},
     ("POST", "/v1/agents/{agent_id}/messages/import"): {"messages": TEXT, "conversation_id": "{conversation_id}"},
     ("POST", "/v1/conversations/{conversation_id}/messages"): {"messages": TEXT, "streaming": False},

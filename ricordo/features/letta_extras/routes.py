@@ -1,6 +1,7 @@
 """Tags, environments, and what older clients ask of an agent beside its messages."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -8,10 +9,16 @@ from fastapi import Depends, Query, Response
 from pydantic import Field
 
 from ricordo.agents.budgets import has_budget, require_budget
+from ricordo.agents.loop import build_request
+from ricordo.agents.step_decisions import offer_tools
+from ricordo.agents.tracing import request_to_json
+from ricordo.agents.turn_start import preview_turn
 from ricordo.api.call import Here
 from ricordo.api.guard import refuse
+from ricordo.api.messages import turn_request
 from ricordo.api.models.base import Json, RequestModel, ResponseModel, TextPiece
 from ricordo.api.models.tools import ToolResponse
+from ricordo.api.models.turns import SendRequest
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import new_id
@@ -22,6 +29,7 @@ from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound
 from ricordo.features.letta_extras import queries
 from ricordo.llm.chat import whole_reply
+from ricordo.llm.exchange import EXCHANGE, Exchange, NotSent
 from ricordo.storage import agents, runs, tools
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -98,6 +106,21 @@ def modify_message(tx: Transaction, here: Here, agent_id: str, message_id: str) 
     """Refused: what was said stays as it was said."""
     agents.require(tx, here.scope, agent_id)
     return refuse(405, "A message cannot be changed. Fork the conversation at the message before it, and go on there.")
+
+
+@router.post("/agents/{agent_id}/messages/preview-raw-payload", response_model=dict[str, Any])
+@needs("messages:write")
+async def preview_raw_payload(here: Here, agent_id: str, body: SendRequest) -> Json:
+    """The JSON that the agent's model would get for these messages. Nothing is sent, and nothing is stored."""
+    turn = await preview_turn(here.runtime, await turn_request(here, agent_id, body))
+    asked = build_request(turn, offer_tools(turn), is_first=True)
+    exchange = Exchange(is_preview=True)
+    info = turn.model.info
+    if info.endpoint and info.endpoint_type != "bedrock":  # AWS is asked by a library of its own
+        EXCHANGE.set(exchange)
+        with suppress(NotSent):
+            await whole_reply(turn.model, asked)
+    return exchange.request() or request_to_json(asked, info)
 
 
 @router.post("/tools/add-base-tools", response_model=list[ToolResponse])
