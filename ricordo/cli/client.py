@@ -97,6 +97,22 @@ class Client:
         except httpx2.TransportError as error:
             raise Unavailable(f"The connection to {self.address} broke: {error or type(error).__name__}.") from None
 
+    def events_of(self, path: str, body: Json, headers: Mapping[str, str]) -> Iterator[str]:
+        """Send a body, and yield the JSON texts of the answer: its events as they come, or its one body, or none."""
+        accepts = {"accept": "application/json, text/event-stream", **headers}
+        try:
+            with self._http.stream("POST", path, json=body, headers=accepts) as response:
+                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                    lines = response.iter_lines()
+                    yield from (line[5:].strip() for line in lines if line.startswith("data:") and line[5:].strip())
+                    return
+                content = response.read().decode()
+                if response.status_code >= 400 and "jsonrpc" not in _object(response):
+                    raise refusal(response)
+                yield from [content] if content else []
+        except httpx2.TransportError as error:
+            raise Unavailable(f"The connection to {self.address} broke: {error or type(error).__name__}.") from None
+
     def ask(self, method: str, path: str, *, query: Json | None = None, body: Json | None = None) -> Any:
         """Return the JSON that the server answers. Raises RicordoError with the server's own sentence."""
         try:

@@ -15,6 +15,7 @@ FEATURES: tuple[str, ...] = (
     "librarian",
     "login",
     "mcp",
+    "mcp_server",
     "move",
     "openai_api",
     "remotes",

@@ -288,7 +288,7 @@ def _trace(call: ToolCallPart, told: str) -> tuple[str]:
 
 def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """A model of the function's parameters, its first one (the context) left out; unknown ones are refused by name."""
-    hints = get_type_hints(function)
+    hints = get_type_hints(function, include_extras=True)
     words = argument_words(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for name, parameter in list(inspect.signature(function).parameters.items())[1:]:

@@ -134,13 +134,13 @@ async def test_behind_the_start_everything_is_made_ready_in_pieces(
     monkeypatch.setattr(asyncio, "sleep", pause)
     await app.lazy_routes.prepare()
     heavy = [router.module for router in app.lazy_routes.table if router.is_heavy]
-    assert heavy == ["ricordo.features.git.routes"], "left until a user clones"
-    app.lazy_routes.load_for("/users/ada/memory.git")
+    assert heavy == ["ricordo.features.git.routes", "ricordo.features.mcp_server.routes"], "left until they are asked"
+    for path in ("/users/ada/memory.git", "/mcp"):
+        app.lazy_routes.load_for(path)
 
     assert table(app) == table(eager)
-    assert all(
-        route.is_built for route in app.routes if isinstance(route, LazyRoute) and "memory.git" not in route.path
-    )
+    built = (route for route in app.routes if isinstance(route, LazyRoute) and "memory.git" not in route.path)
+    assert all(route.is_built for route in built if route.path != "/mcp")
     assert len(pauses) > len(TABLE) - len(AT_START) - len(heavy)
 
 

@@ -227,6 +227,7 @@ SHARED = {
         POST /v1/agents/<agent_id>/generate
         PATCH /v1/agents/<agent_id>/messages/<message_id>
         POST /v1/(conversations/|chat/completions|responses)
+        POST /mcp
     """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
         POST /ui/first

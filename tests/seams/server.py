@@ -162,7 +162,8 @@ class CheckedAnswers:
 
 def _fault(scope: Scope, status: int, body: bytes) -> bytes:
     documented = getattr(scope.get("route"), "response_model", None) if status == 200 else None
-    model = documented if status < 400 else None if body.startswith(b"<!doctype html>") else RefusalResponse
+    has_own_form = body.startswith((b"<!doctype html>", b'{"jsonrpc":'))
+    model = documented if status < 400 else None if has_own_form else RefusalResponse
     try:
         if model is not None:
             _adapter(model).validate_json(body, strict=True)

@@ -1,0 +1,176 @@
+"""The MCP server of one request: tools, blocks as resources with news of their changes, and prompts, as the caller's key allows."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote, unquote
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
+from mcp.shared.exceptions import MCPError
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ricordo import __version__
+from ricordo.errors import RicordoError
+from ricordo.features.mcp_server.tools import Json, Memory, call, offered, read_memory, schema_of_tool
+
+log = logging.getLogger(__name__)
+_BLOCK, _AGENTS_BLOCK = "memory://blocks/", "memory://agents/"
+_LOOKS_EVERY = 2.0  # seconds between two looks at blocks whose changes are wanted
+_MOST_WATCHED, _MOST_LISTED, _MOST_AGENTS = 50, 500, 20
+_INSTRUCTIONS = (
+    "Ricordo keeps the memory of the person you talk with. Read it (read_memory) before you ask what you may already know, search "
+    "past conversations with search_memory, and propose what is worth keeping. The person decides on proposals and sees every "
+    "change."
+)
+_PROMPTS = {
+    "about_me": (
+        "What do you know about me?",
+        "Here is all that Ricordo remembers of me. Tell me what you know about me, in your own words, and name what looks outdated "
+        "or contradictory.\n\n{memory}",
+    ),
+    "keep_this": (
+        "What of this conversation is worth keeping?",
+        "Look at our conversation so far. Propose with propose_memory what of it is worth remembering, one small change at a time, "
+        "each with its reason. Leave out what is there already, what will not matter next week, and secrets.\n\n"
+        "This is remembered now:\n\n{memory}",
+    ),
+}
+
+
+class McpResponse(Response):
+    """Answers a request of an MCP client. No session is kept: each request says with its key who asks."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request."""
+        manager = StreamableHTTPSessionManager(server_of(self._memory), stateless=True)
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+
+def server_of(memory: Memory) -> "Server[Any]":
+    """Return the server that this client sees."""
+
+    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=list(_tools(memory)))
+
+    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            text, is_error = await call(memory, params.name, params.arguments or {}), False
+        except RicordoError as error:
+            text, is_error = str(error), True
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)
+
+    async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=await _resources(memory))
+
+    async def read_resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        text, _ = await _told(_read(memory, params.uri))
+        content = types.TextResourceContents(uri=params.uri, mime_type="text/markdown", text=text)
+        return types.ReadResourceResult(contents=[content])
+
+    async def listen(context: Any, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+        bus, wanted = InMemorySubscriptionBus(), params.notifications.resource_subscriptions or []
+        watching = asyncio.ensure_future(_watch(memory, wanted[:_MOST_WATCHED], bus))
+        try:
+            return await ListenHandler(bus)(context, params)
+        finally:
+            watching.cancel()
+
+    async def list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=[types.Prompt(name=name, title=_PROMPTS[name][0]) for name in _PROMPTS])
+
+    async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        if params.name not in _PROMPTS:
+            raise MCPError(types.INVALID_PARAMS, f'There is no prompt "{params.name[:80]}": {", ".join(_PROMPTS)}.')
+        title, words = _PROMPTS[params.name]
+        text = words.replace("{memory}", await _told(read_memory(memory)))
+        said = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
+        return types.GetPromptResult(description=title, messages=[said])
+
+    return Server(
+        "ricordo",
+        version=__version__,
+        title="Ricordo",
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+        on_subscriptions_listen=listen,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+    )
+
+
+def _tools(memory: Memory) -> Iterator[types.Tool]:
+    for name, tool in offered(memory).items():
+        schema = schema_of_tool(name)
+        hints = types.ToolAnnotations(
+            read_only_hint=tool.reads, destructive_hint=tool.is_destructive, open_world_hint=False
+        )
+        yield types.Tool(
+            name=name, description=schema.description, input_schema=dict(schema.parameters), annotations=hints
+        )
+
+
+async def _resources(memory: Memory) -> list[types.Resource]:
+    """The blocks that the client may read: the person's, and those of agents."""
+
+    def shown(uri: str, name: str, block: Json) -> types.Resource:
+        return types.Resource(uri=uri, name=name, description=block["description"], mime_type="text/markdown")
+
+    found: list[types.Resource] = []
+    if "memory:read" in memory.scopes and memory.user_id:
+        for block in await _told(memory.get(memory.block(""))):
+            found.append(shown(_BLOCK + quote(block["label"]), block["label"], block))
+    if "agents:read" in memory.scopes:
+        for agent in await _told(memory.get("/v1/agents/", limit=_MOST_AGENTS)):
+            for block in agent["blocks"]:
+                uri = f"{_AGENTS_BLOCK}{agent['id']}/blocks/{quote(block['label'])}"
+                found.append(shown(uri, f"{agent['name']}: {block['label']}", block))
+    return found[:_MOST_LISTED]
+
+
+async def _read(memory: Memory, uri: str) -> tuple[str, str]:
+    """The text of a resource, and what changes with it. Raises MCPError for what is no resource, RicordoError."""
+    if uri.startswith(_BLOCK):
+        block = await memory.get(memory.block(unquote(uri.removeprefix(_BLOCK))))
+        return block["body"], f"{block['version']} {block['updated_at']}"
+    agent, is_block, label = uri.removeprefix(_AGENTS_BLOCK).partition("/blocks/")
+    if uri.startswith(_AGENTS_BLOCK) and is_block:
+        path = f"/v1/agents/{quote(unquote(agent), safe='')}/core-memory/blocks/{quote(unquote(label))}"
+        block = await memory.get(path)
+        return block["value"], f"{block['version']} {block['value']}"
+    raise MCPError(types.INVALID_PARAMS, f'"{uri[:200]}" is no resource of this server. resources/list shows them.')
+
+
+async def _watch(memory: Memory, uris: list[str], bus: InMemorySubscriptionBus) -> None:
+    """Tell of each change of these resources, wherever it was made."""
+    known: dict[str, str | None] = {}
+    while True:
+        for uri in uris:
+            now: str | None = None  # gone, or not there yet
+            with suppress(RicordoError, MCPError):
+                _, now = await _read(memory, uri)
+            if known.setdefault(uri, now) != now:
+                known[uri] = now
+                await bus.publish(ResourceUpdated(uri=uri))
+        await asyncio.sleep(_LOOKS_EVERY)
+
+
+async def _told(asked: Awaitable[Any]) -> Any:
+    """What was asked; a refusal of the API as the protocol's error, with its sentence."""
+    try:
+        return await asked
+    except RicordoError as error:
+        raise MCPError(types.INVALID_PARAMS, str(error)) from error

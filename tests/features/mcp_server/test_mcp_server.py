@@ -1,0 +1,209 @@
+"""The MCP server, with the official client: over HTTP with keys, and over standard input and output."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+from tests.seams.http import ok
+from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.support.server_process import free_port
+
+OPERATOR = "the-operator"
+COMMAND = [sys.executable, "-m", "ricordo.cli", "mcp"]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    with serving(tmp_path_factory.mktemp("mcp"), api_key=OPERATOR) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ServerInThread) -> ServerInThread:
+    running.forget()
+    return running
+
+
+@pytest.fixture
+def http(server: ServerInThread) -> Iterator[httpx2.Client]:
+    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def connected(server: ServerInThread, key: str, **headers: str) -> AsyncIterator[Client]:
+    given = {"authorization": f"Bearer {key}", **headers}
+    async with (
+        httpx2.AsyncClient(headers=given, timeout=LIMIT, trust_env=False) as http,
+        Client(streamable_http_client(f"{server.url}/mcp", http_client=http)) as client,
+    ):
+        yield client
+
+
+async def said(client: Client, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    text = "".join(one.text for one in result.content if one.type == "text")
+    return f"ERROR: {text}" if result.is_error else text
+
+
+def block(http: httpx2.Client, user: str, label: str, body: str, policy: str) -> None:
+    ok(http.put(f"/users/{user}/blocks/{label}", json={"body": body, "policy": policy}))
+
+
+async def test_a_program_reads_searches_writes_and_asks(server: ServerInThread, http: httpx2.Client) -> None:
+    block(http, "ada", "human", "Her name is Ada.", "direct")
+    agent = ok(http.post("/v1/agents/", json={"name": "Nina", "model": MODEL}))["id"]
+    server.says("Hello Ada, I am Nina.")
+    async with connected(server, server.key("ada")) as client:
+        assert "human (policy direct)\nHer name is Ada." in (await said(client, "read_memory")).replace("\n\n", "\n")
+        assert await said(client, "list_agents") == f"Nina ({agent}): no description"
+        assert await said(client, "ask_agent", message="I fly to Lisbon on Monday.") == "Hello Ada, I am Nina."
+        found = await said(client, "search_memory", query="Lisbon")
+        assert "user] I fly to Lisbon on Monday." in found
+        assert "is written" in await said(
+            client, "write_memory", label="human", text="Ada, a pilot.", reason="She said so."
+        )
+        assert await said(client, "search_memory", query="zeppelin") == "Nothing was found."
+    (last, *_) = ok(http.get("/users/ada/blocks/human/history"))
+    assert (last["author"], last["message"]) == ("an MCP client for ada", "She said so.")
+
+
+async def test_what_waits_for_approval_waits_also_where_the_key_could_approve(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    block(http, "ben", "human", "He likes tea.", "propose")
+    key = server.key("ben")
+    async with connected(server, key) as client:
+        assert "proposed" in await said(client, "write_memory", label="human", text="He likes gin.", reason="So.")
+        change = {"label": "human", "old_text": "tea", "new_text": "green tea", "reason": "He said it."}
+        assert "proposed" in await said(client, "propose_memory", **change)
+        assert "proposals that wait for the owner: 1" in await said(client, "read_memory", label="human")
+        assert "proposed" in await said(client, "write_memory", label="wholly/new", text="Something.", reason="So.")
+    assert ok(http.get("/users/ben/blocks/human"))["body"] == "He likes tea."
+    assert [one["author_kind"] for one in ok(http.get("/users/ben/diffs"))] == ["service"] * 2
+
+
+async def test_a_key_sees_the_tools_that_it_may_use_and_no_others(server: ServerInThread) -> None:
+    for scopes, seen in (
+        (("memory:read",), {"read_memory"}),
+        (("messages:read", "agents:read"), {"list_agents", "search_memory"}),
+        (None, {"list_agents", "read_memory", "search_memory", "propose_memory", "write_memory", "ask_agent"}),
+    ):
+        key = server.key("eve", scopes=scopes) if scopes else server.key("eve")
+        async with connected(server, key) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert set(tools) == seen
+            hints = {name: tool.annotations.read_only_hint for name, tool in tools.items() if tool.annotations}
+            assert {name for name in seen if hints[name]} == seen & {"list_agents", "read_memory", "search_memory"}
+            if "write_memory" not in seen:
+                refused = await said(client, "write_memory", label="human", text="x", reason="x")
+                assert "the key of this client does not allow it" in refused
+
+
+async def test_two_people_never_read_each_other(server: ServerInThread, http: httpx2.Client) -> None:
+    block(http, "mia", "diary", "Mia's secret plan.", "direct")
+    agent = ok(http.post("/v1/agents/", json={"name": "Shared", "model": MODEL}))["id"]
+    mine = {"authorization": f"Bearer {server.key('mia')}"}
+    ok(httpx2.post(f"{server.url}/v1/agents/{agent}/messages", json={"input": "My plan is a heist."}, headers=mine))
+    async with connected(server, server.key("noa")) as client:
+        everything = [await said(client, "read_memory"), await said(client, "search_memory", query="plan heist")]
+        everything.append(await said(client, "read_memory", label="diary"))
+        everything += [str(one) for one in (await client.list_resources()).resources]
+        with pytest.raises(MCPError, match="diary"):
+            await client.read_resource("memory://blocks/diary")
+        with pytest.raises(MCPError):
+            await client.read_resource("memory://blocks/..%2F..%2Fmia%2Fblocks%2Fdiary")
+        assert not [text for text in everything if "heist" in text or "secret plan" in text]
+    service = server.key(role="service")
+    async with connected(server, service) as client:
+        assert "Name the user in the header X-Ricordo-User" in await said(client, "read_memory")
+    async with connected(server, service, **{"x-ricordo-user": "mia"}) as client:
+        assert "Mia's secret plan." in await said(client, "read_memory")
+
+
+async def test_blocks_are_resources_that_tell_of_their_changes(server: ServerInThread, http: httpx2.Client) -> None:
+    block(http, "kim", "projects/thesis", "Chapter one.", "direct")
+    async with connected(server, server.key("kim")) as client:
+        uris = [one.uri for one in (await client.list_resources()).resources]
+        uri = "memory://blocks/projects/thesis"
+        assert uri in uris
+        (content,) = (await client.read_resource(uri)).contents
+        assert content.text == "Chapter one."  # type: ignore[union-attr]
+        async with client.listen(resource_subscriptions=[uri]) as news:
+            await asyncio.sleep(0.5)
+            block(http, "kim", "projects/thesis", "Chapter two.", "direct")
+            event = await asyncio.wait_for(anext(aiter(news)), LIMIT)
+        assert event.uri == uri  # type: ignore[union-attr]
+        prompts = {prompt.name for prompt in (await client.list_prompts()).prompts}
+        assert prompts == {"about_me", "keep_this"}
+        (message,) = (await client.get_prompt("about_me")).messages
+        assert "Chapter" in message.content.text  # type: ignore[union-attr]
+        with pytest.raises(MCPError, match="no prompt"):
+            await client.get_prompt("nothing")
+
+
+async def test_what_makes_no_sense_is_answered_by_a_sentence(server: ServerInThread) -> None:
+    async with connected(server, server.key("zoe")) as client:
+        for tool, arguments, words in (
+            ("search_memory", {}, "query: Field required"),
+            ("search_memory", {"query": "x", "limit": 10**9}, "limit: Input should be less than or equal to 50"),
+            ("search_memory", {"query": "x" * 200_000}, "at most 100000"),
+            ("search_memory", {"query": "x", "more": 1}, "more: Extra inputs"),
+            ("read_memory", {"label": ["x"]}, "label: Input should be a valid string"),
+            ("ask_agent", {"message": "Hi", "agent": "agent-" + "0" * 8}, "agent"),
+            ("ask_agent", {"message": "Hi", "agent": "nobody"}, "0 agents are named"),
+            ("erase_everything", {}, "there is no such tool"),
+        ):
+            answer = await said(client, tool, **arguments)
+            assert answer.startswith("ERROR: ")
+            assert words in answer
+    for body in (b"", b"[]", b"{", b'{"jsonrpc": "2.0"}', b"null"):
+        headers = {"authorization": f"Bearer {OPERATOR}", "accept": "application/json, text/event-stream"}
+        answer = httpx2.post(f"{server.url}/mcp", content=body, headers={**headers, "content-type": "application/json"})
+        assert 400 <= answer.status_code < 500
+    assert httpx2.post(f"{server.url}/mcp", json={}).status_code == 401
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """What a program gets that starts `ricordo mcp`, where no server runs."""
+    own = {"RICORDO_DATA_DIR": str(tmp_path), "RICORDO_PORT": str(free_port()), "RICORDO_FIND_LOCAL_MODELS": "false"}
+    return {**os.environ, **own}
+
+
+async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(environment: dict[str, str]) -> None:
+    arguments = [*COMMAND[1:], "--user", "ada"]
+    for round in range(2):
+        async with Client(StdioServerParameters(command=COMMAND[0], args=arguments, env=environment)) as client:
+            before = await said(client, "read_memory")
+            assert "Her name is Ada." in before if round else before == "Nothing is remembered yet."
+            if not round:
+                change = {"label": "human", "text": "Her name is Ada.", "reason": "She said it."}
+                assert "proposed" in await said(client, "write_memory", **change)
+        if not round:
+            approving = [sys.executable, "-m", "ricordo.cli", "memory", "approve", "ada", "all"]
+            done = await asyncio.create_subprocess_exec(*approving, env=environment, stdout=subprocess.PIPE)
+            assert b"approved" in (await done.communicate())[0]
+
+
+def test_lines_that_are_no_messages_are_answered_and_news_are_not(environment: dict[str, str]) -> None:
+    news = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    sent = "\n".join(('{"jsonrpc": "2.0", "id": 1, "method": "ping"}', "nonsense", "", json.dumps(news), ""))
+    given: dict[str, Any] = {"input": sent, "env": environment, "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run(COMMAND, check=True, **given)
+    answers = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: str(one.get("id")))
+    assert [one.get("result") for one in answers] == [{}, None], done.stderr
+    assert answers[1]["error"]["code"] == -32700
