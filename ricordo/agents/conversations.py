@@ -299,7 +299,11 @@ def system_message(
 def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: int) -> SystemPrompt:
     state = runtime.complete(tx, effective(state))
     models = runtime.organization_providers.known(state.agent.organization_id)
-    provider, lines = models.get(state.agent.model).info.provider, rulebook(state).lines
+    try:
+        provider = models.get(state.agent.model).info.provider
+    except NotFound:  # an agent that was brought from elsewhere before its provider is configured
+        provider = state.agent.model.partition("/")[0]
+    lines = rulebook(state).lines
     return system_prompt(state, provider, tx.clock.now(), recall_count=recall_count, rule_lines=lines)
 
 

@@ -45,6 +45,7 @@ TRIALS = {"cli.run_doctor"}
 # By the function that is called, the test that goes there.
 BLOCKS_AND_AGENTS = {
     "api.agents.create": "test_what_begins_with_a_secret_never_had_it",
+    "features.imports.cli.import_letta": "test_what_came_from_another_database_keeps_no_secret",
     "features.agent_files.routes.import_file": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
