@@ -66,7 +66,7 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
     raise Busy()
 
 
-class _Undone(Exception):
+class _Previewed(Exception):
     """Takes a turn out of the transaction that began it, of which nothing stays."""
 
 
@@ -75,12 +75,12 @@ async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
     await runtime.organization_providers.of(request.scope.organization_id)
 
     def begin(tx: Transaction) -> TurnContext:
-        raise _Undone(_open(tx, runtime, request, None))
+        raise _Previewed(_open(tx, runtime, request, None))
 
     try:
         return await runtime.store.write(begin)
-    except _Undone as undone:
-        turn: TurnContext = undone.args[0]
+    except _Previewed as previewed:
+        turn: TurnContext = previewed.args[0]
         return turn
     except Collision as error:
         raise Busy from error

@@ -20,6 +20,8 @@ METHODS = ("get", "post", "put", "patch", "delete")
 # Each line is a pattern of methods and one of paths.
 SERVED = """
 patch /v1/agents/{}/identities/(attach|detach)/{}
+(post|get) /v1/agents/{}/schedule
+(get|delete) /v1/agents/{}/schedule/{}
 get /v1/health/
 (post|get) /v1/(agents|archives|blocks|conversations)/
 (get|patch|delete) /v1/(agents|archives|blocks|conversations)/{}
@@ -120,7 +122,7 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(do
     lines = [line.replace("{}", r"\{\}") for line in SERVED.strip().splitlines()]
     served = {route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)}
     assert served == documented & routes
-    assert len(served) == 116
+    assert len(served) == 120
 
 
 # What the client may ask for in queries, and is refused by name, since there is no such thing here to select by.

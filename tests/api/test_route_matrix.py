@@ -225,6 +225,7 @@ SHARED = {
         (GET|POST) /v1/agents/<agent_id>/export
         POST /v1/agents/import
         POST /v1/agents/<agent_id>/generate
+        (GET|POST) /v1/agents/<agent_id>/schedule
         PATCH /v1/agents/<agent_id>/messages/<message_id>
         POST /v1/(conversations/|chat/completions|responses)
         POST /mcp

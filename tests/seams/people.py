@@ -214,7 +214,10 @@ class World(People):
         (passage,) = self.ask(self.ada, "GET", f"/v1/agents/{agent}/archival-memory")
         filed = {"text": f"Also {CANARY}."}
         (another,) = self.ask(self.ada, "POST", f"/v1/agents/{agent}/archival-memory", json=filed)
+        weekly = {"type": "recurring", "cron_expression": "0 8 * * 1"}
+        scheduled = {"messages": [{"role": "user", "content": f"Remind {CANARY}."}], "schedule": weekly}
         self.own |= {
+            "scheduled_message_id": self.ask(self.ada, "POST", f"/v1/agents/{agent}/schedule", json=scheduled)["id"],
             "conversation_id": conversation,
             "run_id": run["id"],
             "step_id": step["id"],

@@ -35,6 +35,10 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/passages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
     ("POST", "/v1/chat/completions"): {"model": "{agent_id}", "messages": TEXT},
     ("POST", "/v1/responses"): {"model": "{agent_id}", "input": "Hello."},
+    ("POST", "/v1/agents/{agent_id}/schedule"): {
+        "messages": TEXT,
+        "schedule": {"type": "recurring", "cron_expression": "0 8 * * 1"},
+    },
     ("POST", "/mcp"): {"jsonrpc": "2.0", "id": 1, "method": "ping"},
     ("POST", "/v1/embeddings"): {"model": "scripted/embedder", "input": "Hello."},
     ("PATCH", "/v1/blocks/{block_id}"): {"value": "Mine."},

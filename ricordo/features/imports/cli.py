@@ -27,8 +27,9 @@ def import_letta(
     ),
     report: Path | None = typer.Option(None, "--report", help="Write the whole report here, as JSON."),
 ) -> None:
-    """Take in agents, blocks, messages, archives, tools, files and users of the retired Letta V1 server 0.16.8.
+    """Take in all agents of the retired Letta V1 server 0.16.8.
 
+    They come with blocks, messages, archives, tools, files and users.
     All that is taken keeps its id, so programs go on. Run it again after a break: what is here already is passed over. Stop the
     server first.
     """

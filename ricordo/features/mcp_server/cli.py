@@ -28,7 +28,10 @@ def mcp(
     ),
     user: str | None = typer.Option(None, "--user", help="Whose memory: an identifier. For keys that act for others."),
 ) -> None:
-    """Give your memory to Claude, Cursor and other programs that start an MCP server themselves. Without a server, starts one."""
+    """Give your memory to Claude, Cursor and others, by MCP.
+
+    For programs that start an MCP server themselves. Uses the server that runs, or starts one.
+    """
     from ricordo.cli.client import any_server, set_up_quiet_logs
 
     with any_server(server, set_up_quiet_logs) as client, ThreadPoolExecutor(_AT_ONCE) as threads:

@@ -22,6 +22,7 @@ from ricordo.features.mcp_server.tools import Json, Memory, call, offered, read_
 log = logging.getLogger(__name__)
 _BLOCK, _AGENTS_BLOCK = "memory://blocks/", "memory://agents/"
 _LOOKS_EVERY = 2.0  # seconds between two looks at blocks whose changes are wanted
+_MOST_BYTES = 64 * 1024  # of a message: it is read on the event loop
 _MOST_WATCHED, _MOST_LISTED, _MOST_AGENTS = 50, 500, 20
 _INSTRUCTIONS = (
     "Ricordo keeps the memory of the person you talk with. Read it (read_memory) before you ask what you may already know, search "
@@ -52,7 +53,9 @@ class McpResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the request."""
-        manager = StreamableHTTPSessionManager(server_of(self._memory), stateless=True)
+        manager = StreamableHTTPSessionManager(
+            server_of(self._memory), stateless=True, max_request_body_size=_MOST_BYTES
+        )
         async with manager.run():
             await manager.handle_request(scope, receive, send)
 

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 _CUT = 4_000  # characters of one message or passage that a search shows
 _MOST_AGENTS = 50
 Label = Annotated[str, Field(min_length=1, max_length=200)]
-Words = Annotated[str, Field(min_length=1, max_length=100_000)]
+Words = Annotated[str, Field(min_length=1, max_length=50_000)]
 _AgentName = Annotated[str, Field(max_length=300)]
 
 
@@ -145,8 +145,8 @@ async def write_memory(memory: Memory, label: Label, text: Words, reason: Annota
 async def propose_memory(
     memory: Memory,
     label: Label,
-    old_text: Annotated[str, Field(max_length=100_000)],
-    new_text: Annotated[str, Field(max_length=100_000)],
+    old_text: Annotated[str, Field(max_length=50_000)],
+    new_text: Annotated[str, Field(max_length=50_000)],
     reason: Annotated[str, Field(max_length=500)],
 ) -> str:
     """Propose a change of one piece of a block. It changes nothing until the owner approves it.

@@ -6,15 +6,17 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from sqlalchemy import Connection
 
 from ricordo.domain.clock import Clock, to_datetime
-from ricordo.errors import Unavailable
+from ricordo.errors import Invalid, NotFound, Unavailable
 
 log = logging.getLogger(__name__)
+_MISSED = ("agents", "api_keys", "blocks", "conversations", "archives", "proposals")
 
 
 def back_up(path: Path, version: int, clock: Clock) -> Path:
@@ -100,3 +102,53 @@ def _major(program: str) -> int:
     shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout  # noqa: S603
     found = re.search(r"\) (\d+)", shown)
     return int(found[1]) if found else 0
+
+
+def require_sound(path: Path) -> None:
+    """Raise NotFound, or Invalid for what is no whole SQLite database."""
+    if not path.is_file():
+        raise NotFound(f"There is no file {path}.")
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as connection:
+            (found,) = connection.execute("PRAGMA integrity_check").fetchone()
+    except sqlite3.Error as error:
+        found = str(error)
+    if found != "ok":
+        raise Invalid(f"{path} is no sound backup: {str(found)[:200]}. Take another one.")
+
+
+def held_in(path: Path) -> list[str]:
+    """The tables of a database that hold what somebody would miss."""
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            there = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            asked = [name for name in _MISSED if name in there]
+            return [name for name in asked if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]  # noqa: S608
+    except sqlite3.Error:
+        return ["something that cannot be read"]
+
+
+def settle(path: Path) -> None:
+    """Write a database's log back into its file, and have that on the disk. Nobody may use it. Raises Unavailable."""
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.Error as error:
+        log.warning("the log of a database could not be written back", extra={"file": str(path), "error": str(error)})
+        for ending in ("-wal", "-shm"):
+            path.with_name(path.name + ending).unlink(missing_ok=True)
+    try:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be written: {error.strerror}. Free disk space, then repeat.") from error
+
+
+def flush_folder(folder: Path) -> None:
+    """Have the names of a folder on the disk, where the system can."""
+    with suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

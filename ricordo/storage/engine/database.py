@@ -92,7 +92,8 @@ def address(settings: Settings) -> str:
 def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = False) -> Iterator[Connection]:
     """Connect while no server uses the database, and none can begin to.
 
-    `is_new` makes the file; `force` tolerates servers on PostgreSQL. Raises Conflict where a server uses it, NotFound, Unavailable.
+    `is_new` makes the file; `force` tolerates servers, which go on beside it. Raises Conflict where a server uses it, NotFound,
+    Unavailable.
     """
     if settings.postgres_url is not None:
         with _exclusive_postgres(settings, settings.postgres_url, force=force) as connection:
@@ -104,13 +105,14 @@ def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = 
     else:
         sqlite.require_file(path)
         sqlite.require_writable(path)
-    lock = sqlite.lock_file(path)
+    lock = None if force else sqlite.lock_file(path)
     # "full": what is reported as done is on the disk.
     try:
         with sqlite.first_connection(sqlite.make_engine(path, "full"), path) as connection:
             yield connection
     finally:
-        lock.release()
+        if lock:
+            lock.release()
 
 
 @contextmanager

@@ -1,0 +1,64 @@
+"""`ricordo backup` and `ricordo restore`: the whole database as a file, verified, and back."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from ricordo.features.move.service import MoveReport, Report
+
+app = typer.Typer()
+
+
+@app.command("backup")
+def backup(
+    file: Path = typer.Argument(help="The file to write, such as ricordo-2026-01-31.db. It must be new."),
+) -> None:
+    """Write the whole database into a file. Servers may use it.
+
+    Reads the file back, and proves that nothing is missing.
+    """
+    from ricordo.features.backups import service
+    from ricordo.settings import load_settings
+
+    settings, _ = load_settings()
+    done = _copied(lambda report: service.back_up(settings, file, report))
+    typer.echo(f"{file} holds {sum(done.rows.values()):,} rows. Their numbers and their hashes are equal.")
+    typer.echo(f"Keep {settings.data_dir / 'secret.key'} too, in another place: without it stored keys are of no use.")
+
+
+@app.command("restore")
+def restore(
+    file: Path = typer.Argument(help="A file that `ricordo backup` wrote."),
+    replace: bool = typer.Option(
+        False, "--replace", help="Also where the database holds something, which is then gone."
+    ),
+) -> None:
+    """Put a backup in the place of the database.
+
+    It is the database of the settings. Stop the server first.
+    """
+    from ricordo.features.backups import service
+    from ricordo.settings import load_settings
+    from ricordo.storage.engine.database import address
+
+    settings, _ = load_settings()
+    done = _copied(lambda report: service.restore(file, settings, report, replace=replace))
+    typer.echo(f"{address(settings)} holds {sum(done.rows.values()):,} rows now, equal to the backup's.")
+    if done.leaves_vectors:
+        typer.echo("Vectors in pgvector are not copied. Create them again with: ricordo search reindex --vectors-only")
+
+
+def _copied(copy: "Callable[[Report], MoveReport]") -> "MoveReport":
+    from ricordo.cli.screen import ProgressLine
+    from ricordo.features import FEATURES
+    from ricordo.plugins import load_plugins
+
+    load_plugins(FEATURES).tables()  # they are copied too
+    progress = ProgressLine()
+    try:
+        return copy(lambda phase, table, *done: progress.show(f"{phase} {table}", *done))
+    finally:
+        progress.end()
