@@ -167,6 +167,13 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     return block
 
 
+def require_told_apart(own: Sequence[Block]) -> None:
+    """Raise Invalid where two blocks of an agent have one label."""
+    labels = [block.label for block in own]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise Invalid(f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.')
+
+
 def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) -> None:
     """Put a block into an agent's prompt; doing it twice is the same as once. Raises NotFound, Conflict."""
     agents.lock(tx, scope, agent_id)
@@ -190,9 +197,7 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
     made = [new_block(tx, scope, block, chain) for block in spec.blocks]
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
     attached = (*made, *shared)
-    labels = [block.label for block in attached]
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise Invalid(f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.')
+    require_told_apart(attached)
     base = traits_of(spec.agent_type).base_tools if spec.has_base_tools else ()
     given = tuple(tools.find(tx, scope, unique([*base, *spec.tool_names]), spec.tool_ids))
     conversation = Conversation(

@@ -1,10 +1,10 @@
 """Agents with what is attached to them. Loading one for a turn costs three statements, for the wire four."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Text, bindparam, cast, delete, func, insert, literal_column, select
+from sqlalchemy import ColumnElement, Row, Text, and_, bindparam, cast, delete, func, insert, literal_column, select
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.model import ModelSettings
@@ -157,15 +157,17 @@ def page(
     all_tags: bool = False,
     search: str | None = None,
     condition: ColumnElement[bool] | None = None,
+    made_from: Mapping[str, str] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a condition, and columns."""
+    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a condition, a template, and columns."""
     listed = _ROWS.page(
         tx,
         scope,
         wanted,
         agents.c.name.icontains(search, autoescape=True) if search else None,
         condition,
+        *(is_made_from(**{name: id}) for name, id in (made_from or {}).items()),
         *may_use(scope),
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
         **equal,
@@ -189,6 +191,11 @@ def has_block(block_id: str) -> ColumnElement[bool]:
 def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
     """Return the condition that the agent is kept to any of these users."""
     return USERS.where(agents_users.c.user_id.in_(user_ids)).exists()
+
+
+def is_made_from(**ids: str) -> ColumnElement[bool]:
+    """Return the condition that the agent was made from the template with these ids: `template_id`, `base_template_id`."""
+    return and_(*(agents.c.settings[("template", name)].as_string() == id for name, id in ids.items()))
 
 
 def count(tx: Transaction, scope: Scope) -> int:
