@@ -21,6 +21,7 @@ FEATURES: tuple[str, ...] = (
     "review",
     "run_code",
     "sandbox",
+    "templates",
     "traces",
     "typed_memory",
     "vector_services",

@@ -160,7 +160,7 @@ def page(
     made_from: Mapping[str, str] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a condition, a template, and columns."""
+    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a template and more."""
     listed = _ROWS.page(
         tx,
         scope,

@@ -1,6 +1,6 @@
 """An agent from a file: made whole in one transaction, or not at all."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -286,16 +286,19 @@ def _read_messages(
 
 def require_readable(content: Json) -> None:
     """Raise Invalid for a file with a message that no import would store."""
+    try:
+        for home, ids, whole, plain in _threads(content):
+            _read_messages(home, ids, whole, plain, 0)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Invalid(_UNREADABLE.format(f"{type(error).__name__}: {error}")) from error
+
+
+def _threads(content: Json) -> Iterator[tuple[formats.Home, dict[str, str], list[Json] | None, list[Json]]]:
+    home = formats.Home("", "", "", None)
     kept = (content.get("ricordo") or {}).get("agents") or {}
     for agent in content["agents"]:
         own = kept.get(agent["id"]) or {}
         threads = [(own.get("messages"), agent.get("messages") or [])]
         threads += [(one.get("messages") or [], []) for one in own.get("conversations") or ()]
         for whole, plain in threads:
-            _read_messages(
-                formats.Home("", "", "", None),
-                {one["id"]: "" for one in (plain if whole is None else whole)},
-                whole,
-                plain,
-                0,
-            )
+            yield home, {one["id"]: "" for one in (plain if whole is None else whole)}, whole, plain

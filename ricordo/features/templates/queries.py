@@ -1,0 +1,119 @@
+"""Queries of templates, of their versions, and of the agents that were made from them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select, update
+
+from ricordo.api.models.base import Json
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.features.templates.tables import template_versions, templates
+from ricordo.storage.agents import is_made_from
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents
+
+CURRENT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A template; `version` is the number of the newest saved one, and `agent_id` the agent that it follows, if any."""
+
+    id: str
+    organization_id: str
+    name: str
+    description: str | None
+    agent_id: str | None
+    version: int
+    created_by: str | None = None
+    updated_by: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateVersion:
+    """A version of a template, without its content: number 0 is the current one, others are saved and never change."""
+
+    id: str
+    template_id: str
+    number: int
+    message: str | None
+    created_by: str | None = None
+    created_at: int = 0
+
+
+_ROWS, _VERSIONS = Repository(Template, templates), Repository(TemplateVersion, template_versions)
+_NAMED = _ROWS.select.where(equal(templates, "organization_id", "name"))
+_LOCK = _NAMED.with_for_update()
+_OF_TEMPLATES = _VERSIONS.select.where(one_of(template_versions.c.template_id, "template_ids")).order_by(
+    template_versions.c.number.desc()
+)
+insert_template, page = _ROWS.insert, _ROWS.page
+update_template = _ROWS.updates(*_ROWS.changeable())
+
+
+def find(tx: Transaction, scope: Scope, name: str) -> Template | None:
+    return _ROWS.first(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
+
+
+def get_locked(tx: Transaction, scope: Scope, name: str) -> Template:
+    """Return the template with this name, which nobody else changes until this transaction ends. Raises NotFound."""
+    tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
+    return get(tx, scope, name)
+
+
+def get(tx: Transaction, scope: Scope, name: str) -> Template:
+    """Return the template with this name. Raises NotFound."""
+    if (found := find(tx, scope, name)) is None:
+        raise NotFound(f'There is no template "{name[:100]}". The page Templates lists them.')
+    return found
+
+
+def insert_version(tx: Transaction, version: TemplateVersion, content: Json) -> None:
+    tx.run(template_versions.insert().values(**_VERSIONS.values(version), content=content))
+
+
+def replace_current(tx: Transaction, template_id: str, content: Json) -> None:
+    is_current = (template_versions.c.template_id == template_id) & (template_versions.c.number == CURRENT)
+    tx.run(update(template_versions).where(is_current).values(content=content))
+
+
+def read_version(tx: Transaction, template_id: str, number: int) -> tuple[TemplateVersion, Json] | None:
+    """Return the version with its content."""
+    wanted = select(*_VERSIONS.columns, template_versions.c.content)
+    wanted = wanted.where(template_versions.c.template_id == template_id, template_versions.c.number == number)
+    row = tx.first(wanted)
+    return None if row is None else (_VERSIONS.of(row[:-1]), row.content)
+
+
+def read_current(tx: Transaction, template_id: str) -> Json:
+    """Return what was put into the template last."""
+    is_current = (template_versions.c.template_id == template_id) & (template_versions.c.number == CURRENT)
+    content: Json = tx.first(select(template_versions.c.content).where(is_current)).content
+    return content
+
+
+def versions_of(tx: Transaction, template_ids: Sequence[str]) -> list[TemplateVersion]:
+    """Return the versions of these templates without their contents, the newest first."""
+    return _VERSIONS.all(tx, _OF_TEMPLATES, {"template_ids": list(template_ids)}) if template_ids else []
+
+
+def delete_template(tx: Transaction, template_id: str) -> None:
+    tx.run(delete(template_versions).where(template_versions.c.template_id == template_id))
+    tx.run(delete(templates).where(templates.c.id == template_id))
+
+
+def agents_of(tx: Transaction, organization_id: str, template_id: str) -> list[str]:
+    """Return the ids of the agents that were made from the template, the oldest first."""
+    wanted = select(agents.c.id).where(agents.c.organization_id == organization_id)
+    return [row.id for row in tx.all(wanted.where(is_made_from(base_template_id=template_id)).order_by(agents.c.seq))]
+
+
+def listed(tx: Transaction, scope: Scope, wanted: Page) -> list[tuple[Template, list[TemplateVersion]]]:
+    """Return a page of templates, each with its saved versions, the newest first."""
+    found = page(tx, scope, wanted)
+    versions = versions_of(tx, [one.id for one in found])
+    return [(one, [each for each in versions if each.template_id == one.id and each.number]) for one in found]

@@ -1,0 +1,43 @@
+"""Tables of templates: their names, and their versions with what each holds. Version 0 is what a template holds now."""
+
+from sqlalchemy import UniqueConstraint
+
+from ricordo.storage.schema.columns import (
+    json_value,
+    numbers,
+    public_id,
+    reference,
+    root,
+    seq,
+    strings,
+    table,
+    timestamps,
+)
+
+templates = table(
+    "templates",
+    *root(),
+    *strings("name", null=False),
+    *strings("description"),
+    # The agent that it follows; it may be deleted.
+    *strings("agent_id", erasure="keep"),
+    *numbers("version"),
+    *strings("created_by", "updated_by", erasure="blank"),
+    *timestamps("created_at", "updated_at"),
+    UniqueConstraint("organization_id", "name"),
+    erasure="delete",
+)
+template_versions = table(
+    "template_versions",
+    seq(),
+    public_id(),
+    reference("template_id", "templates"),
+    *numbers("number"),
+    *strings("message"),
+    json_value("content"),
+    *strings("created_by", erasure="blank"),
+    *timestamps("created_at"),
+    UniqueConstraint("template_id", "number"),
+    erasure="delete",
+)
+TABLES = (templates, template_versions)
