@@ -35,12 +35,16 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class TemplateVersion:
-    """A version of a template, without its content: number 0 is the current one, others are saved and never change."""
+    """A version of a template, without its content: number 0 is the current one, others are saved and never change.
+
+    Contents with one `digest` are equal.
+    """
 
     id: str
     template_id: str
     number: int
     message: str | None
+    digest: str
     created_by: str | None = None
     created_at: int = 0
 
@@ -94,6 +98,12 @@ def read_current(tx: Transaction, template_id: str) -> Json:
     is_current = (template_versions.c.template_id == template_id) & (template_versions.c.number == CURRENT)
     content: Json = tx.first(select(template_versions.c.content).where(is_current)).content
     return content
+
+
+def is_saved(tx: Transaction, template_id: str, digest: str) -> bool:
+    """Return whether a saved version has this content."""
+    saved = (template_versions.c.template_id == template_id) & (template_versions.c.number != CURRENT)
+    return tx.first(select(template_versions.c.seq).where(saved, template_versions.c.digest == digest)) is not None
 
 
 def versions_of(tx: Transaction, template_ids: Sequence[str]) -> list[TemplateVersion]:

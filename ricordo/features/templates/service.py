@@ -7,6 +7,7 @@ or a rollback puts something else in its place. Contents are agent files of sett
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import orjson
@@ -98,12 +99,11 @@ def _kept(file: Json, folder_ids: Sequence[str]) -> Json:
         ),
     }
     own = [one for one in file.get("blocks") or () if one["id"] in listed]
-    content: Json = {
+    return {
         "agents": [made],
         "blocks": [{"id": one["id"], **redact_values(_given(one, BLOCK_FIELDS))} for one in own],
         "tools": [{"id": one["id"], **_given(one, TOOL_FIELDS)} for one in file.get("tools") or ()],
     }
-    return orjson.loads(orjson.dumps(content))  # type: ignore[no-any-return]  # equal to what is read again
 
 
 def _given(item: Json, names: Sequence[str]) -> Json:
@@ -126,7 +126,7 @@ def create(tx: Transaction, here: RequestContext, name: str | None, content: Jso
         updated_at=now,
     )
     queries.insert_template(tx, template)
-    queries.insert_version(tx, _new_version(tx, here, template, None), content)
+    queries.insert_version(tx, _new_version(tx, here, template, content, None), content)
     return _save(tx, here, template, content, "Made")
 
 
@@ -162,8 +162,8 @@ def save(tx: Transaction, here: RequestContext, template: Template, message: str
 def put(tx: Transaction, here: RequestContext, template: Template, content: Json, *, saves: str | None) -> Template:
     """Put another content into the template, which follows no agent then; with the message `saves`, save what is new first."""
     if saves:
-        held, newest = current(tx, here, template), queries.read_version(tx, template.id, template.version)
-        if newest is None or held != newest[1]:
+        held = current(tx, here, template)
+        if not queries.is_saved(tx, template.id, _digest(held)):
             template = _save(tx, here, template, held, saves)
     queries.replace_current(tx, template.id, content)
     return _changed(tx, here, replace(template, agent_id=None), content)
@@ -182,14 +182,20 @@ def version_of(tx: Transaction, template: Template, version: str) -> tuple[Templ
 
 def _save(tx: Transaction, here: RequestContext, template: Template, content: Json, message: str | None) -> Template:
     template = replace(template, version=template.version + 1)
-    queries.insert_version(tx, _new_version(tx, here, template, message), content)
+    queries.insert_version(tx, _new_version(tx, here, template, content, message), content)
     queries.replace_current(tx, template.id, content)
     return _changed(tx, here, template, content)
 
 
-def _new_version(tx: Transaction, here: RequestContext, template: Template, message: str | None) -> TemplateVersion:
+def _new_version(
+    tx: Transaction, here: RequestContext, template: Template, content: Json, message: str | None
+) -> TemplateVersion:
     id, now = new_id("template"), tx.clock.now()
-    return TemplateVersion(id, template.id, template.version, message, here.scope.user_id, now)
+    return TemplateVersion(id, template.id, template.version, message, _digest(content), here.scope.user_id, now)
+
+
+def _digest(content: Json) -> str:
+    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def _changed(tx: Transaction, here: RequestContext, template: Template, content: Json) -> Template:

@@ -34,6 +34,7 @@ template_versions = table(
     reference("template_id", "templates"),
     *numbers("number"),
     *strings("message"),
+    *strings("digest", null=False, erasure="keep"),
     json_value("content"),
     *strings("created_by", erasure="blank"),
     *timestamps("created_at"),
