@@ -83,7 +83,7 @@ async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
         template = queries.find(tx, scope, given["name"])
         if template is None or template.id != given["template_id"]:
             return None  # it was deleted meanwhile
-        listed = queries.agents_of(tx, template.organization_id, template.id)
+        listed = queries.agents_before(tx, template, given["number"])
         return template, queries.read_version(tx, template.id, given["number"]), listed
 
     if (found := await runtime.store.read(find)) is None:

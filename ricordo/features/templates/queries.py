@@ -116,10 +116,11 @@ def delete_template(tx: Transaction, template_id: str) -> None:
     tx.run(delete(templates).where(templates.c.id == template_id))
 
 
-def agents_of(tx: Transaction, organization_id: str, template_id: str) -> list[str]:
-    """Return the ids of the agents that were made from the template, the oldest first."""
-    wanted = select(agents.c.id).where(agents.c.organization_id == organization_id)
-    return [row.id for row in tx.all(wanted.where(is_made_from(base_template_id=template_id)).order_by(agents.c.seq))]
+def agents_before(tx: Transaction, template: Template, number: int) -> list[str]:
+    """Return the ids of the template's agents that have not come to this version, the oldest first."""
+    is_before = agents.c.settings[("template", "version")].as_integer() < number
+    wanted = select(agents.c.id).where(agents.c.organization_id == template.organization_id, is_before)
+    return [row.id for row in tx.all(wanted.where(is_made_from(base_template_id=template.id)).order_by(agents.c.seq))]
 
 
 def listed(tx: Transaction, scope: Scope, wanted: Page) -> list[tuple[Template, list[TemplateVersion]]]:

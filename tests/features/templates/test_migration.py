@@ -32,7 +32,7 @@ def deploy(api: Api, template: str, **more: Any) -> str:
 
 def histories(api: Api, agent: str) -> dict[str, list[str]]:
     held = api.client.agents.retrieve(agent).blocks
-    return {one.label or "": [v["reason"] for v in ok(api.http.get(f"/v1/blocks/{one.id}/history"))] for one in held}
+    return {one.label or "": [v["message"] for v in ok(api.http.get(f"/v1/blocks/{one.id}/history"))] for one in held}
 
 
 def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
@@ -54,7 +54,7 @@ def test_an_agent_follows_with_all_but_what_is_its_own(api: Api) -> None:
     change(api, agent, "rules", value="Be brief.", description="How to be.", read_only=True)
     before = api.http.get(f"/v1/agents/{one}/messages").text
     job = saved(api, "Follow")
-    assert job["progress"] == {"done": 1, "total": 1}
+    assert job["metadata"]["progress"] == {"done": 1, "total": 1}
     state = api.client.agents.retrieve(one)
     assert (state.system, sorted(state.tags), state.max_files_open) == ("You ask.", ["own", "t"], 4)
     assert [tool.name for tool in state.tools] == ["add_up"]
@@ -149,7 +149,7 @@ def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
     # Blocks of others are taken out of the prompt at most, and users' not even that.
     assert ok(api.http.get(f"/v1/blocks/{shared.id}"))["value"] == "Ours."
     assert [one_["id"] for one_ in ok(api.http.get(f"/v1/blocks/{theirs}/agents"))] == [one]
-    assert ok(api.http.get("/users/cleo/blocks/notes"))["value"] == "Cleo's."
+    assert ok(api.http.get("/users/cleo/blocks/notes"))["body"] == "Cleo's."
     waiting = {
         label: ok(api.http.get(f"/v1/blocks/{ids[label]}/proposals")) for label in ("asked", "explicit", "going")
     }
@@ -241,7 +241,7 @@ def test_another_organization_sees_and_changes_nothing(api: Api) -> None:
     agent = make(api)
     template = api.client.templates.create(type="agent", agent_id=agent, name="Ours")
     job = wait(api, api.client.templates.with_raw_response.save("Ours", migrate_agents=True))
-    assert job["status"] == "done"
+    assert job["status"] == "completed"
     found = api.server.read(lambda tx: tx.all(select(func.count()).select_from(jobs_table)))
     assert found
     with suppress(StopIteration):
