@@ -150,14 +150,12 @@ def test_whoever_is_to_be_asked_is_asked(api: Api) -> None:
     assert ok(api.http.get(f"/v1/blocks/{shared.id}"))["value"] == "Ours."
     assert [one_["id"] for one_ in ok(api.http.get(f"/v1/blocks/{theirs}/agents"))] == [one]
     assert ok(api.http.get("/users/cleo/blocks/notes"))["body"] == "Cleo's."
-    waiting = {
-        label: ok(api.http.get(f"/v1/blocks/{ids[label]}/proposals")) for label in ("asked", "explicit", "going")
-    }
+    waiting = {label: ok(api.http.get(f"/v1/blocks/{ids[label]}/diffs")) for label in ("asked", "explicit", "going")}
     assert [len(found) for found in waiting.values()] == [1, 1, 1], waiting
     # The same once more proposes nothing new.
     saved(api, "Ask", block_reconciliation_strategy="reconcile-all")
-    assert len(ok(api.http.get(f"/v1/blocks/{ids['asked']}/proposals"))) == 1
-    ok(api.http.post(f"/v1/blocks/{ids['asked']}/proposals/{waiting['asked'][0]['id']}/approve", json={}))
+    assert len(ok(api.http.get(f"/v1/blocks/{ids['asked']}/diffs"))) == 1
+    ok(api.http.post(f"/v1/blocks/{ids['asked']}/diffs/{waiting['asked'][0]['id']}/approve", json={}))
     assert values(api, one)["asked"] == "Two."
 
 
