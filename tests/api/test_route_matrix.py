@@ -283,6 +283,14 @@ SHARED = {
         (GET|POST) /v1/blocks/
         GET /v1/blocks/count
     """,
+    "templates are the organization's, and hold nothing of a user": """
+        POST /v1/templates
+        (PATCH|DELETE) /v1/templates/<template_name>
+        POST /v1/templates/<template_name>/(save|rollback)
+        POST /v1/templates/<template_version>/agents
+        (GET|POST) /ui/templates
+        POST /ui/templates/<template_name>/(save|rollback|delete)
+    """,
     "folders of no user are the organization's": """
         (GET|POST) (/v1/(folders|sources)/|/ui/files)
         GET /v1/(folders|sources)/(count|metadata)
@@ -338,7 +346,7 @@ VOLATILE = ("/users/{user_id}/export", "/users/{user_id}/remotes", "/ui/files/{f
 
 
 def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
-    """Make another agent, archive, tool, MCP server and provider, to be deleted."""
+    """Make another agent, archive, tool, template, MCP server and provider, to be deleted."""
     agent = world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})
     archive = world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})
     body = {"provider_type": "openai", "name": new_id("spare"), "api_key": "sk-2", "base_url": "http://127.0.0.1:9/v1"}
@@ -348,7 +356,7 @@ def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
     )
     made = {"agent": agent, "archive": archive, "provider": provider, "tool": tool}
     mcp = world.new_mcp_server(new_id("spare"))
-    mcp |= world.new_variable(new_id("SPARE").replace("-", "_"))
+    mcp |= world.new_variable(new_id("SPARE").replace("-", "_")) | world.new_template(agent["id"])
     return {**hers, **mcp, **{f"{name}_id": each["id"] for name, each in made.items()}}
 
 
