@@ -210,7 +210,7 @@ def test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret
     is_asked = policy in ("propose", "explicit")
     assert state_of(server, block["id"]) == ("human", BEFORE if is_asked else STORED)
     require_version(server, block["id"], "user", 1 if is_asked else 2)
-    assert [one["value"] for one in waiting] == ([STORED] if is_asked else [])
+    assert [one["body"] for one in waiting] == ([STORED] if is_asked else [])
 
 
 def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: httpx2.Client) -> None:

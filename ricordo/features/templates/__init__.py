@@ -1,4 +1,4 @@
-"""Templates: an agent's settings, prompt, tools and memory under a name, in numbered versions; agents are made from them and follow."""
+"""Templates: an agent's settings, prompt, tools and memory in numbered versions, from which agents are made and brought on."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ from ricordo.memory import submission
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
 from ricordo.memory.submission import Submission
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, blocks, jobs, tools, versions
+from ricordo.storage import agents, blocks, tools, versions
 from ricordo.storage.engine.store import Transaction
 
 MIGRATE = "templates.migrate"
@@ -66,12 +66,10 @@ class Migration:
         return Submission(self.author, reason, self.proposals_expire_after)
 
 
-def add_migration(tx: Transaction, template: Template, author: Actor, options: TemplateSaveRequest) -> str:
-    """Add the job that brings the template's agents to its newest version; migrations of one template never overlap."""
+def job_of(template: Template, author: Actor, options: TemplateSaveRequest) -> Job:
+    """Return the job that brings the template's agents to its newest version; those of one template never overlap."""
     payload = {"name": template.name, "template_id": template.id, "number": template.version, "author": asdict(author)}
-    job = Job(MIGRATE, template.organization_id, {**payload, "options": options.model_dump()}, key=template.id)
-    jobs.add(tx, job)
-    return job.id
+    return Job(MIGRATE, template.organization_id, {**payload, "options": options.model_dump()}, key=template.id)
 
 
 async def migrate(runtime: Runtime, job: Job, report: Report) -> None:

@@ -8,7 +8,7 @@ from ricordo.api.routing import Routes
 from ricordo.errors import Invalid
 from ricordo.features.agent_files.service import ImportOptions
 from ricordo.features.templates import queries, service
-from ricordo.features.templates.jobs import add_migration
+from ricordo.features.templates.jobs import job_of
 from ricordo.features.templates.models import (
     TemplateAgentsRequest,
     TemplateAgentsResponse,
@@ -20,7 +20,7 @@ from ricordo.features.templates.models import (
     TemplateSaveRequest,
     TemplateUpdateRequest,
 )
-from ricordo.storage import agents
+from ricordo.storage import agents, jobs
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/templates", tags=["templates"], scope="agents")
@@ -90,7 +90,8 @@ def save(tx: Transaction, here: Here, template_name: str, body: TemplateSaveRequ
     template = service.save(tx, here, queries.get_locked(tx, here.scope, template_name), body.message)
     response = answer(TemplateResponse.from_template(template))
     if body.migrate_agents:
-        response.headers["x-job-id"] = add_migration(tx, template, here.scope.actor, body)
+        jobs.add(tx, job := job_of(template, here.scope.actor, body))
+        response.headers["x-job-id"] = job.id
     return response
 
 

@@ -6,10 +6,13 @@ import time
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 from letta_client import BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
 
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.agent_files.test_round_trip import ADD, OTHERS
+from ricordo.storage.schema.core_tables import organizations
+from tests.seams.people import OTHER_ORGANIZATION, People
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
 
@@ -54,19 +57,16 @@ def test_an_agent_becomes_a_template_and_a_template_agents(api: Api) -> None:
     assert api.client.templates.create(type="agent", agent_id=agent).name == "Tutor-2nd-2"
     with pytest.raises(ConflictError, match="already"):
         api.client.templates.create(type="agent", agent_id=agent, name="Tutor-2nd")
-    user = (
-        api.client.identities.create(name="Ada", identifier_key="ada", identity_type="user").id
+XX.identities.create(name="Ada", identifier_key="ada", identity_type="user").id
         if hasattr(api.client, "identities")
         else None
     )
-    user = (
-        user
-        or ok(api.http.post("/v1/identities/", json={"name": "Ada", "identifier_key": "ada", "identity_type": "user"}))[
-            "id"
-        ]
-    )
+    user = ok(
+        api.http.post("/v1/identities/", json={"name": "Ada", "identifier_key": "ada", "identity_type": "user"})
+    )["id"]
     made = api.client.templates.agents.create(
-        "Tutor-2nd:latest", agent_name="Mine", memory_variables={"name": "{{other}}"}, tool_variables={"KEY": "new"}, tags=["own"],
+        "Tutor-2nd:latest", agent_name="Mine",
+        memory_variables={"name": "{{other}}"}, tool_variables={"KEY": "new"}, tags=["own"],
         identity_ids=[user], initial_message_sequence=[{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}],
     )  # fmt: skip
     (one,) = made.agent_ids
@@ -143,27 +143,76 @@ def test_a_template_stays_when_its_agent_is_deleted(api: Api) -> None:
 
 def test_what_is_refused_says_what_to_do(api: Api) -> None:
     agent = make(api)
-    api.client.templates.create(type="agent", agent_id=agent, name="R")
+    templates = api.client.templates
+    templates.create(type="agent", agent_id=agent, name="R")
     rows = api.server.rows()
+    new, agents, back = templates.create, templates.agents.create, templates.rollback
     refusals: list[tuple[type[Exception], str, Any]] = [
-        (BadRequestError, "current", lambda: api.client.templates.rollback("R", version="current")),
-        (BadRequestError, "dev", lambda: api.client.templates.rollback("R", version="dev")),
-        (NotFoundError, 'no version "2"', lambda: api.client.templates.rollback("R", version="2")),
-        (NotFoundError, "no version", lambda: api.client.templates.agents.create("R:x")),
-        (NotFoundError, "no version", lambda: api.client.templates.agents.create("R:0")),
-        (NotFoundError, "no template", lambda: api.client.templates.agents.create("Q:1")),
-        (BadRequestError, "R:latest", lambda: api.client.templates.agents.create("R")),
-        (BadRequestError, "Its variables are: name, other", lambda: api.client.templates.agents.create("R:1", memory_variables={"nmae": "x"})),
-        (NotFoundError, "no user", lambda: api.client.templates.agents.create("R:1", identity_ids=["identity-x"])),
-        (NotFoundError, "not found", lambda: api.client.templates.create(type="agent", agent_id="agent-x")),
-        (BadRequestError, "cannot be named", lambda: api.client.templates.create(type="agent", agent_id=agent, name="a/b")),
-        (BadRequestError, "needs agent_id", lambda: ok(api.client.templates._client.post("/v1/templates", cast_to=object, body={"type": "agent"}))),
-        (UnprocessableEntityError, "block_reconciliation", lambda: api.client.templates.save("R", block_reconciliation_strategy="x")),  # type: ignore[arg-type]
-    ]  # fmt: skip
+        (BadRequestError, "current", lambda: back("R", version="current")),
+        (BadRequestError, "dev", lambda: back("R", version="dev")),
+        (NotFoundError, 'no version "2"', lambda: back("R", version="2")),
+        (NotFoundError, "no version", lambda: agents("R:x")),
+        (NotFoundError, "no version", lambda: agents("R:0")),
+        (NotFoundError, "no template", lambda: agents("Q:1")),
+        (BadRequestError, "R:latest", lambda: agents("R")),
+        (BadRequestError, "Its variables are: name, other", lambda: agents("R:1", memory_variables={"nmae": "x"})),
+        (NotFoundError, "no user", lambda: agents("R:1", identity_ids=["identity-x"])),
+        (NotFoundError, "not found", lambda: new(type="agent", agent_id="agent-x")),
+        (BadRequestError, "cannot be named", lambda: new(type="agent", agent_id=agent, name="a/b")),
+        (BadRequestError, "needs agent_id", lambda: new(type="agent", agent_file={})),  # type: ignore[call-overload]
+        (
+            BadRequestError,
+            "takes no agent_file",
+            lambda: new(type="agent", agent_id=agent, extra_body={"agent_file": {}}),
+        ),
+        (
+            BadRequestError,
+            "holds 2",
+            lambda: new(type="agent_file", agent_file={**OTHERS, "agents": OTHERS["agents"] * 2}),
+        ),
+        (
+            UnprocessableEntityError,
+            "block_reconciliation",
+            lambda: templates.save("R", block_reconciliation_strategy="x"),  # type: ignore[arg-type]
+        ),
+    ]
     for kind, words, ask in refusals:
         with pytest.raises(kind, match=words):
             ask()
     assert api.server.rows() == rows
+
+
+def test_only_who_may_write_agents_uses_templates_and_each_organization_its_own(api: Api) -> None:
+    agent = make(api)
+    template = api.client.templates.create(type="agent", agent_id=agent, name="Whose")
+    (one,) = api.client.templates.agents.create("Whose:1").agent_ids
+    people = People(api.server, api.http)
+    api.server.write(lambda tx: tx.run(insert(organizations), {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1}))
+    asked: list[tuple[str, str, Any]] = [
+        ("POST", "/v1/templates", {"type": "agent", "agent_id": agent}),
+        ("PATCH", "/v1/templates/Whose", {"agent_file_json": OTHERS}),
+        ("POST", "/v1/templates/Whose/save", {"migrate_agents": True}),
+        ("POST", "/v1/templates/Whose/rollback", {"version": "1"}),
+        ("POST", "/v1/templates/Whose:1/agents", {}),
+        ("DELETE", "/v1/templates/Whose", None),
+        ("GET", "/ui/templates", None),
+    ]
+    user, boss = people.key("kim"), people.key("boss", "admin", organization=OTHER_ORGANIZATION)
+    for method, path, body in asked:
+        assert people.send(user, method, path, json=body).status_code == 403
+        answer = people.send(boss, method, path, json=body)
+        assert answer.status_code == (200 if method == "GET" else 404)
+        assert "Whose" not in answer.text.replace('template "Whose"', "")
+    assert people.ask(boss, "GET", f"/v1/agents/?base_template_id={template.id}") == []
+    # The name is free there, and what is done with it there is nothing here.
+    theirs = people.ask(boss, "POST", "/v1/agents/", json={"model": MODEL, "system": "Theirs."})["id"]
+    people.ask(boss, "POST", "/v1/templates", json={"type": "agent", "agent_id": theirs, "name": "Whose"})
+    people.ask(boss, "POST", "/v1/templates/Whose/save", json={"migrate_agents": True})
+    people.ask(boss, "DELETE", "/v1/templates/Whose")
+    assert api.client.agents.retrieve(one).system == "You teach."
+    assert api.client.templates.save("Whose").latest_version == "2"
+    developer = people.key("dev", "developer")
+    assert people.ask(developer, "POST", "/v1/templates/Whose:2/agents", json={})["agent_ids"]
 
 
 def test_a_file_that_no_import_takes_is_refused_with_the_same_words(api: Api) -> None:
