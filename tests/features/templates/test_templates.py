@@ -6,14 +6,14 @@ import time
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
 from letta_client import BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
+from sqlalchemy import insert
 
+from ricordo.storage.schema.core_tables import organizations
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.agent_files.test_round_trip import ADD, OTHERS
-from ricordo.storage.schema.core_tables import organizations
-from tests.seams.people import OTHER_ORGANIZATION, People
 from tests.seams.http import Wire, ok
+from tests.seams.people import OTHER_ORGANIZATION, People
 from tests.seams.server import MODEL
 
 __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
@@ -57,17 +57,14 @@ def test_an_agent_becomes_a_template_and_a_template_agents(api: Api) -> None:
     assert api.client.templates.create(type="agent", agent_id=agent).name == "Tutor-2nd-2"
     with pytest.raises(ConflictError, match="already"):
         api.client.templates.create(type="agent", agent_id=agent, name="Tutor-2nd")
-XX.identities.create(name="Ada", identifier_key="ada", identity_type="user").id
-        if hasattr(api.client, "identities")
-        else None
-    )
-    user = ok(
-        api.http.post("/v1/identities/", json={"name": "Ada", "identifier_key": "ada", "identity_type": "user"})
-    )["id"]
+    user = ok(api.http.post("/v1/identities/", json={"name": "Ada", "identifier_key": "ada", "identity_type": "user"}))[
+        "id"
+    ]
     made = api.client.templates.agents.create(
         "Tutor-2nd:latest", agent_name="Mine",
         memory_variables={"name": "{{other}}"}, tool_variables={"KEY": "new"}, tags=["own"],
-        identity_ids=[user], initial_message_sequence=[{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}],
+        identity_ids=[user],
+        initial_message_sequence=[{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}],
     )  # fmt: skip
     (one,) = made.agent_ids
     state = api.client.agents.retrieve(one)
@@ -187,7 +184,9 @@ def test_only_who_may_write_agents_uses_templates_and_each_organization_its_own(
     template = api.client.templates.create(type="agent", agent_id=agent, name="Whose")
     (one,) = api.client.templates.agents.create("Whose:1").agent_ids
     people = People(api.server, api.http)
-    api.server.write(lambda tx: tx.run(insert(organizations), {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1}))
+    api.server.write(
+        lambda tx: tx.run(insert(organizations), {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1})
+    )
     asked: list[tuple[str, str, Any]] = [
         ("POST", "/v1/templates", {"type": "agent", "agent_id": agent}),
         ("PATCH", "/v1/templates/Whose", {"agent_file_json": OTHERS}),
