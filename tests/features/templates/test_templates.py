@@ -3,6 +3,7 @@
 import copy
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from ricordo.storage.schema.core_tables import organizations
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.agent_files.test_round_trip import ADD, OTHERS
 from tests.seams.http import Wire, ok
-from tests.seams.people import OTHER_ORGANIZATION, People
-from tests.seams.server import MODEL
+from tests.seams.people import OPERATOR, OTHER_ORGANIZATION, People
+from tests.seams.server import MODEL, serving
 
 __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 HUMAN = "My name is {{ name }}. {{other}}"
@@ -179,14 +180,21 @@ def test_what_is_refused_says_what_to_do(api: Api) -> None:
     assert api.server.rows() == rows
 
 
-def test_only_who_may_write_agents_uses_templates_and_each_organization_its_own(api: Api) -> None:
+def test_only_who_may_write_agents_uses_templates_and_each_organization_its_own(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, api_key=OPERATOR) as server,
+        server.client(api_key=OPERATOR) as client,
+        server.http() as http,
+    ):
+        require_kept_apart(People(server, http), Api(server, client, http))
+
+
+def require_kept_apart(people: People, api: Api) -> None:
+    other = {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1}
+    api.server.write(lambda tx: tx.run(insert(organizations), other))
     agent = make(api)
     template = api.client.templates.create(type="agent", agent_id=agent, name="Whose")
     (one,) = api.client.templates.agents.create("Whose:1").agent_ids
-    people = People(api.server, api.http)
-    api.server.write(
-        lambda tx: tx.run(insert(organizations), {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1})
-    )
     asked: list[tuple[str, str, Any]] = [
         ("POST", "/v1/templates", {"type": "agent", "agent_id": agent}),
         ("PATCH", "/v1/templates/Whose", {"agent_file_json": OTHERS}),
