@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query
@@ -78,12 +80,14 @@ class AgentFilters:
 def list_agents(tx: Transaction, here: Here, paging: Paged, which: Annotated[AgentFilters, Depends()]) -> list[Json]:
     """Agents, by default newest first; by name, by a piece of it, by tags, or by the users they are kept to."""
     user_ids = which.user_ids(tx, here.scope)
+    conditions = [] if user_ids is None else [agents.is_kept_to(user_ids)]
+    if made_from := given(template_id=which.template_id, base_template_id=which.base_template_id):
+        conditions.append(agents.is_made_from(**made_from))
     wanted: Any = {
         "tags": which.tags or (),
         "all_tags": which.match_all_tags,
         "search": which.query_text,
-        "condition": None if user_ids is None else agents.is_kept_to(user_ids),
-        "made_from": given(template_id=which.template_id, base_template_id=which.base_template_id),
+        "condition": reduce(and_, conditions) if conditions else None,
         **given(name=which.name, hidden=which.hidden),
     }
     found = agents.page(tx, here.scope, paging.page(), **wanted)

@@ -1,6 +1,6 @@
 """Agents with what is attached to them. Loading one for a turn costs three statements, for the wire four."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -157,17 +157,15 @@ def page(
     all_tags: bool = False,
     search: str | None = None,
     condition: ColumnElement[bool] | None = None,
-    made_from: Mapping[str, str] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a template and more."""
+    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a condition, and columns."""
     listed = _ROWS.page(
         tx,
         scope,
         wanted,
         agents.c.name.icontains(search, autoescape=True) if search else None,
         condition,
-        *(is_made_from(**{name: id}) for name, id in (made_from or {}).items()),
         *may_use(scope),
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
         **equal,

@@ -98,7 +98,6 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/people/{user_id}/blocks/{label:path}/restore": {"sha": "{sha}"},
     "/ui/models/providers": {"provider_type": "openai", "name": "new-page", "api_key": "sk-1"},
     "/ui/files": {"name": "mine"},
-    "/ui/templates": {"agent": "{agent_id}"},
     "/ui/templates/{template_name}/rollback": {"version": "1"},
     "/ui/files/{folder_id}/agents": {"agent": "{agent_id}"},
     "/ui/settings/keys": {"user": "eve"},

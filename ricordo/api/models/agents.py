@@ -248,11 +248,10 @@ class AgentResponse(HostedFields, AuthorFields):
         agent, conversation = state.agent, state.conversation
         blocks = [BlockResponse.of(block) for block in state.blocks]
         own = embedding if agent.embedding else None
-        template = agent.settings.get("template", {})
         named = [SecretResponse.of(agent, agent_id=agent.id, key=name) for name in agent.secret_names]
         return cls.of(
             agent,
-            **{name: template.get(name) for name in ("template_id", "base_template_id", "deployment_id", "entity_id")},
+            **{name: agent.settings.get("template", {}).get(name) for name in HostedFields.model_fields},
             secrets=named,
             tool_exec_environment_variables=named,
             model_settings=whole_settings_response(agent.model_settings, info),

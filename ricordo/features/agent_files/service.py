@@ -1,6 +1,6 @@
 """An agent from a file: made whole in one transaction, or not at all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -262,7 +262,12 @@ def _fill(
     """Put the messages into the conversation, and those that are listed into its window, behind its own system message."""
     home = formats.Home(conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id)
     ids = {one["id"]: new_id("message") for one in (plain if whole is None else whole)}
-    found = _read_messages(home, ids, whole, plain, tx.clock.now())
+    now = tx.clock.now()
+    found = (
+        [formats.from_af(one, ids[one["id"]], home, now) for one in plain]
+        if whole is None
+        else [formats.from_whole(one, ids[one["id"]], home) for one in whole]
+    )
     own = conversation.window[:1]
     # A conversation that has a system message of its own keeps it: the other tells of the agent that the file was made of.
     first = next((one.id for one in found if one.role == "system"), None) if own else None
@@ -276,29 +281,18 @@ def _fill(
         conversations.save_window(tx, conversation.id, window, "", added=len(said))
 
 
-def _read_messages(
-    home: formats.Home, ids: Mapping[str, str], whole: list[Json] | None, plain: list[Json], now: int
-) -> list[Message]:
-    if whole is None:
-        return [formats.from_af(one, ids[one["id"]], home, now) for one in plain]
-    return [formats.from_whole(one, ids[one["id"]], home) for one in whole]
-
-
 def require_readable(content: Json) -> None:
     """Raise Invalid for a file with a message that no import would store."""
-    try:
-        for home, ids, whole, plain in _threads(content):
-            _read_messages(home, ids, whole, plain, 0)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Invalid(_UNREADABLE.format(f"{type(error).__name__}: {error}")) from error
-
-
-def _threads(content: Json) -> Iterator[tuple[formats.Home, dict[str, str], list[Json] | None, list[Json]]]:
     home = formats.Home("", "", "", None)
     kept = (content.get("ricordo") or {}).get("agents") or {}
-    for agent in content["agents"]:
-        own = kept.get(agent["id"]) or {}
-        threads = [(own.get("messages"), agent.get("messages") or [])]
-        threads += [(one.get("messages") or [], []) for one in own.get("conversations") or ()]
-        for whole, plain in threads:
-            yield home, {one["id"]: "" for one in (plain if whole is None else whole)}, whole, plain
+    try:
+        for agent in content["agents"]:
+            own = kept.get(agent["id"]) or {}
+            said = own.get("messages")
+            for one in (agent.get("messages") or ()) if said is None else ():
+                formats.from_af(one, one["id"], home, 0)
+            others = [message for one in own.get("conversations") or () for message in one.get("messages") or ()]
+            for one in (*(said or ()), *others):
+                formats.from_whole(one, one["id"], home)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Invalid(_UNREADABLE.format(f"{type(error).__name__}: {error}")) from error

@@ -362,7 +362,7 @@ def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
 
 def folders_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Folder]:
     """Return those of these folders that are there and that the scope sees."""
-    found = _FOLDERS.by_ids(tx, ids)
+    found = _FOLDERS.by_ids(tx, ids) if ids else []
     return [one for one in found if one.organization_id == scope.organization_id and scope.sees(one.user_id)]
 
 

@@ -7,25 +7,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
 
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, prepare
-from ricordo.domain.agent import Agent, AgentState
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block
+from ricordo.api.models.base import Json
+from ricordo.domain.agent import Agent
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import RicordoError, Unavailable
-from ricordo.features.agent_files import service as agent_files
 from ricordo.features.agent_files.service import ImportOptions
 from ricordo.features.files import queries as files
-from ricordo.features.files import service as folders
+from ricordo.features.files.service import TOOLS
 from ricordo.features.templates import queries
 from ricordo.features.templates.models import TemplateSaveRequest
-from ricordo.features.templates.queries import Template
-from ricordo.features.templates.service import MARK, filled, present_folders
+from ricordo.features.templates.queries import Template, TemplateVersion
+from ricordo.features.templates.service import MARK, filled, read
 from ricordo.llm.provider_table import with_usual_thinking
 from ricordo.memory import submission
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
@@ -44,62 +42,43 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One version of a template, and how agents are brought to it."""
+    """A version of a template, the edit by which agents are brought to it, and how."""
 
-    template: Template
-    version_id: str
-    number: int
-    agent: Mapping[str, Any]
+    scope: Scope
+    version: TemplateVersion
+    content: Json
     spec: AgentSpec
     info: ModelInfo
-    author: Actor
+    edit: Submission
     options: TemplateSaveRequest
-    proposals_expire_after: int | None
-
-    @property
-    def scope(self) -> Scope:
-        return Scope(self.template.organization_id)
-
-    @property
-    def submission(self) -> Submission:
-        reason = f"Bring to the template {self.template.name}:{self.number}"
-        return Submission(self.author, reason, self.proposals_expire_after)
 
 
 def job_of(template: Template, author: Actor, options: TemplateSaveRequest) -> Job:
     """Return the job that brings the template's agents to its newest version; those of one template never overlap."""
-    payload = {"name": template.name, "template_id": template.id, "number": template.version, "author": asdict(author)}
-    return Job(MIGRATE, template.organization_id, {**payload, "options": options.model_dump()}, key=template.id)
+    named = {"name": template.name, "template_id": template.id, "number": template.version}
+    payload = {**named, "author": asdict(author), "options": options.model_dump()}
+    return Job(MIGRATE, template.organization_id, payload, key=template.id)
 
 
 async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
     """Bring every agent of the template to the version, unless it is there or beyond. Raises Unavailable."""
-    given = job.payload
-    scope = Scope(job.organization_id)
+    given, scope, name = job.payload, Scope(job.organization_id), job.payload["name"]
 
-    def find(tx: Transaction) -> Any:
-        template = queries.find(tx, scope, given["name"])
+    def find(tx: Transaction) -> tuple[tuple[TemplateVersion, Json] | None, list[str]]:
+        template = queries.find(tx, scope, name)
         if template is None or template.id != given["template_id"]:
-            return None  # it was deleted meanwhile
-        listed = queries.agents_before(tx, template, given["number"])
-        return template, queries.read_version(tx, template.id, given["number"]), listed
+            return None, []  # it was deleted meanwhile
+        number = given["number"]
+        return queries.read_version(tx, template.id, number), queries.agents_before(tx, template, number)
 
-    if (found := await runtime.store.read(find)) is None:
+    found, listed = await runtime.store.read(find)
+    if found is None:
         return
-    template, (version, content), listed = found
-    file = agent_files.read(runtime, content, ImportOptions(suffix="", strips_messages=True))
-    spec, info = await prepare(runtime, scope, file.specs[0])
-    migration = Migration(
-        template,
-        version.id,
-        version.number,
-        {**content["agents"][0], "tool_names": [one["name"] for one in content["tools"]]},
-        spec,
-        info,
-        Actor(**given["author"]),
-        TemplateSaveRequest(**given["options"]),
-        expiry_of(runtime.settings),
-    )
+    version, content = found
+    file, info = await read(runtime, scope, content, ImportOptions(suffix=""))
+    reason, waits = f"Bring to the template {name}:{version.number}", expiry_of(runtime.settings)
+    edit, options = Submission(Actor(**given["author"]), reason, waits), TemplateSaveRequest(**given["options"])
+    migration = Migration(scope, version, content, file.specs[0], info, edit, options)
     failed: list[str] = []
     for place, agent_id in enumerate(listed, 1):
         try:
@@ -108,10 +87,8 @@ async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
             failed.append(f"{agent_id}: {error}")
         report(place, len(listed))
     if failed:
-        raise Unavailable(
-            f"{len(failed)} of {len(listed)} agents could not be brought to {template.name}:{version.number}. "
-            + " ".join(failed[:_NAMED])
-        )
+        told = f"{len(failed)} of {len(listed)} agents could not be brought to {name}:{version.number}."
+        raise Unavailable(" ".join([told, *failed[:_NAMED]]))
 
 
 HANDLERS = (JobHandler(MIGRATE, migrate),)
@@ -119,30 +96,30 @@ HANDLERS = (JobHandler(MIGRATE, migrate),)
 
 def bring(tx: Transaction, runtime: Runtime, migration: Migration, agent_id: str) -> None:
     """Bring one agent to the version; done twice it is the same as once."""
-    scope = migration.scope
+    scope, version = migration.scope, migration.version
     agents.lock(tx, scope, agent_id)
     if agents.find(tx, scope, agent_id) is None:
         return
     state = agents.load_whole(tx, scope, agent_id)
-    mark = state.agent.settings.get(MARK, {})
-    if mark.get("base_template_id") != migration.template.id or mark["version"] >= migration.number:
+    mark = state.agent.settings[MARK]
+    if mark["version"] >= version.number:
         return
     _bring_blocks(tx, state.agent, migration, mark["variables"])
-    offered = tools.by_names(tx, scope, migration.agent["tool_names"])
+    offered = tools.by_names(tx, scope, [one["name"] for one in migration.content["tools"]])
     rules = tuple(rule for rule in migration.spec.tool_rules if rule.tool_name in offered)
-    mark = {
-        **mark,
-        "template_id": migration.version_id,
-        "version": migration.number,
-        "entity_id": migration.agent["id"],
-    }
-    changed = replace(_changed(tx, state.agent, migration, mark), tool_rules=rules)
+    entity = migration.content["agents"][0]["id"]
+    mark = {**mark, "template_id": version.id, "version": version.number, "entity_id": entity}
+    changed = replace(_changed(tx, state.agent, migration), tool_rules=rules)
+    changed = replace(changed, settings={**changed.settings, MARK: mark})
     agents.update(tx, changed, sorted({*state.tags, *migration.spec.tags}))
-    _bring_tools(tx, state, [tool.id for tool in offered.values()])
+    # Those that read its files come and go with its folders.
+    kept = {tool.name: tool for tool in state.tools if tool.name in TOOLS}
+    tools.detach_all(tx, agent_id)
+    tools.attach(tx, agent_id, [tool.id for tool in (kept | offered).values()])
     _bring_folders(tx, runtime, migration, agent_id)
 
 
-def _changed(tx: Transaction, agent: Agent, migration: Migration, mark: dict[str, Any]) -> Agent:
+def _changed(tx: Transaction, agent: Agent, migration: Migration) -> Agent:
     spec, info = migration.spec, migration.info
     kept = {name: value for name, value in agent.settings.items() if name not in _SETTINGS}
     named, secrets = spec.settings.get("secrets", {}), agent.settings.get("secrets", {})
@@ -157,61 +134,51 @@ def _changed(tx: Transaction, agent: Agent, migration: Migration, mark: dict[str
         context_window=spec.context_window or info.context_window,
         model_settings=with_usual_thinking(spec.model_settings, info),
         clears_buffer=agent.clears_buffer if spec.clears_buffer is None else spec.clears_buffer,
-        settings={**kept, **spec.settings, "secrets": {**named, **stays}, MARK: mark},
-        updated_by=migration.author.id,
+        settings={**kept, **spec.settings, "secrets": {**named, **stays}},
+        updated_by=migration.edit.author.id,
         updated_at=tx.clock.now(),
     )
 
 
-def _bring_tools(tx: Transaction, state: AgentState, wanted: list[str]) -> None:
-    """Give the agent these tools and no others, but for those that read its files."""
-    kept = [tool.id for tool in state.tools if tool.name in folders.TOOLS and tool.id not in wanted]
-    tools.detach_all(tx, state.agent.id)
-    tools.attach(tx, state.agent.id, [*wanted, *kept])
-
-
 def _bring_folders(tx: Transaction, runtime: Runtime, migration: Migration, agent_id: str) -> None:
-    wanted = list(present_folders(tx, migration.scope, migration.agent.get("folder_ids") or ()))
+    listed = migration.content["agents"][0]["folder_ids"]
+    wanted = [one.id for one in files.folders_by_ids(tx, migration.scope, listed)]
     held = files.folders_of_agent(tx, migration.scope, agent_id)
     stays = [one.id for one in held if one.user_id or migration.options.preserve_sources_on_migration]
     if wanted or held:
-        runtime.set_folders(tx, migration.scope, agent_id, list(dict.fromkeys([*wanted, *stays])))
+        runtime.set_folders(tx, migration.scope, agent_id, [*wanted, *stays])
 
 
 def _bring_blocks(tx: Transaction, agent: Agent, migration: Migration, variables: Mapping[str, str]) -> None:
-    scope = migration.scope
     attached = {block.shown_label: block for block in blocks.attached(tx, agent.id)}
-    chain = versions.of_owner(tx, scope, "agent", agent.id)
-    if chain:
-        versions.lock(tx, chain.id)
+    own = versions.of_owner(tx, migration.scope, "agent", agent.id)
+    if own:
+        versions.lock(tx, own.id)
     for wanted in (filled(block, variables) for block in migration.spec.blocks):
         held = attached.pop(wanted.label, None)
-        if held is None and chain and (detached := blocks.labelled(tx, chain.id, wanted.label)):
+        if held is None and own and (detached := blocks.labelled(tx, own.id, wanted.label)):
             blocks.attach(tx, agent.id, [detached])
             held = detached
         if held is None:
-            chain = _add_block(tx, agent, migration, wanted, chain)
-        elif chain and held.chain_id == chain.id:
-            _change_block(tx, blocks.get(tx, scope, held.id), wanted, migration)
+            own = _add_block(tx, agent, migration, wanted, own)
+        elif own and held.chain_id == own.id:
+            _change_block(tx, blocks.get(tx, migration.scope, held.id), wanted, migration)
     if migration.options.block_reconciliation_strategy == "reconcile-all":
         for block in attached.values():
-            _take_block(tx, agent, blocks.get(tx, scope, block.id), migration, chain)
+            _take_block(tx, agent, block, migration, own)
 
 
-def _add_block(tx: Transaction, agent: Agent, migration: Migration, wanted: BlockSpec, chain: Chain | None) -> Chain:
-    home = chain or Chain(new_id("chain"), agent.organization_id, "agent", agent.id)
-    metadata = migration.submission.metadata("")
-    made = new_block(tx, replace(migration.scope, user_id=migration.author.id), wanted, home)
-    blocks.attach(tx, agent.id, blocks.insert_all(tx, [made], [] if chain else [home], metadata))
-    return versions.of_owner(tx, migration.scope, "agent", agent.id) or home
+def _add_block(tx: Transaction, agent: Agent, migration: Migration, wanted: BlockSpec, own: Chain | None) -> Chain:
+    home = own or Chain(new_id("chain"), agent.organization_id, "agent", agent.id)
+    block = new_block(tx, replace(migration.scope, user_id=migration.edit.author.id), wanted, home)
+    made = blocks.insert_all(tx, [block], [] if own else [home], migration.edit.metadata(""))
+    blocks.attach(tx, agent.id, made)
+    return home
 
 
 def _change_block(tx: Transaction, block: Block, wanted: BlockSpec, migration: Migration) -> None:
-    """Write the block, or propose its text where its policy asks for that. Policies stay as they are, but for more protection."""
+    """Write the block. Its policy stays as it is; it may become read-only, and is never opened."""
     text = block.value if migration.options.preserve_core_memories_on_migration else wanted.value
-    if block.rule in _ASKS:
-        _propose(tx, block, text, migration)
-        return
     changed = replace(
         block,
         value=text,
@@ -222,24 +189,23 @@ def _change_block(tx: Transaction, block: Block, wanted: BlockSpec, migration: M
         read_only=block.read_only or wanted.read_only,
         tags=tuple(sorted({*block.tags, *wanted.tags})),
     )
-    if changed != block:
-        submission.change(tx, block, changed, migration.submission)
+    if not _is_proposed(tx, block, text, migration) and changed != block:
+        submission.change(tx, block, changed, migration.edit)
 
 
-def _take_block(tx: Transaction, agent: Agent, block: Block, migration: Migration, chain: Chain | None) -> None:
-    """Delete the agent's own block, or propose that; take one that others have too out of its prompt. Users' stay."""
-    if chain and block.chain_id == chain.id:
-        if block.rule in _ASKS:
-            _propose(tx, block, None, migration)
-        else:
-            submission.remove(tx, block, migration.submission)
+def _take_block(tx: Transaction, agent: Agent, block: Block, migration: Migration, own: Chain | None) -> None:
+    """Delete the agent's own block; take one that others have too out of its prompt. Users' stay."""
+    if own and block.chain_id == own.id:
+        if not _is_proposed(tx, block, None, migration):
+            submission.remove(tx, block, migration.edit)
     elif (home := versions.lock(tx, block.chain_id)) and home.owner_kind != "user":
         blocks.detach(tx, agent.id, block.id)
 
 
-def _propose(tx: Transaction, block: Block, text: str | None, migration: Migration) -> None:
-    if text != block.value:
-        edit = migration.submission
+def _is_proposed(tx: Transaction, block: Block, text: str | None, migration: Migration) -> bool:
+    """Propose the text where the block's policy wants that: people own agents' blocks, but nobody looked at this one."""
+    if block.rule in _ASKS and text != block.value:
         draft = ProposalDraft(block.chain_id, block.label, text, block)
         with suppress(Unchanged):
-            propose(tx, draft, ChangeMetadata(edit.author, edit.reason or ""), edit.expires_after)
+            propose(tx, draft, migration.edit.metadata(""), migration.edit.expires_after)
+    return block.rule in _ASKS

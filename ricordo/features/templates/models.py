@@ -7,34 +7,33 @@ from pydantic import Field
 from ricordo.api.models.agents import Secrets
 from ricordo.api.models.base import Items, Json, RequestModel, ResponseModel, Tags, stamp
 from ricordo.api.models.turns import MessageRequest
-from ricordo.errors import Invalid
 from ricordo.features.templates.queries import Template
 
 # There is one project, which clients expect to have a name.
 PROJECT = "default"
 AgentFile = Annotated[dict[str, Any], Field(description="What GET /v1/agents/{agent_id}/export answers.")]
+OverridesTools = Annotated[bool, Field(description="Replace the source of your own tools with the same names.")]
+Name = Annotated[str | None, Field(description="By default made of the agent's name.")]
 
 
-class TemplateRequest(RequestModel):
-    """A new template: of an agent, which it follows then, or of an agent file."""
+class AgentTemplateRequest(RequestModel):
+    """A new template of an agent, which it follows."""
 
-    type: Literal["agent", "agent_file"]
-    agent_id: str | None = None
-    agent_file: AgentFile | None = None
-    name: str | None = Field(None, description="By default made of the agent's name.")
-    update_existing_tools: bool = Field(False, description="Replace the source of your own tools with the same names.")
+    type: Literal["agent"]
+    agent_id: str
+    name: Name = None
 
-    def require_source(self) -> None:
-        """Raise Invalid unless it has what its type names, and nothing of the other type."""
-        other = "agent_file" if self.type == "agent" else "agent_id"
-        if getattr(self, self.type if self.type == "agent_file" else "agent_id") is None:
-            raise Invalid(
-                f"A template of the type {self.type} needs {'agent_id' if self.type == 'agent' else self.type}."
-            )
-        if getattr(self, other) is not None or (self.type == "agent" and self.update_existing_tools):
-            raise Invalid(
-                f"A template of the type {self.type} takes no {other} and no change of tools. Leave them out."
-            )
+
+class FileTemplateRequest(RequestModel):
+    """A new template of an agent file."""
+
+    type: Literal["agent_file"]
+    agent_file: AgentFile
+    name: Name = None
+    update_existing_tools: OverridesTools = False
+
+
+TemplateRequest = Annotated[AgentTemplateRequest | FileTemplateRequest, Field(discriminator="type")]
 
 
 class TemplateUpdateRequest(RequestModel):
@@ -42,7 +41,7 @@ class TemplateUpdateRequest(RequestModel):
 
     agent_file_json: AgentFile
     save_existing_changes: bool = Field(False, description="Save what it holds now as a version first, if that is new.")
-    update_existing_tools: bool = Field(False, description="Replace the source of your own tools with the same names.")
+    update_existing_tools: OverridesTools = False
 
 
 class TemplateSaveRequest(RequestModel):
@@ -54,12 +53,8 @@ class TemplateSaveRequest(RequestModel):
         "preserve-deleted", description="Whether agents lose the blocks that the version does not have, or keep them."
     )
     preserve_core_memories_on_migration: bool = Field(False, description="Agents keep the values of their blocks.")
-    preserve_environment_variables_on_migration: bool = Field(
-        False, description="Agents keep secrets that the version does not name."
-    )
-    preserve_sources_on_migration: bool = Field(
-        False, description="Agents keep folders that the version does not have."
-    )
+    preserve_environment_variables_on_migration: bool = Field(False, description="Agents keep all their secrets.")
+    preserve_sources_on_migration: bool = Field(False, description="Agents keep all their folders.")
 
 
 class TemplateRollbackRequest(RequestModel):
@@ -69,14 +64,12 @@ class TemplateRollbackRequest(RequestModel):
 
 
 class TemplateAgentsRequest(RequestModel):
-    """Agents from a template."""
+    """An agent from a template."""
 
     agent_name: str | None = Field(None, max_length=256)
     identity_ids: Items[str] = Field([], description="The agent is kept to these users.")
     initial_message_sequence: Items[MessageRequest] | None = None
-    memory_variables: dict[str, Annotated[str, Field(max_length=100_000)]] = Field(
-        {}, description="Values for `{{name}}` in the values of blocks."
-    )
+    memory_variables: dict[str, str] = Field({}, description="Values for `{{name}}` in the values of blocks.")
     tags: Tags = Field([])
     tool_variables: Secrets = Field({}, description="Values of the agent's secrets.")
 
@@ -96,12 +89,9 @@ class TemplateResponse(ResponseModel):
     @classmethod
     def from_template(cls, template: Template) -> Json:
         """Return the template."""
-        return cls.of(
-            template,
-            latest_version=str(template.version),
-            template_deployment_slug=f"{PROJECT}/{template.name}:{template.version}",
-            updated_at=stamp(template.updated_at),
-        )
+        slug = f"{PROJECT}/{template.name}:{template.version}"
+        newest, at = str(template.version), stamp(template.updated_at)
+        return cls.of(template, latest_version=newest, template_deployment_slug=slug, updated_at=at)
 
 
 class TemplateChangeResponse(ResponseModel):
@@ -109,12 +99,6 @@ class TemplateChangeResponse(ResponseModel):
 
     success: bool = True
     message: str
-
-
-class TemplateDeletedResponse(ResponseModel):
-    """The template is gone; its agents stay."""
-
-    success: bool = True
 
 
 class TemplateAgentsResponse(ResponseModel):

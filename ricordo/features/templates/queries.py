@@ -1,6 +1,5 @@
 """Queries of templates, of their versions, and of the agents that were made from them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import delete, select, update
@@ -14,8 +13,6 @@ from ricordo.storage.engine.repository import Page, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents
 
-CURRENT = 0
-
 
 @dataclass(frozen=True, slots=True)
 class Template:
@@ -26,7 +23,7 @@ class Template:
     name: str
     description: str | None
     agent_id: str | None
-    version: int
+    version: int = 0
     created_by: str | None = None
     updated_by: str | None = None
     created_at: int = 0
@@ -35,10 +32,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class TemplateVersion:
-    """A version of a template, without its content: number 0 is the current one, others are saved and never change.
-
-    Contents with one `digest` are equal.
-    """
+    """A saved version, without its content. Contents with one `digest` are equal."""
 
     id: str
     template_id: str
@@ -55,64 +49,54 @@ _LOCK = _NAMED.with_for_update()
 _OF_TEMPLATES = _VERSIONS.select.where(one_of(template_versions.c.template_id, "template_ids")).order_by(
     template_versions.c.number.desc()
 )
-insert_template, page = _ROWS.insert, _ROWS.page
-update_template = _ROWS.updates(*_ROWS.changeable())
+insert_template = _ROWS.insert
+_update = _ROWS.updates(*_ROWS.changeable())
 
 
 def find(tx: Transaction, scope: Scope, name: str) -> Template | None:
     return _ROWS.first(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
 
 
-def get_locked(tx: Transaction, scope: Scope, name: str) -> Template:
-    """Return the template with this name, which nobody else changes until this transaction ends. Raises NotFound."""
-    tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
-    return get(tx, scope, name)
-
-
-def get(tx: Transaction, scope: Scope, name: str) -> Template:
-    """Return the template with this name. Raises NotFound."""
+def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Template:
+    """Return the template; where it `locks`, nobody else changes it until this transaction ends. Raises NotFound."""
+    if locks:
+        tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
     if (found := find(tx, scope, name)) is None:
         raise NotFound(f'There is no template "{name[:100]}". The page Templates lists them.')
     return found
+
+
+def update_template(tx: Transaction, template: Template, content: Json) -> None:
+    _update(tx, template)
+    tx.run(update(templates).where(templates.c.id == template.id).values(content=content))
+
+
+def read_content(tx: Transaction, template_id: str) -> Json:
+    """Return what was put into the template last."""
+    content: Json = tx.first(select(templates.c.content).where(templates.c.id == template_id)).content
+    return content
 
 
 def insert_version(tx: Transaction, version: TemplateVersion, content: Json) -> None:
     tx.run(template_versions.insert().values(**_VERSIONS.values(version), content=content))
 
 
-def replace_current(tx: Transaction, template_id: str, content: Json) -> None:
-    is_current = (template_versions.c.template_id == template_id) & (template_versions.c.number == CURRENT)
-    tx.run(update(template_versions).where(is_current).values(content=content))
-
-
 def read_version(tx: Transaction, template_id: str, number: int) -> tuple[TemplateVersion, Json] | None:
     """Return the version with its content."""
     wanted = select(*_VERSIONS.columns, template_versions.c.content)
-    wanted = wanted.where(template_versions.c.template_id == template_id, template_versions.c.number == number)
-    row = tx.first(wanted)
+    row = tx.first(wanted.where(template_versions.c.template_id == template_id, template_versions.c.number == number))
     return None if row is None else (_VERSIONS.of(row[:-1]), row.content)
 
 
-def read_current(tx: Transaction, template_id: str) -> Json:
-    """Return what was put into the template last."""
-    is_current = (template_versions.c.template_id == template_id) & (template_versions.c.number == CURRENT)
-    content: Json = tx.first(select(template_versions.c.content).where(is_current)).content
-    return content
-
-
 def is_saved(tx: Transaction, template_id: str, digest: str) -> bool:
-    """Return whether a saved version has this content."""
-    saved = (template_versions.c.template_id == template_id) & (template_versions.c.number != CURRENT)
-    return tx.first(select(template_versions.c.seq).where(saved, template_versions.c.digest == digest)) is not None
-
-
-def versions_of(tx: Transaction, template_ids: Sequence[str]) -> list[TemplateVersion]:
-    """Return the versions of these templates without their contents, the newest first."""
-    return _VERSIONS.all(tx, _OF_TEMPLATES, {"template_ids": list(template_ids)}) if template_ids else []
+    """Return whether a version has this content."""
+    wanted = select(template_versions.c.seq).where(
+        template_versions.c.template_id == template_id, template_versions.c.digest == digest
+    )
+    return tx.first(wanted) is not None
 
 
 def delete_template(tx: Transaction, template_id: str) -> None:
-    tx.run(delete(template_versions).where(template_versions.c.template_id == template_id))
     tx.run(delete(templates).where(templates.c.id == template_id))
 
 
@@ -124,7 +108,7 @@ def agents_before(tx: Transaction, template: Template, number: int) -> list[str]
 
 
 def listed(tx: Transaction, scope: Scope, wanted: Page) -> list[tuple[Template, list[TemplateVersion]]]:
-    """Return a page of templates, each with its saved versions, the newest first."""
-    found = page(tx, scope, wanted)
-    versions = versions_of(tx, [one.id for one in found])
-    return [(one, [each for each in versions if each.template_id == one.id and each.number]) for one in found]
+    """Return a page of templates, each with its versions, the newest first."""
+    found = _ROWS.page(tx, scope, wanted)
+    versions = _VERSIONS.all(tx, _OF_TEMPLATES, {"template_ids": [one.id for one in found]}) if found else []
+    return [(one, [each for each in versions if each.template_id == one.id]) for one in found]

@@ -6,13 +6,13 @@ or a rollback puts something else in its place. Contents are agent files of sett
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 import orjson
 
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, prepare, require_told_apart
+from ricordo.agents.lifecycle import BlockSpec, new_block, prepare, require_told_apart
 from ricordo.api.call import RequestContext
 from ricordo.api.messages import new_message
 from ricordo.api.models.base import Json
@@ -28,7 +28,7 @@ from ricordo.features.agent_files.service import AgentImport, ImportOptions
 from ricordo.features.files import queries as files
 from ricordo.features.templates import queries
 from ricordo.features.templates.models import TemplateAgentsRequest
-from ricordo.features.templates.queries import CURRENT, Template, TemplateVersion
+from ricordo.features.templates.queries import Template, TemplateVersion
 from ricordo.offload import SMALL, offload
 from ricordo.runtime import Runtime
 from ricordo.storage import agent_access, agents, blocks, users
@@ -41,17 +41,8 @@ _UNFIT = re.compile(r"[^\w.-]+")
 _VARIABLE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFile:
-    """An agent file that was checked, with what its agent is made of."""
-
-    file: AgentImport
-    spec: AgentSpec
-    info: ModelInfo
-
-
-async def read(runtime: Runtime, scope: Scope, content: Any, options: ImportOptions) -> ReadFile:
-    """Check an agent file as an import does, before anything is stored. Raises NotFound, Invalid."""
+async def read(runtime: Runtime, scope: Scope, content: Any, options: ImportOptions) -> tuple[AgentImport, ModelInfo]:
+    """Check an agent file as an import does, before anything is stored; return it with its model. Raises NotFound, Invalid."""
 
     def check() -> AgentImport:
         file = agent_files.read(runtime, content, options)
@@ -62,16 +53,16 @@ async def read(runtime: Runtime, scope: Scope, content: Any, options: ImportOpti
     if (count := len(file.specs)) != 1:
         raise Invalid(f"A template holds one agent, and this file holds {count}. Make a file and a template of each.")
     spec, info = await prepare(runtime, scope, file.specs[0])
-    return ReadFile(replace(file, specs=[spec]), spec, info)
+    return replace(file, specs=[spec]), info
 
 
-def take_in(tx: Transaction, here: RequestContext, read: ReadFile, *, overrides: bool) -> Json:
+def take_in(tx: Transaction, here: RequestContext, file: AgentImport, *, overrides: bool) -> Json:
     """Store the tools and folders of a file; return what a template keeps of it. Raises Conflict, Forbidden, Invalid."""
     chain = Chain(new_id("chain"), here.scope.organization_id, "agent", "")
-    require_told_apart([new_block(tx, here.scope, block, chain) for block in read.spec.blocks])
-    made = agent_files.insert_shared(tx, here, read.file, overrides=overrides)
-    (agent,) = read.file.content["agents"]
-    return _kept(read.file.content, made.known(agent.get("folder_ids") or agent.get("source_ids") or []))
+    require_told_apart([new_block(tx, here.scope, block, chain) for block in file.specs[0].blocks])
+    made = agent_files.insert_shared(tx, here, file, overrides=overrides)
+    (agent,) = file.content["agents"]
+    return _kept(file.content, made.known(agent.get("folder_ids") or agent.get("source_ids") or []))
 
 
 def snapshot(tx: Transaction, here: RequestContext, agent_id: str) -> Json:
@@ -87,55 +78,35 @@ def snapshot(tx: Transaction, here: RequestContext, agent_id: str) -> Json:
 def _kept(file: Json, folder_ids: Sequence[str]) -> Json:
     """Return what a template keeps of a file: no message, no secret, and folders by their ids on this server."""
     agent = file["agents"][0]
-    listed = agent.get("block_ids") or ()
-    made = {
-        **_given(agent, AGENT_FIELDS),
-        "id": agent["id"],
-        "tool_ids": agent.get("tool_ids") or [],
-        "block_ids": list(listed),
-        "folder_ids": list(folder_ids),
-        "secrets": dict.fromkeys(
-            [*(agent.get("secrets") or ()), *(agent.get("tool_exec_environment_variables") or ())], ""
-        ),
-    }
+    listed = list(agent.get("block_ids") or ())
+    names = [*(agent.get("secrets") or ()), *(agent.get("tool_exec_environment_variables") or ())]
+    linked = {"tool_ids": agent.get("tool_ids") or [], "block_ids": listed, "folder_ids": list(folder_ids)}
     own = [one for one in file.get("blocks") or () if one["id"] in listed]
     return {
-        "agents": [made],
-        "blocks": [{"id": one["id"], **redact_values(_given(one, BLOCK_FIELDS))} for one in own],
-        "tools": [{"id": one["id"], **_given(one, TOOL_FIELDS)} for one in file.get("tools") or ()],
+        "agents": [{**_given(agent, AGENT_FIELDS), **linked, "secrets": dict.fromkeys(names, "")}],
+        "blocks": [redact_values(_given(one, BLOCK_FIELDS)) for one in own],
+        "tools": [_given(one, TOOL_FIELDS) for one in file.get("tools") or ()],
     }
 
 
 def _given(item: Json, names: Sequence[str]) -> Json:
-    return {name: item[name] for name in names if item.get(name) is not None}
+    return {"id": item["id"], **{name: item[name] for name in names if item.get(name) is not None}}
 
 
 def create(tx: Transaction, here: RequestContext, name: str | None, content: Json, agent_id: str | None) -> Template:
     """Store a template with its first version; it follows the agent, if one is given. Raises Invalid, Conflict."""
-    scope, now = here.scope, tx.clock.now()
-    template = Template(
-        id=new_id("template"),
-        organization_id=scope.organization_id,
-        name=_free_name(tx, scope, name, str(content["agents"][0]["name"])),
-        description=content["agents"][0].get("description"),
-        agent_id=agent_id,
-        version=CURRENT,
-        created_by=scope.user_id,
-        updated_by=scope.user_id,
-        created_at=now,
-        updated_at=now,
-    )
+    organization_id, by, now = here.scope.organization_id, here.scope.user_id, tx.clock.now()
+    name = _free_name(tx, here.scope, name, str(content["agents"][0]["name"]))
+    template = Template(new_id("template"), organization_id, name, None, agent_id, 0, by, by, now, now)
     queries.insert_template(tx, template)
-    queries.insert_version(tx, _new_version(tx, here, template, content, None), content)
-    return _save(tx, here, template, content, "Made")
+    return save(tx, here, template, content, "Made")
 
 
 def _free_name(tx: Transaction, scope: Scope, name: str | None, of_agent: str) -> str:
     if name is not None:
         if not _NAME.fullmatch(name):
-            raise Invalid(
-                f'A template cannot be named "{name[:100]}". Use letters, digits, spaces, and . _ - between them, 100 at most.'
-            )
+            told = "Use letters, digits, spaces, and . _ - between them, 100 at most."
+            raise Invalid(f'A template cannot be named "{name[:100]}". {told}')
         if queries.find(tx, scope, name):
             raise Conflict(f'There is a template named "{name}" already. Choose another name, or save that one anew.')
         return name
@@ -151,12 +122,15 @@ def current(tx: Transaction, here: RequestContext, template: Template) -> Json:
     """Return what the template holds now: the agent that it follows, as long as that is there, else what was put into it."""
     if template.agent_id and agents.find(tx, Scope(template.organization_id), template.agent_id):
         return snapshot(tx, here, template.agent_id)
-    return queries.read_current(tx, template.id)
+    return queries.read_content(tx, template.id)
 
 
-def save(tx: Transaction, here: RequestContext, template: Template, message: str | None) -> Template:
-    """Save what the template holds now as its next version."""
-    return _save(tx, here, template, current(tx, here, template), message)
+def save(tx: Transaction, here: RequestContext, template: Template, content: Json, message: str | None) -> Template:
+    """Save a content as the next version, and as what the template holds now."""
+    number, now, id = template.version + 1, tx.clock.now(), new_id("template")
+    version = TemplateVersion(id, template.id, number, message, _digest(content), here.scope.user_id, now)
+    queries.insert_version(tx, version, content)
+    return _changed(tx, here, replace(template, version=number), content)
 
 
 def put(tx: Transaction, here: RequestContext, template: Template, content: Json, *, saves: str | None) -> Template:
@@ -164,9 +138,19 @@ def put(tx: Transaction, here: RequestContext, template: Template, content: Json
     if saves:
         held = current(tx, here, template)
         if not queries.is_saved(tx, template.id, _digest(held)):
-            template = _save(tx, here, template, held, saves)
-    queries.replace_current(tx, template.id, content)
+            template = save(tx, here, template, held, saves)
     return _changed(tx, here, replace(template, agent_id=None), content)
+
+
+def _changed(tx: Transaction, here: RequestContext, template: Template, content: Json) -> Template:
+    told = content["agents"][0].get("description")
+    template = replace(template, description=told, updated_by=here.scope.user_id, updated_at=tx.clock.now())
+    queries.update_template(tx, template, content)
+    return template
+
+
+def _digest(content: Json) -> str:
+    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def version_of(tx: Transaction, template: Template, version: str) -> tuple[TemplateVersion, Json]:
@@ -174,35 +158,8 @@ def version_of(tx: Transaction, template: Template, version: str) -> tuple[Templ
     number = template.version if version == "latest" else int(version) if re.fullmatch(r"[1-9]\d{0,8}", version) else -1
     if found := queries.read_version(tx, template.id, number):
         return found
-    raise NotFound(
-        f'The template "{template.name}" has no version "{version[:20]}". Its versions are 1 to {template.version}; '
-        '"latest" is the newest of them.'
-    )
-
-
-def _save(tx: Transaction, here: RequestContext, template: Template, content: Json, message: str | None) -> Template:
-    template = replace(template, version=template.version + 1)
-    queries.insert_version(tx, _new_version(tx, here, template, content, message), content)
-    queries.replace_current(tx, template.id, content)
-    return _changed(tx, here, template, content)
-
-
-def _new_version(
-    tx: Transaction, here: RequestContext, template: Template, content: Json, message: str | None
-) -> TemplateVersion:
-    id, now = new_id("template"), tx.clock.now()
-    return TemplateVersion(id, template.id, template.version, message, _digest(content), here.scope.user_id, now)
-
-
-def _digest(content: Json) -> str:
-    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
-def _changed(tx: Transaction, here: RequestContext, template: Template, content: Json) -> Template:
-    told = content["agents"][0].get("description")
-    template = replace(template, description=told, updated_by=here.scope.user_id, updated_at=tx.clock.now())
-    queries.update_template(tx, template)
-    return template
+    known = f'Its versions are 1 to {template.version}; "latest" is the newest of them.'
+    raise NotFound(f'The template "{template.name}" has no version "{version[:20]}". {known}')
 
 
 async def make_agent(here: RequestContext, name: str, version: str, asked: TemplateAgentsRequest) -> tuple[str, str]:
@@ -215,58 +172,44 @@ async def make_agent(here: RequestContext, name: str, version: str, asked: Templ
         return (template, *version_of(tx, template, version))
 
     template, saved, content = await here.store.read(find)
-    read_file = await read(here.runtime, here.scope, content, _options(asked.tool_variables))
-    sequence = asked.initial_message_sequence
-    deployment_id = new_id("deployment")
+    variables, sequence = asked.memory_variables, asked.initial_message_sequence
+    options = ImportOptions(suffix="", overrides_tools=False, strips_messages=True, secrets=asked.tool_variables)
+    file, info = await read(here.runtime, here.scope, content, options)
+    (spec,), agent = file.specs, content["agents"][0]
+    _require_known(spec.blocks, variables)
     mark = {
         "template_id": saved.id if saved else template.id,
         "base_template_id": template.id,
-        "deployment_id": deployment_id,
-        "entity_id": content["agents"][0]["id"],
-        "version": saved.number if saved else CURRENT,
-        "variables": asked.memory_variables,
+        "deployment_id": new_id("deployment"),
+        "entity_id": agent["id"],
+        "version": saved.number if saved else 0,
+        "variables": variables,
     }
-    spec = read_file.spec
-    _require_known(spec.blocks, asked.memory_variables)
     spec = replace(
         spec,
         name=asked.agent_name,
-        blocks=tuple(filled(block, asked.memory_variables) for block in spec.blocks),
+        blocks=tuple(filled(block, variables) for block in spec.blocks),
         beginning=None if sequence is None else tuple(map(new_message, sequence)),
-        tags=tuple(dict.fromkeys([*spec.tags, *asked.tags])),
+        tags=(*spec.tags, *asked.tags),
         settings={**spec.settings, MARK: mark},
     )
-    made = replace(read_file, file=replace(read_file.file, specs=[spec]))
 
     def insert(tx: Transaction) -> str:
-        # A migration that begins later finds the agent, and one that has begun does not miss it.
-        if queries.get_locked(tx, here.scope, name).version != template.version:
+        now = queries.get(tx, here.scope, name, locks=True)
+        # A migration that begins later finds the agent, and the newest version is not an old one by then.
+        if now.id != template.id or (version == "latest" and now.version != template.version):
             raise Conflict(f'The template "{name}" was saved a moment ago. Send the request again.')
-        return _insert(tx, here, made, asked)
+        folders = files.folders_by_ids(tx, here.scope, agent["folder_ids"])
+        made = replace(file, specs=[replace(spec, folder_ids=tuple(one.id for one in folders))])
+        (agent_id,) = agent_files.insert(tx, here, made, options, [info])
+        if asked.identity_ids:
+            users.require_all_users(here.scope)
+        for identity_id in asked.identity_ids:
+            user = users.require(tx, here.scope, users.user_id_of(identity_id))
+            agent_access.attach_user(tx, agent_id, user.id)
+        return agent_id
 
-    return await here.store.write(insert), deployment_id
-
-
-def _options(secrets: Mapping[str, str]) -> ImportOptions:
-    return ImportOptions(suffix="", overrides_tools=False, strips_messages=True, secrets=secrets)
-
-
-def _insert(tx: Transaction, here: RequestContext, read: ReadFile, asked: TemplateAgentsRequest) -> str:
-    (spec,) = read.file.specs
-    kept = read.file.content["agents"][0].get("folder_ids") or ()
-    file = replace(read.file, specs=[replace(spec, folder_ids=present_folders(tx, here.scope, kept))])
-    (agent_id,) = agent_files.insert(tx, here, file, _options(asked.tool_variables), [read.info])
-    if asked.identity_ids:
-        users.require_all_users(here.scope)
-    for identity_id in dict.fromkeys(asked.identity_ids):
-        user = users.require(tx, here.scope, users.user_id_of(identity_id))
-        agent_access.attach_user(tx, agent_id, user.id)
-    return agent_id
-
-
-def present_folders(tx: Transaction, scope: Scope, ids: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the folders that are there still."""
-    return tuple(one.id for one in files.folders_by_ids(tx, scope, ids)) if ids else ()
+    return await here.store.write(insert), str(mark["deployment_id"])
 
 
 def filled(block: BlockSpec, variables: Mapping[str, str]) -> BlockSpec:
@@ -277,5 +220,5 @@ def filled(block: BlockSpec, variables: Mapping[str, str]) -> BlockSpec:
 def _require_known(held: Sequence[BlockSpec], variables: Mapping[str, str]) -> None:
     known = {name for block in held for name in _VARIABLE.findall(block.value)}
     if unknown := sorted(variables.keys() - known):
-        listed = ", ".join(sorted(known)) or "none"
-        raise Invalid(f'No block of the template has the variable "{unknown[0][:100]}". Its variables are: {listed}.')
+        told = f"Its variables are: {', '.join(sorted(known)) or 'none'}."
+        raise Invalid(f'No block of the template has the variable "{unknown[0][:100]}". {told}')

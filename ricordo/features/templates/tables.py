@@ -1,4 +1,4 @@
-"""Tables of templates: their names, and their versions with what each holds. Version 0 is what a template holds now."""
+"""Tables of templates: what each holds now, and its saved versions."""
 
 from sqlalchemy import UniqueConstraint
 
@@ -22,6 +22,7 @@ templates = table(
     # The agent that it follows; it may be deleted.
     *strings("agent_id", erasure="keep"),
     *numbers("version"),
+    json_value("content"),
     *strings("created_by", "updated_by", erasure="blank"),
     *timestamps("created_at", "updated_at"),
     UniqueConstraint("organization_id", "name"),
@@ -34,8 +35,8 @@ template_versions = table(
     reference("template_id", "templates"),
     *numbers("number"),
     *strings("message"),
-    *strings("digest", null=False, erasure="keep"),
     json_value("content"),
+    *strings("digest", null=False, erasure="keep"),
     *strings("created_by", erasure="blank"),
     *timestamps("created_at"),
     UniqueConstraint("template_id", "number"),

@@ -36,6 +36,11 @@ def made(tx: Transaction, here: RequestContext, agent: str, name: str | None) ->
     return service.create(tx, here, name, service.snapshot(tx, here, agent), agent)
 
 
+def saved(tx: Transaction, here: RequestContext, name: str) -> Template:
+    template = queries.get(tx, SCOPE, name, locks=True)
+    return service.save(tx, here, template, service.current(tx, here, template), None)
+
+
 async def test_two_at_once_make_one_template_and_two_versions(stage: Stage) -> None:
     here, agent = await opened(stage)
     one, two = await overlapped(
@@ -45,7 +50,7 @@ async def test_two_at_once_make_one_template_and_two_versions(stage: Stage) -> N
     assert isinstance(two, Conflict)
 
     def save(tx: Transaction) -> int:
-        return service.save(tx, here, queries.get_locked(tx, SCOPE, "T"), None).version
+        return saved(tx, here, "T").version
 
     assert await overlapped(stage.store, save, save) == (2, 3)
 
@@ -57,9 +62,9 @@ async def test_agents_are_found_by_their_template_and_brought_to_its_version(sta
     other, _ = await service.make_agent(here, template.name, "current", TemplateAgentsRequest())
 
     async def found(**ids: str) -> list[str]:
-        return [
-            state.agent.id for state in await stage.store.read(lambda tx: agents.page(tx, SCOPE, Page(), made_from=ids))
-        ]
+        where = agents.is_made_from(**ids)
+        listed = await stage.store.read(lambda tx: agents.page(tx, SCOPE, Page(), condition=where))
+        return [state.agent.id for state in listed]
 
     mark = (await stage.state(one)).agent.settings["template"]
     assert await found(base_template_id=template.id) == [other, one]
@@ -67,9 +72,9 @@ async def test_agents_are_found_by_their_template_and_brought_to_its_version(sta
 
     def change(tx: Transaction) -> Job:
         agents.update(tx, replace(agents.load(tx, SCOPE, agent).agent, system="Two."))
-        saved = service.save(tx, here, queries.get_locked(tx, SCOPE, template.name), None)
+        newest = saved(tx, here, template.name)
         options = TemplateSaveRequest(migrate_agents=True)
-        return jobs.job_of(saved, SCOPE.actor, options)
+        return jobs.job_of(newest, SCOPE.actor, options)
 
     job = await stage.store.write(change)
     for _ in range(2):

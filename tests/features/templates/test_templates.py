@@ -10,6 +10,7 @@ import pytest
 from letta_client import BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
 from sqlalchemy import insert
 
+from ricordo.features.templates import service
 from ricordo.storage.schema.core_tables import organizations
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.agent_files.test_round_trip import ADD, OTHERS
@@ -157,10 +158,10 @@ def test_what_is_refused_says_what_to_do(api: Api) -> None:
         (NotFoundError, "no user", lambda: agents("R:1", identity_ids=["identity-x"])),
         (NotFoundError, "not found", lambda: new(type="agent", agent_id="agent-x")),
         (BadRequestError, "cannot be named", lambda: new(type="agent", agent_id=agent, name="a/b")),
-        (BadRequestError, "needs agent_id", lambda: new(type="agent", agent_file={})),  # type: ignore[call-overload]
+        (UnprocessableEntityError, "agent_id", lambda: new(type="agent", agent_file={})),  # type: ignore[call-overload]
         (
-            BadRequestError,
-            "takes no agent_file",
+            UnprocessableEntityError,
+            "agent_file",
             lambda: new(type="agent", agent_id=agent, extra_body={"agent_file": {}}),
         ),
         (
@@ -212,7 +213,7 @@ def require_kept_apart(people: People, api: Api) -> None:
         assert method != "GET" or "Whose" not in answer.text
     assert people.ask(boss, "GET", f"/v1/agents/?base_template_id={template.id}") == []
     # The name is free there, and what is done with it there is nothing here.
-    theirs = people.ask(boss, "POST", "/v1/agents/", json={"model": MODEL, "system": "Theirs."})["id"]
+    theirs = people.ask(boss, "POST", "/v1/agents/", json={"model": MODEL, "include_base_tools": False})["id"]
     people.ask(boss, "POST", "/v1/templates", json={"type": "agent", "agent_id": theirs, "name": "Whose"})
     people.ask(boss, "POST", "/v1/templates/Whose/save", json={"migrate_agents": True})
     people.ask(boss, "DELETE", "/v1/templates/Whose")
@@ -296,3 +297,25 @@ def test_nothing_of_a_user_is_in_a_template(api: Api) -> None:
         assert api.client.agents.folders.list(made).items == []
     stored = api.server.read(lambda tx: tx.connection.exec_driver_sql("SELECT content FROM template_versions").all())
     assert not [row for row in stored if "quagga" in row[0].lower() or own in row[0]]
+
+
+def test_a_large_file_is_taken_and_what_was_saved_meanwhile_is_not_given_as_the_newest(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = [{"id": f"block-{n}", "label": f"b{n}", "value": "x" * 99_000} for n in range(30)]
+    file = {**OTHERS, "blocks": blocks, "agents": [{**OTHERS["agents"][0], "block_ids": [one["id"] for one in blocks]}]}
+    api.client.templates.create(type="agent_file", agent_file=file, name="Large")
+    (made,) = api.client.templates.agents.create("Large:1").agent_ids
+    assert len(values(api, made)) == 30
+    version_of = service.version_of
+
+    def overtaken(*given: Any) -> Any:
+        found = version_of(*given)
+        with api.server.client() as other:
+            other.templates.save("Large")
+        return found
+
+    monkeypatch.setattr(service, "version_of", overtaken)
+    assert api.client.templates.agents.create("Large:1").agent_ids
+    with pytest.raises(ConflictError, match="a moment ago"):
+        api.client.templates.agents.create("Large:latest")
