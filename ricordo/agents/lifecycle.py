@@ -210,7 +210,7 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
         created_at=agent.created_at,
         updated_at=tx.clock.now(),
     )
-    agent = replace(agent, tool_rules=_rules(spec, given))
+    agent = replace(agent, tool_rules=rules_of(spec, given))
     tags = tuple(sorted(set(spec.tags)))
     agents.insert_one(tx, agent, tags)
     made = blocks.insert_all(tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}"))
@@ -265,7 +265,7 @@ def _first_messages(tx: Transaction, runtime: Runtime, state: AgentState, spec: 
     return [system, *initial_messages(state, tx.clock, provider)], key
 
 
-def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
+def rules_of(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
     """The agent's own rules, those of its base tools where it wants them, and a request for approval where a tool asks for it."""
     traits = traits_of(spec.agent_type)
     wants_base = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, rules_of
 from ricordo.api.models.base import Json
 from ricordo.domain.agent import Agent
 from ricordo.domain.block import Block, Chain
@@ -109,8 +109,9 @@ def bring(tx: Transaction, runtime: Runtime, migration: Migration, agent_id: str
     rules = tuple(rule for rule in migration.spec.tool_rules if rule.tool_name in offered)
     entity = migration.content["agents"][0]["id"]
     mark = {**mark, "template_id": version.id, "version": version.number, "entity_id": entity}
-    changed = replace(_changed(tx, state.agent, migration), tool_rules=rules)
-    changed = replace(changed, settings={**changed.settings, MARK: mark})
+    rules = rules_of(replace(migration.spec, tool_rules=rules), [*offered.values()])
+    changed = _changed(tx, state.agent, migration)
+    changed = replace(changed, tool_rules=rules, settings={**changed.settings, MARK: mark})
     agents.update(tx, changed, sorted({*state.tags, *migration.spec.tags}))
     # Those that read its files come and go with its folders.
     kept = {tool.name: tool for tool in state.tools if tool.name in TOOLS}
@@ -164,8 +165,10 @@ def _bring_blocks(tx: Transaction, agent: Agent, migration: Migration, variables
         elif own and held.chain_id == own.id:
             _change_block(tx, blocks.get(tx, migration.scope, held.id), wanted, migration)
     if migration.options.block_reconciliation_strategy == "reconcile-all":
-        for block in attached.values():
-            _take_block(tx, agent, block, migration, own)
+        # Without those of users.
+        for block in blocks.of_agent(tx, agent.id):
+            if block.shown_label in attached:
+                _take_block(tx, agent, block, migration, own)
 
 
 def _add_block(tx: Transaction, agent: Agent, migration: Migration, wanted: BlockSpec, own: Chain | None) -> Chain:
@@ -194,12 +197,11 @@ def _change_block(tx: Transaction, block: Block, wanted: BlockSpec, migration: M
 
 
 def _take_block(tx: Transaction, agent: Agent, block: Block, migration: Migration, own: Chain | None) -> None:
-    """Delete the agent's own block; take one that others have too out of its prompt. Users' stay."""
-    if own and block.chain_id == own.id:
-        if not _is_proposed(tx, block, None, migration):
-            submission.remove(tx, block, migration.edit)
-    elif (home := versions.lock(tx, block.chain_id)) and home.owner_kind != "user":
+    """Delete the agent's own block; take one that is not its own alone out of its prompt."""
+    if own is None or block.chain_id != own.id:
         blocks.detach(tx, agent.id, block.id)
+    elif not _is_proposed(tx, block, None, migration):
+        submission.remove(tx, block, migration.edit)
 
 
 def _is_proposed(tx: Transaction, block: Block, text: str | None, migration: Migration) -> bool:

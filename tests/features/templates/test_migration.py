@@ -1,6 +1,7 @@
 """Agents that follow their template to a new version: what changes, what stays, who is asked, and what a kill leaves."""
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -194,6 +195,21 @@ def test_killed_at_every_write_each_agent_is_brought_once(api: Api, monkeypatch:
         assert "Bring to the template Kill:2" not in histories(api, id)["rules"]
     api.client.templates.delete("Kill")
     assert api.server.run(run(newer)) == 0
+
+
+def test_a_tool_that_asks_for_approval_asks_those_that_get_it_later(api: Api) -> None:
+    agent = make(api, include_base_tools=False)
+    api.client.templates.create(type="agent", agent_id=agent, name="Gate")
+    one = deploy(api, "Gate")
+    tool = api.client.tools.upsert(source_code=ADD.replace("add_up", "pay_up"), default_requires_approval=True)
+    file = json.loads(api.client.agents.export_file(agent))
+    file["tools"] = [{"id": "tool-0", "name": tool.name, "tool_type": "custom"}]
+    file["agents"][0]["tool_ids"] = ["tool-0"]
+    api.client.templates.update("Gate", agent_file_json=file)
+    saved(api, "Gate")
+    state = api.client.agents.retrieve(one)
+    assert [(rule.type, rule.tool_name) for rule in state.tool_rules or ()] == [("requires_approval", "pay_up")]
+    assert [tool.name for tool in state.tools] == ["pay_up"]
 
 
 def test_a_block_that_was_detached_is_attached_again(api: Api) -> None:
