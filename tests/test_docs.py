@@ -174,6 +174,7 @@ SHOWN = {
         r"^Tutor_copy$",
         r"^\['Ada lives in Turin\.'\]$",
     ),
+    "templates.md": (r"^tutor 1$", r"^Her name is Ada\.$", r"^2 completed$", r"^You ask, and never tell\.$"),
     "files.md": (
         r"^bees\.md completed 1$",
         r"^\['grep_files', 'open_files', 'semantic_search_files'\]$",

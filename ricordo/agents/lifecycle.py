@@ -172,6 +172,13 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     return block
 
 
+def require_told_apart(own: Sequence[Block]) -> None:
+    """Raise Invalid where two blocks of an agent have one label."""
+    labels = [block.label for block in own]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise Invalid(f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.')
+
+
 def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) -> None:
     """Put a block into an agent's prompt; doing it twice is the same as once. Raises NotFound, Conflict."""
     agents.lock(tx, scope, agent_id)
@@ -195,9 +202,7 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
     made = [new_block(tx, scope, block, chain) for block in spec.blocks]
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
     attached = (*made, *shared)
-    labels = [block.label for block in attached]
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise Invalid(f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.')
+    require_told_apart(attached)
     base = traits_of(spec.agent_type).base_tools if spec.has_base_tools else ()
     given = tuple(tools.find(tx, scope, unique([*base, *spec.tool_names]), spec.tool_ids))
     conversation = Conversation(
@@ -210,7 +215,7 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
         created_at=agent.created_at,
         updated_at=tx.clock.now(),
     )
-    agent = replace(agent, tool_rules=_rules(spec, given))
+    agent = replace(agent, tool_rules=rules_of(spec, given))
     tags = tuple(sorted(set(spec.tags)))
     agents.insert_one(tx, agent, tags)
     made = blocks.insert_all(tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}"))
@@ -266,7 +271,7 @@ def _first_messages(tx: Transaction, runtime: Runtime, state: AgentState, spec: 
     return [system, *initial_messages(state, tx.clock, provider)], key
 
 
-def _rules(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
+def rules_of(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
     """The agent's own rules, those of its base tools where it wants them, and a request for approval where a tool asks for it."""
     traits = traits_of(spec.agent_type)
     wants_base = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules

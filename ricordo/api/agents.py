@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query
@@ -28,6 +30,7 @@ from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
+from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import agents, blocks, messages, tools, users
 from ricordo.storage.engine.store import Transaction
@@ -49,7 +52,7 @@ _KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_blo
 async def create(here: Here, body: AgentRequest) -> Json:
     """Make an agent."""
     body.refuse_unsupported()
-    return agent_json(here, await create_agent(here.runtime, here.scope, spec_of(here, body)))
+    return agent_json(here, await create_agent(here.runtime, here.scope, spec_of(here.runtime, body)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class AgentFilters:
     hidden: bool | None = None
     identity_id: Annotated[str | None, Query(description="Kept to this user, by the id as an identity.")] = None
     identifier_keys: Annotated[list[str] | None, Query(description="Kept to any of these users.")] = None
+    template_id: Annotated[str | None, Query(description="Made from this version of a template.")] = None
+    base_template_id: Annotated[str | None, Query(description="Made from this template.")] = None
     sort_by: Annotated[Literal["created_at"] | None, Query(description="The older name of `order_by`.")] = None
 
     def user_ids(self, tx: Transaction, scope: Scope) -> list[str] | None:
@@ -75,11 +80,14 @@ class AgentFilters:
 def list_agents(tx: Transaction, here: Here, paging: Paged, which: Annotated[AgentFilters, Depends()]) -> list[Json]:
     """Agents, by default newest first; by name, by a piece of it, by tags, or by the users they are kept to."""
     user_ids = which.user_ids(tx, here.scope)
+    conditions = [] if user_ids is None else [agents.is_kept_to(user_ids)]
+    if made_from := given(template_id=which.template_id, base_template_id=which.base_template_id):
+        conditions.append(agents.is_made_from(**made_from))
     wanted: Any = {
         "tags": which.tags or (),
         "all_tags": which.match_all_tags,
         "search": which.query_text,
-        "condition": None if user_ids is None else agents.is_kept_to(user_ids),
+        "condition": reduce(and_, conditions) if conditions else None,
         **given(name=which.name, hidden=which.hidden),
     }
     found = agents.page(tx, here.scope, paging.page(), **wanted)
@@ -118,7 +126,7 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Json:
         if remodelled:
             agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)
         tags = None if body.tags is None else sorted(set(body.tags))
-        if (secrets := _sealed(here, body, agent.settings.get("secrets", {}))) is not None:
+        if (secrets := _sealed(here.runtime, body, agent.settings.get("secrets", {}))) is not None:
             agent = replace(agent, settings={**agent.settings, "secrets": secrets})
         agent = _changed(tx, replace(agent, embedding=embedding), body, here.scope.user_id)
         warn_of_small_window(agent)
@@ -156,11 +164,11 @@ async def context(
     return await here.store.read(read)
 
 
-def spec_of(here: RequestContext, body: AgentRequest) -> AgentSpec:
+def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
     """The agent that a body asks for."""
     sequence = body.initial_message_sequence
     settings = _settings(body)
-    if secrets := _sealed(here, body, {}):
+    if secrets := _sealed(runtime, body, {}):
         settings["secrets"] = secrets
     return AgentSpec(
         name=body.name,
@@ -175,7 +183,7 @@ def spec_of(here: RequestContext, body: AgentRequest) -> AgentSpec:
         timezone=body.timezone or "UTC",
         hidden=bool(body.hidden),
         settings=settings,
-        blocks=tuple(block.spec(here.runtime.settings.data_dir) for block in body.memory_blocks or ()),
+        blocks=tuple(block.spec(runtime.settings.data_dir) for block in body.memory_blocks or ()),
         block_ids=tuple(body.block_ids or ()),
         tool_names=tuple(body.tools or ()),
         tool_ids=tuple(body.tool_ids or ()),
@@ -190,12 +198,12 @@ def spec_of(here: RequestContext, body: AgentRequest) -> AgentSpec:
     )
 
 
-def _sealed(here: RequestContext, body: AgentFields, stored: Mapping[str, str]) -> dict[str, str] | None:
+def _sealed(runtime: Runtime, body: AgentFields, stored: Mapping[str, str]) -> dict[str, str] | None:
     """The agent's secrets, encrypted, by their names; None where none were sent. An empty value keeps the stored one."""
     sent = body.all_secrets
     if not sent:
         return None if sent is None else {}
-    secret = Secret(here.runtime.settings.data_dir)
+    secret = Secret(runtime.settings.data_dir)
     return {
         name: secret.encrypt(value) if value or name not in stored else stored[name] for name, value in sent.items()
     }

@@ -25,6 +25,7 @@ FEATURES: tuple[str, ...] = (
     "run_code",
     "sandbox",
     "schedules",
+    "templates",
     "traces",
     "typed_memory",
     "vector_services",

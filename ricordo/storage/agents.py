@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Text, bindparam, cast, delete, func, insert, select
+from sqlalchemy import ColumnElement, Row, Text, and_, bindparam, cast, delete, func, insert, select
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.model import ModelSettings
@@ -218,6 +218,11 @@ def has_block(block_id: str) -> ColumnElement[bool]:
 def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
     """Return the condition that the agent is kept to any of these users."""
     return USERS.where(agents_users.c.user_id.in_(user_ids)).exists()
+
+
+def is_made_from(**ids: str) -> ColumnElement[bool]:
+    """Return the condition that the agent was made from the template with these ids: `template_id`, `base_template_id`."""
+    return and_(*(agents.c.settings[("template", name)].as_string() == id for name, id in ids.items()))
 
 
 def count(tx: Transaction, scope: Scope) -> int:

@@ -285,6 +285,14 @@ SHARED = {
         (GET|POST) /v1/blocks/
         GET /v1/blocks/count
     """,
+    "templates are the organization's, and hold nothing of a user": """
+        POST /v1/templates
+        (PATCH|DELETE) /v1/templates/<template_name>
+        POST /v1/templates/<template_name>/(save|rollback)
+        POST /v1/templates/<template_version>/agents
+        GET /ui/templates
+        POST /ui/templates/<template_name>/(save|rollback|delete)
+    """,
     "folders of no user are the organization's": """
         (GET|POST) (/v1/(folders|sources)/|/ui/files)
         GET /v1/(folders|sources)/(count|metadata)
@@ -339,8 +347,8 @@ def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> dict[s
 VOLATILE = ("/users/{user_id}/export", "/users/{user_id}/remotes", "/ui/files/{folder_id}")
 
 
-def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
-    """Make another agent, archive, tool, MCP server and provider, to be deleted."""
+def spare(world: World, hers: Mapping[str, str], cell: Cell) -> dict[str, str]:
+    """Make another agent, archive, tool, template, MCP server and provider, to be deleted."""
     agent = world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})
     archive = world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})
     body = {"provider_type": "openai", "name": new_id("spare"), "api_key": "sk-2", "base_url": "http://127.0.0.1:9/v1"}
@@ -350,7 +358,9 @@ def spare(world: World, hers: Mapping[str, str]) -> dict[str, str]:
     )
     made = {"agent": agent, "archive": archive, "provider": provider, "tool": tool}
     mcp = world.new_mcp_server(new_id("spare"))
-    mcp |= world.new_variable(new_id("SPARE").replace("-", "_"))
+    if "variable_id" in cell.path:  # of which there may be a hundred
+        mcp |= world.new_variable(new_id("SPARE").replace("-", "_"))
+    mcp |= world.new_template(agent["id"])
     return {**hers, **mcp, **{f"{name}_id": each["id"] for name, each in made.items()}}
 
 
@@ -381,7 +391,7 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     others = [cell for cell in cells if cell not in shared]
     require_refused(world, watch, others, (403, 404), headers, hers)
     for cell in in_order(shared):
-        answer = cell.ask(world.http, spare(world, hers) if cell.deletes else hers, headers)
+        answer = cell.ask(world.http, spare(world, hers, cell) if cell.deletes else hers, headers)
         require_silent(world, cell, answer)
         is_hers = names_by_id and "block_label" in cell.path
         if "lacks the scope" in answer.text:
@@ -495,7 +505,7 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
         is_hers = any(f"{{{name}" in cell.path for name in world.own) and "/identities/" not in cell.path
         is_page = cell.path.startswith("/ui/")
         is_twice = is_page or "/tools/mcp/" in cell.path  # another route deletes the same
-        given = spare(world, hers) if is_twice and cell.deletes else hers
+        given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False
         if is_page and "{passage_id}" in cell.path:

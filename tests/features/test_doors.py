@@ -48,6 +48,8 @@ BLOCKS_AND_AGENTS = {
     "api.agents.create": "test_what_begins_with_a_secret_never_had_it",
     "features.imports.cli.import_letta": "test_what_came_from_another_database_keeps_no_secret",
     "features.agent_files.routes.import_file": "test_what_begins_with_a_secret_never_had_it",
+    "features.templates.routes.create_agents": "test_what_begins_with_a_secret_never_had_it",
+    "features.templates.jobs.migrate": "test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret",
     "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
     "api.blocks.modify_of_agent": "test_an_owners_write_is_a_version_whatever_the_policy",

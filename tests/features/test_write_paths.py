@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -186,7 +187,10 @@ def test_what_begins_with_a_secret_never_had_it(server: ServerInThread, http: ht
         0
     ]
     (in_file,) = http.get(f"/v1/agents/{taken}").json()["blocks"]
-    for block in (of_agent, loose["id"], in_file["id"]):
+    http.post("/v1/templates", json={"type": "agent_file", "agent_file": file, "name": "Sam"})
+    made_of = http.post("/v1/templates/Sam:1/agents", json={}).json()["agent_ids"][0]
+    (in_template,) = http.get(f"/v1/agents/{made_of}").json()["blocks"]
+    for block in (of_agent, loose["id"], in_file["id"], in_template["id"]):
         assert state_of(server, block) == ("human", STORED)
         require_version(server, block, "user", 1)
 
@@ -202,6 +206,28 @@ def test_what_came_from_another_database_keeps_no_secret(tmp_path: Path) -> None
     with serving(tmp_path) as server:
         assert state_of(server, id_of("block", "loose")) == ("human", STORED)
         require_version(server, id_of("block", "loose"), "user", 1)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret(
+    policy: Policy, server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent, _ = made(http, "direct")
+    name = http.post("/v1/templates", json={"type": "agent", "agent_id": agent}).json()["name"]
+    one = http.post(f"/v1/templates/{name}:1/agents", json={}).json()["agent_ids"][0]
+    (block,) = http.get(f"/v1/agents/{one}").json()["blocks"]
+    http.patch(f"/v1/blocks/{block['id']}", json={"policy": policy})
+    content = {"label": "human", "value": AFTER, "id": "block-0"}
+    file = {"agents": [{"id": "agent-0", "name": "Sam", "model": MODEL, "block_ids": ["block-0"]}], "blocks": [content]}
+    http.patch(f"/v1/templates/{name}", json={"agent_file_json": file})
+    job = http.post(f"/v1/templates/{name}/save", json={"migrate_agents": True}).headers["x-job-id"]
+    while http.get(f"/v1/jobs/{job}").json()["status"] != "completed":
+        time.sleep(0.01)
+    waiting = http.get(f"/v1/blocks/{block['id']}/diffs").json()
+    is_asked = policy in ("propose", "explicit")
+    assert state_of(server, block["id"]) == ("human", BEFORE if is_asked else STORED)
+    require_version(server, block["id"], "user", 1 if is_asked else 2)
+    assert [one["body"] for one in waiting] == ([STORED] if is_asked else [])
 
 
 def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: httpx2.Client) -> None:

@@ -169,6 +169,7 @@ class World(People):
         (config,) = self.ask(OPERATOR, "GET", "/v1/sandbox-config/")
         self.shared["sandbox_config_id"] = config["id"]
         self.shared |= self.new_variable("SPARE")
+        self.shared |= self.new_template(agent["id"])
         self.shared |= {
             "agent_id": agent["id"],
             "model_id": agent["id"],
@@ -184,6 +185,11 @@ class World(People):
         """Store a variable of the organization's tools; returns what names it in routes."""
         place = f"/v1/sandbox-config/{self.shared['sandbox_config_id']}/environment-variable"
         return {"variable_id": self.ask(OPERATOR, "POST", place, json={"key": name, "value": "mine"})["id"]}
+
+    def new_template(self, agent_id: str) -> dict[str, str]:
+        """Make a template of the agent; returns what names it in routes."""
+        name = self.ask(OPERATOR, "POST", "/v1/templates", json={"type": "agent", "agent_id": agent_id})["name"]
+        return {"template_name": name, "template_version": f"{name}:1"}
 
     def new_mcp_server(self, name: str) -> dict[str, str]:
         """Add an MCP server with one tool; returns what names both in routes."""

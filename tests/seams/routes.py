@@ -58,6 +58,11 @@ BODIES: dict[tuple[str, str], Any] = {
     },
     ("PUT", "/v1/tools/mcp/servers"): {"server_name": "by-name", "type": "streamable_http", "server_url": "{mcp_url}"},
     ("POST", "/v1/tools/mcp/servers/test"): {"server_name": "x", "type": "streamable_http", "server_url": "{mcp_url}"},
+    ("POST", "/v1/templates"): {"type": "agent", "agent_id": "{agent_id}"},
+    ("PATCH", "/v1/templates/{template_name}"): {
+        "agent_file_json": {"agents": [{"id": "agent-0", "name": "Mine", "model": "scripted/model"}]}
+    },
+    ("POST", "/v1/templates/{template_name}/rollback"): {"version": "1"},
     ("POST", "/v1/providers/"): {"provider_type": "openai", "name": "new", "api_key": "sk-1"},
     ("POST", "/v1/providers/check"): {"provider_type": "openai", "api_key": "sk-1", "base_url": "http://127.0.0.1:9"},
     ("PUT", "/users/{user_id}/blocks/{label:path}"): {"body": "Mine.", "policy": "direct"},
@@ -99,6 +104,7 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/people/{user_id}/blocks/{label:path}/restore": {"sha": "{sha}"},
     "/ui/models/providers": {"provider_type": "openai", "name": "new-page", "api_key": "sk-1"},
     "/ui/files": {"name": "mine"},
+    "/ui/templates/{template_name}/rollback": {"version": "1"},
     "/ui/files/{folder_id}/agents": {"agent": "{agent_id}"},
     "/ui/settings/keys": {"user": "eve"},
     "/ui/settings/users": {"name": "new-page"},

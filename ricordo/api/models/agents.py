@@ -251,6 +251,7 @@ class AgentResponse(HostedFields, AuthorFields):
         named = [SecretResponse.of(agent, agent_id=agent.id, key=name) for name in agent.secret_names]
         return cls.of(
             agent,
+            **{name: agent.settings.get("template", {}).get(name) for name in HostedFields.model_fields},
             secrets=named,
             tool_exec_environment_variables=named,
             model_settings=whole_settings_response(agent.model_settings, info),

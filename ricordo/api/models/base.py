@@ -117,9 +117,11 @@ class From:
     convert: Callable[[Any], Any] | None = None
 
 
-# Where a hosted product keeps an object. There is one project here, and there are no templates.
+# Where a hosted product keeps an object. There is one project here, and only a template makes an agent its own.
 _HOSTED = "project project_id template template_id base_template_id deployment_id entity_id"
-IN_ONE_PROJECT = dict.fromkeys(_HOSTED.split(), "There are no projects, templates and deployments.")
+IN_ONE_PROJECT = dict.fromkeys(
+    _HOSTED.split(), "There is one project, and agents are made from templates by a route of their own."
+)
 
 
 # What clients expect to find and is always empty here.
@@ -228,7 +230,7 @@ def _reader(paths: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 class HostedFields(ResponseModel):
-    """Fields of a hosted product that clients expect to find; always null here."""
+    """Fields of a hosted product that clients expect to find; null but for agents that were made from a template."""
 
     project_id: str | None = None
     template_id: str | None = None

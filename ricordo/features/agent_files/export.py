@@ -29,7 +29,7 @@ AGENT_FIELDS = (
     *("message_buffer_autoclear", "max_files_open", "per_file_view_window_char_limit", "user_block_policy"),
 )
 BLOCK_FIELDS = ("label", "value", "limit", "description", "metadata", "read_only", "hidden", "tags", "policy", "shared")
-_TOOL_FIELDS = (
+TOOL_FIELDS = (
     *("name", "tool_type", "description", "source_type", "source_code", "json_schema", "args_json_schema", "tags"),
     *("return_char_limit", "default_requires_approval", "enable_parallel_execution", "pip_requirements"),
     *("npm_requirements", "metadata_"),
@@ -40,7 +40,7 @@ PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at")
 FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
 
 
-class _Ids:
+class LocalIds:
     """Local ids by those of this server: `agent-0`, `message-12`."""
 
     def __init__(self) -> None:
@@ -56,24 +56,47 @@ def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id
     state = here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id))
     if conversation_id:
         state = agents.load(tx, here.scope, agent_id, conversation_id)
-    ids = _Ids()
-    local = ids.of("agent", agent_id)
+    ids = LocalIds()
     thread = [] if scrubs else _thread(tx, here, state.conversation)
     window = [] if scrubs else list(state.conversation.window)
     in_window = {id: message for id in window for message in thread if message.id == id}
-    shown = agent_json(here, state)
-    blocks = [block for block in state.blocks if not block.is_users]
     folders = [one for one in files.folders_of_agent(tx, here.scope, agent_id) if one.user_id is None]
     sources, texts = _folders(tx, here, ids, folders)
-    agent = {
-        **{name: shown.get(name) for name in AGENT_FIELDS},
-        "id": local,
+    file = outline(here, ids, state)
+    agent = file["agents"][0]
+    local = agent["id"]
+    agent |= {
         "in_context_message_ids": [ids.of("message", id) for id in window if id in in_window],
         "messages": [formats.to_af(one, ids.of("message", one.id), local) for one in in_window.values()],
-        "tool_ids": [ids.of("tool", tool.id) for tool in state.tools],
-        "block_ids": [ids.of("block", block.id) for block in blocks],
         "source_ids": [one["id"] for one in sources],
         "folder_ids": [one["id"] for one in sources],
+    }
+    whole: Json = {
+        "messages": [formats.whole(one, ids.of("message", one.id)) for one in thread],
+        "archives": _archives(tx, here, ids, state),
+        "conversations": [] if scrubs else _conversations(tx, here, ids, state),
+    }
+    return file | {
+        "files": texts,
+        "sources": sources,
+        "created_at": stamp(tx.clock.now()),
+        "ricordo": {"version": VERSION, "agents": {local: whole}},
+    }
+
+
+def outline(here: RequestContext, ids: LocalIds, state: AgentState) -> Json:
+    """Return the agent's settings, prompt and tools, and those of the blocks of the state that are no user's, as a file."""
+    shown = agent_json(here, state)
+    blocks = [block for block in state.blocks if not block.is_users]
+    agent = {
+        **{name: shown.get(name) for name in AGENT_FIELDS},
+        "id": ids.of("agent", state.agent.id),
+        "in_context_message_ids": [],
+        "messages": [],
+        "tool_ids": [ids.of("tool", tool.id) for tool in state.tools],
+        "block_ids": [ids.of("block", block.id) for block in blocks],
+        "source_ids": [],
+        "folder_ids": [],
         "files_agents": [],
         "group_ids": [],
         "identity_ids": [],
@@ -81,23 +104,16 @@ def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id
         "secrets": dict.fromkeys(state.agent.secret_names, ""),
         "tool_exec_environment_variables": dict.fromkeys(state.agent.secret_names, ""),
     }
-    whole: Json = {
-        "messages": [formats.whole(one, ids.of("message", one.id)) for one in thread],
-        "archives": _archives(tx, here, ids, state),
-        "conversations": [] if scrubs else _conversations(tx, here, ids, state),
-    }
     return {
         "agents": [agent],
         "groups": [],
         "blocks": [{"id": ids.of("block", one.id), **_picked(BlockResponse.of(one), BLOCK_FIELDS)} for one in blocks],
-        "files": texts,
-        "sources": sources,
-        "tools": [{"id": ids.of("tool", one.id), **_picked(ToolResponse.of(one), _TOOL_FIELDS)} for one in state.tools],
+        "files": [],
+        "sources": [],
+        "tools": [{"id": ids.of("tool", one.id), **_picked(ToolResponse.of(one), TOOL_FIELDS)} for one in state.tools],
         "mcp_servers": [],
         "skills": [],
         "metadata": {"revision_id": "ricordo"},
-        "created_at": stamp(tx.clock.now()),
-        "ricordo": {"version": VERSION, "agents": {local: whole}},
     }
 
 
@@ -105,7 +121,7 @@ def _thread(tx: Transaction, here: RequestContext, conversation: Conversation) -
     return conversations.page_of_history(tx, here.scope, conversation, _ALL)
 
 
-def _conversations(tx: Transaction, here: RequestContext, ids: _Ids, state: AgentState) -> list[Json]:
+def _conversations(tx: Transaction, here: RequestContext, ids: LocalIds, state: AgentState) -> list[Json]:
     which = ConversationFilter(state.agent.id, None, None, "created_at", None)
     found = [
         one
@@ -125,7 +141,7 @@ def _conversations(tx: Transaction, here: RequestContext, ids: _Ids, state: Agen
     return made
 
 
-def _archives(tx: Transaction, here: RequestContext, ids: _Ids, state: AgentState) -> list[Json]:
+def _archives(tx: Transaction, here: RequestContext, ids: LocalIds, state: AgentState) -> list[Json]:
     made = []
     for archive in state.archives:
         found = archives.page_of_passages(tx, [archive.id], _ALL, search_text=None, scope=here.scope)
@@ -136,7 +152,7 @@ def _archives(tx: Transaction, here: RequestContext, ids: _Ids, state: AgentStat
 
 
 def _folders(
-    tx: Transaction, here: RequestContext, ids: _Ids, folders: Sequence[files.Folder]
+    tx: Transaction, here: RequestContext, ids: LocalIds, folders: Sequence[files.Folder]
 ) -> tuple[list[Json], list[Json]]:
     sources = [{"id": ids.of("source", one.id), **_picked(vars_of(one), FOLDER_FIELDS)} for one in folders]
     texts = [

@@ -54,7 +54,7 @@ async def import_file(
         content = await offload(lambda: orjson.loads(data), len(data))
     except orjson.JSONDecodeError as error:
         raise Invalid(f"The agent file is no JSON: {error}") from error
-    file = await offload(lambda: service.read(here, content, options), len(data))
+    file = await offload(lambda: service.read(here.runtime, content, options), len(data))
     ready = [await prepare(here.runtime, here.scope, spec) for spec in file.specs]
     file = replace(file, specs=[spec for spec, _ in ready])
     insert = partial(service.insert, here=here, file=file, options=options, infos=[info for _, info in ready])

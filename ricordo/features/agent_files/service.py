@@ -34,6 +34,7 @@ from ricordo.features.custom_tools.models import ToolCreateRequest
 from ricordo.features.files import queries as files
 from ricordo.features.files import service as folders
 from ricordo.features.files.texts import PARSED
+from ricordo.runtime import Runtime
 from ricordo.search.index import insert_archive, insert_messages, insert_passages
 from ricordo.storage import archives, conversations, messages, tools
 from ricordo.storage.engine.store import Transaction
@@ -57,7 +58,7 @@ class ImportOptions:
 
 
 @dataclass
-class _Made:
+class MadeIds:
     """What was made of the file so far: ids of this server by local ones."""
 
     ids: dict[str, str] = field(default_factory=dict)
@@ -75,7 +76,7 @@ class AgentImport:
     tools: list[tuple[str, ToolCreateRequest]]
 
 
-def read(here: RequestContext, content: Any, options: ImportOptions) -> AgentImport:
+def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
     """Check the whole file before anything is stored. Raises Invalid."""
     if not isinstance(content, dict) or not isinstance(content.get("agents"), list):
         raise Invalid(_UNREADABLE.format("it has no list of agents"))
@@ -85,7 +86,7 @@ def read(here: RequestContext, content: Any, options: ImportOptions) -> AgentImp
     if not content["agents"]:
         raise Invalid(_UNREADABLE.format("its list of agents is empty"))
     try:
-        specs = [_spec(here, one, content, options) for one in content["agents"]]
+        specs = [_spec(runtime, one, content, options) for one in content["agents"]]
         sources = [
             (one["id"], ToolCreateRequest.model_validate({name: one[name] for name in _tool_fields(one)}))
             for one in content.get("tools") or ()
@@ -104,7 +105,7 @@ def _tool_fields(tool: Mapping[str, Any]) -> list[str]:
     return [name for name in ToolCreateRequest.model_fields if tool.get(name)]
 
 
-def _spec(here: RequestContext, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
+def _spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
     blocks = {one["id"]: one for one in content.get("blocks") or ()}
     given = {name: agent[name] for name in AGENT_FIELDS if agent.get(name) is not None and name not in _LEFT_OUT}
     own = [blocks[id] for id in agent.get("block_ids") or () if id in blocks]
@@ -119,16 +120,14 @@ def _spec(here: RequestContext, agent: Json, content: Json, options: ImportOptio
     )
     body.refuse_unsupported()
     # The rules of the file are all that it had: those of its base tools are among them.
-    return replace(spec_of(here, body), has_base_rules=False, beginning=())
+    return replace(spec_of(runtime, body), has_base_rules=False, beginning=())
 
 
 def insert(
     tx: Transaction, here: RequestContext, file: AgentImport, options: ImportOptions, infos: list[ModelInfo]
 ) -> list[str]:
     """Store all of the file; returns the ids of its agents. Raises Conflict, Forbidden, Invalid."""
-    made = _Made()
-    _insert_tools(tx, here, file, made, overrides=options.overrides_tools)
-    _insert_folders(tx, here, file.content, made)
+    made = insert_shared(tx, here, file, overrides=options.overrides_tools)
     whole = (file.content.get("ricordo") or {}).get("agents") or {}
     for agent, spec, info in zip(file.content["agents"], file.specs, infos, strict=True):
         state = insert_agent(tx, here.runtime, here.scope, _linked(tx, here, agent, spec, made), info)
@@ -143,16 +142,24 @@ def insert(
     return [made.ids[agent["id"]] for agent in file.content["agents"]]
 
 
-def _linked(tx: Transaction, here: RequestContext, agent: Json, spec: AgentSpec, made: _Made) -> AgentSpec:
+def insert_shared(tx: Transaction, here: RequestContext, file: AgentImport, *, overrides: bool) -> MadeIds:
+    """Store the tools and folders of the file. Raises Conflict, Forbidden, Invalid."""
+    made = MadeIds()
+    _insert_tools(tx, here, file, made, overrides=overrides)
+    _insert_folders(tx, here, file.content, made)
+    return made
+
+
+def _linked(tx: Transaction, here: RequestContext, agent: Json, spec: AgentSpec, made: MadeIds) -> AgentSpec:
     """The spec with the tools and folders that were made, or are here already; rules of tools that are not here are left out."""
     tool_ids = tuple(unique(made.known(agent.get("tool_ids") or [])))
     there = {tool.name for tool in tools.by_ids(tx, here.scope, list(tool_ids))}
     rules = tuple(rule for rule in spec.tool_rules if rule.tool_name in there)
-    folder_ids = tuple(made.known(agent.get("folder_ids") or agent.get("source_ids") or []))
+    folder_ids = (*spec.folder_ids, *made.known(agent.get("folder_ids") or agent.get("source_ids") or []))
     return replace(spec, tool_ids=tool_ids, folder_ids=folder_ids, tool_rules=rules)
 
 
-def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made: _Made, *, overrides: bool) -> None:
+def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made: MadeIds, *, overrides: bool) -> None:
     listed = {one["id"]: one for one in file.content.get("tools") or ()}
     stored = tools.by_names(tx, here.scope, [str(one.get("name")) for one in listed.values()])
     for id, request in file.tools:
@@ -169,7 +176,7 @@ def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made
             made.ids[id] = found.id
 
 
-def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: _Made) -> None:
+def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: MadeIds) -> None:
     for one in content.get("sources") or ():
         fields = {name: one.get(name) for name in FOLDER_FIELDS}
         name = _free_folder_name(tx, here, str(fields["name"]))
@@ -197,7 +204,9 @@ def _free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
     return taken
 
 
-def _insert_archives(tx: Transaction, here: RequestContext, state: AgentState, listed: list[Json], made: _Made) -> None:
+def _insert_archives(
+    tx: Transaction, here: RequestContext, state: AgentState, listed: list[Json], made: MadeIds
+) -> None:
     now = tx.clock.now()
     for one in listed:
         if one["id"] not in made.ids:
@@ -270,3 +279,20 @@ def _fill(
     window = [*own, *(ids[one] for one in listed if one in ids and ids[one] != first)]
     if said:
         conversations.save_window(tx, conversation.id, window, "", added=len(said))
+
+
+def require_readable(content: Json) -> None:
+    """Raise Invalid for a file with a message that no import would store."""
+    home = formats.Home("", "", "", None)
+    kept = (content.get("ricordo") or {}).get("agents") or {}
+    try:
+        for agent in content["agents"]:
+            own = kept.get(agent["id"]) or {}
+            said = own.get("messages")
+            for one in (agent.get("messages") or ()) if said is None else ():
+                formats.from_af(one, one["id"], home, 0)
+            others = [message for one in own.get("conversations") or () for message in one.get("messages") or ()]
+            for one in (*(said or ()), *others):
+                formats.from_whole(one, one["id"], home)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Invalid(_UNREADABLE.format(f"{type(error).__name__}: {error}")) from error

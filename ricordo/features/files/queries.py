@@ -360,6 +360,12 @@ def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
     tx.run(_DETACH, {"agent_id": agent_id, "folder_id": folder_id})
 
 
+def folders_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Folder]:
+    """Return those of these folders that are there and that the scope sees."""
+    found = _FOLDERS.by_ids(tx, ids) if ids else []
+    return [one for one in found if one.organization_id == scope.organization_id and scope.sees(one.user_id)]
+
+
 def folders_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[Folder]:
     """Return the attached folders that the scope sees, in the order of attachment."""
     found = _FOLDERS.all(tx, _ATTACHED, {"agent_id": agent_id})

@@ -272,7 +272,7 @@ class LettaImport:
         given["secrets"] = self._secrets(row)
         given |= {"model": self._options.model} if self._options.model else {}
         body = AgentRequest.model_validate(given)
-        spec = replace(spec_of(self._here, body), has_base_rules=False, beginning=())
+        spec = replace(spec_of(self._here.runtime, body), has_base_rules=False, beginning=())
         shared = tuple(
             id_here("block", id) for id in own if self._uses[id] > 1 and blocks.is_there(tx, id_here("block", id))
         )

@@ -88,6 +88,7 @@ class Place:
 
     def pages(self) -> list[str]:
         proposal = self.ask("GET", "/users/ada/diffs")[0]["id"]
+        self.ask("POST", "/v1/templates", {"type": "agent", "agent_id": self.agent})
         home, ada = f"/ui/agents/{self.agent}", f"/ui/people/{self.ada}"
         sha = self.ask("GET", "/users/ada/blocks/notes/history")[0]["sha"]
         messages = self.ask("GET", f"/v1/runs/{self.run}/messages")
@@ -133,6 +134,7 @@ class Place:
             "/ui/mcp",
             "/ui/files",
             f"/ui/files/{self.folder()}",
+            "/ui/templates",
             f"/ui/proposals/{proposal}",
             "/ui/runs/run-00000000-0000-4000-8000-000000000000",
         ]

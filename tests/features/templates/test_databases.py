@@ -1,0 +1,84 @@
+"""What a template asks of a database, on both: two at once, and agents found by where they come from."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+from ricordo.api.call import RequestContext
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.errors import Conflict
+from ricordo.features.files.tables import TABLES as FILES
+from ricordo.features.templates import jobs, queries, service
+from ricordo.features.templates.models import TemplateAgentsRequest, TemplateSaveRequest
+from ricordo.features.templates.queries import Template
+from ricordo.features.templates.tables import TABLES
+from ricordo.storage import agents
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import metadata
+from tests.conftest import BOTH
+from tests.seams.stage import Stage
+from tests.seams.stores import overlapped
+
+DATABASES = BOTH
+SCOPE = Scope()
+
+
+async def opened(stage: Stage) -> tuple[RequestContext, str]:
+    tables = [*FILES, *TABLES]
+    await stage.store.write(lambda tx: metadata.create_all(tx.connection, tables=tables))
+    await stage.runtime.organization_providers.of(LOCAL_ORGANIZATION)
+    agent = await stage.agent(("rules", "One."))
+    return RequestContext(cast(Any, None), stage.runtime, SCOPE), agent
+
+
+def made(tx: Transaction, here: RequestContext, agent: str, name: str | None) -> Template:
+    return service.create(tx, here, name, service.snapshot(tx, here, agent), agent)
+
+
+def saved(tx: Transaction, here: RequestContext, name: str) -> Template:
+    template = queries.get(tx, SCOPE, name, locks=True)
+    return service.save(tx, here, template, service.current(tx, here, template), None)
+
+
+async def test_two_at_once_make_one_template_and_two_versions(stage: Stage) -> None:
+    here, agent = await opened(stage)
+    one, two = await overlapped(
+        stage.store, lambda tx: made(tx, here, agent, "T"), lambda tx: made(tx, here, agent, "T")
+    )
+    assert isinstance(one, Template)
+    assert isinstance(two, Conflict)
+
+    def save(tx: Transaction) -> int:
+        return saved(tx, here, "T").version
+
+    assert await overlapped(stage.store, save, save) == (2, 3)
+
+
+async def test_agents_are_found_by_their_template_and_brought_to_its_version(stage: Stage) -> None:
+    here, agent = await opened(stage)
+    template = await stage.store.write(lambda tx: made(tx, here, agent, None))
+    one, _ = await service.make_agent(here, template.name, "latest", TemplateAgentsRequest())
+    other, _ = await service.make_agent(here, template.name, "current", TemplateAgentsRequest())
+
+    async def found(**ids: str) -> list[str]:
+        where = agents.is_made_from(**ids)
+        listed = await stage.store.read(lambda tx: agents.page(tx, SCOPE, Page(), condition=where))
+        return [state.agent.id for state in listed]
+
+    mark = (await stage.state(one)).agent.settings["template"]
+    assert await found(base_template_id=template.id) == [other, one]
+    assert await found(base_template_id=template.id, template_id=mark["template_id"]) == [one]
+
+    def change(tx: Transaction) -> Job:
+        agents.update(tx, replace(agents.load(tx, SCOPE, agent).agent, system="Two."))
+        newest = saved(tx, here, template.name)
+        options = TemplateSaveRequest(migrate_agents=True)
+        return jobs.job_of(newest, SCOPE.actor, options)
+
+    job = await stage.store.write(change)
+    for _ in range(2):
+        await jobs.migrate(stage.runtime, job, lambda _done, _total: None)
+    for id in (one, other):
+        assert (await stage.state(id)).agent.system == "Two."
+    assert len(await found(template_id=(await stage.state(one)).agent.settings["template"]["template_id"])) == 2
