@@ -55,8 +55,6 @@ class BlockSpec:
     shared: bool = False
     title: str | None = None
     schema_ref: str | None = None
-    # The one it had before; None: a new one.
-    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,6 @@ class AgentSpec:
     tags: tuple[str, ...] = ()
     # Whose memory its conversation sees beside its own, by id or by name.
     user: str | None = None
-    # The one it had before; None: a new one.
-    id: str | None = None
 
 
 async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
@@ -162,7 +158,6 @@ async def cancel_runs(
 def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> Block:
     """A block from its spec, not yet stored. Raises Invalid for a label or a value that cannot be."""
     given = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {"tags": tuple(unique(spec.tags))}
-    given["id"] = spec.id or new_id("block")
     block = new_in(chain, require_label(given.pop("label")), scope.user_id, tx.clock.now(), **given)
     block.require_fits(block.value)
     # Here too, since prompts and answers are made of it; what takes a secret's place may be longer.
@@ -251,9 +246,8 @@ def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> A
     if spec.clears_buffer is None:
         given["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
     return Agent(
-        **given
-        | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""}
-        | {"id": spec.id or new_id("agent")},
+        **given | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""},
+        id=new_id("agent"),
         organization_id=scope.organization_id,
         created_by=scope.user_id,
         updated_by=scope.user_id,

@@ -11,7 +11,6 @@ FEATURES: tuple[str, ...] = (
     "files",
     "formats",
     "git",
-    "imports",
     "ledger",
     "letta_extras",
     "librarian",

@@ -46,7 +46,6 @@ TRIALS = {"cli.run_doctor"}
 # By the function that is called, the test that goes there.
 BLOCKS_AND_AGENTS = {
     "api.agents.create": "test_what_begins_with_a_secret_never_had_it",
-    "features.imports.cli.import_letta": "test_what_came_from_another_database_keeps_no_secret",
     "features.agent_files.routes.import_file": "test_what_begins_with_a_secret_never_had_it",
     "features.templates.routes.create_agents": "test_what_begins_with_a_secret_never_had_it",
     "features.templates.jobs.migrate": "test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret",

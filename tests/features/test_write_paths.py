@@ -6,9 +6,6 @@ that holds `BEFORE`, under some policy, and does one thing to it. `test_doors` f
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -38,8 +35,7 @@ from ricordo.memory.user_memory import PutOptions
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
-from tests.features.imports.letta_database import id_of, letta_database
-from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.server import MODEL, ServerInThread
 from tests.support import dolt
 from tests.support.git import git
 
@@ -193,19 +189,6 @@ def test_what_begins_with_a_secret_never_had_it(server: ServerInThread, http: ht
     for block in (of_agent, loose["id"], in_file["id"], in_template["id"]):
         assert state_of(server, block) == ("human", STORED)
         require_version(server, block, "user", 1)
-
-
-def test_what_came_from_another_database_keeps_no_secret(tmp_path: Path) -> None:
-    with letta_database() as tables:
-        tables.add("block", id=id_of("block", "loose"), label="human", value=AFTER, limit=5000)
-        tables.add("agents", id=id_of("agent", "sam"), name="Sam", agent_type="letta_v1_agent", message_ids=[])
-        given = ["--database", tables.url, "--model", MODEL]
-        environment = {**os.environ, "RICORDO_DATA_DIR": str(tmp_path), "RICORDO_FIND_LOCAL_MODELS": "false"}
-        command = [sys.executable, "-m", "ricordo.cli", "import", "letta", *given]
-        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
-    with serving(tmp_path) as server:
-        assert state_of(server, id_of("block", "loose")) == ("human", STORED)
-        require_version(server, id_of("block", "loose"), "user", 1)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
