@@ -10,6 +10,7 @@ FEATURES: tuple[str, ...] = (
     "files",
     "formats",
     "git",
+    "imports",
     "ledger",
     "letta_extras",
     "librarian",

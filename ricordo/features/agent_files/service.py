@@ -85,9 +85,9 @@ def read(here: RequestContext, content: Any, options: ImportOptions) -> AgentImp
     if not content["agents"]:
         raise Invalid(_UNREADABLE.format("its list of agents is empty"))
     try:
-        specs = [_spec(here, one, content, options) for one in content["agents"]]
+        specs = [read_spec(here, one, content, options) for one in content["agents"]]
         sources = [
-            (one["id"], ToolCreateRequest.model_validate({name: one[name] for name in _tool_fields(one)}))
+            (one["id"], read_tool(one))
             for one in content.get("tools") or ()
             if one.get("tool_type") == "custom" and one.get("source_code")
         ]
@@ -100,11 +100,14 @@ def read(here: RequestContext, content: Any, options: ImportOptions) -> AgentImp
     return AgentImport(content, specs, sources)
 
 
-def _tool_fields(tool: Mapping[str, Any]) -> list[str]:
-    return [name for name in ToolCreateRequest.model_fields if tool.get(name)]
+def read_tool(tool: Mapping[str, Any]) -> ToolCreateRequest:
+    """Return the custom tool that a file tells of. Raises ValidationError."""
+    given = {name: tool[name] for name in ToolCreateRequest.model_fields if tool.get(name)}
+    return ToolCreateRequest.model_validate(given)
 
 
-def _spec(here: RequestContext, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
+def read_spec(here: RequestContext, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
+    """Return the agent that a file tells of, with its blocks. Raises ValidationError, Invalid."""
     blocks = {one["id"]: one for one in content.get("blocks") or ()}
     given = {name: agent[name] for name in AGENT_FIELDS if agent.get(name) is not None and name not in _LEFT_OUT}
     own = [blocks[id] for id in agent.get("block_ids") or () if id in blocks]
@@ -172,7 +175,7 @@ def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made
 def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: _Made) -> None:
     for one in content.get("sources") or ():
         fields = {name: one.get(name) for name in FOLDER_FIELDS}
-        name = _free_folder_name(tx, here, str(fields["name"]))
+        name = free_folder_name(tx, here, str(fields["name"]))
         folder = files.Folder(
             **fields | {"name": name, "metadata": fields["metadata"] or {}},
             id="",
@@ -189,7 +192,7 @@ def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: 
             folders.add_file(tx, here.scope, made.ids[one["source_id"]], upload)
 
 
-def _free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
+def free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
     taken, number = name, 1
     while files.find_folder(tx, here.scope.organization_id, taken, here.scope.subject):
         number += 1

@@ -1,0 +1,139 @@
+"""Queries of imports: what was taken already, and uploads with their reports."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from sqlalchemy import bindparam, delete, insert, select
+
+from ricordo.domain.ids import is_id
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.features.imports.tables import import_parts, imported_items, imports
+from ricordo.storage.engine.repository import Repository, equal, found
+from ricordo.storage.engine.store import Transaction
+
+_PART = 1024 * 1024  # bytes of one row of an upload
+_SHOWN = 5  # names of each reason in a report
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was taken, in numbers by kind, and what was not: its kind, its name and the reason."""
+
+    taken: dict[str, int] = field(default_factory=dict)
+    left_out: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def take(self, kind: str, count: int = 1) -> None:
+        self.taken[kind] = self.taken.get(kind, 0) + count
+
+    def leave(self, kind: str, name: str, reason: str) -> None:
+        self.left_out.append((kind, name[:200], reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An upload, by the id of its job. `source` is the name under which what it holds is known."""
+
+    id: str
+    organization_id: str
+    kind: str
+    source: str
+    agent_id: str | None = None
+    user_id: str | None = None
+    report: dict[str, Any] = field(default_factory=dict)
+    created_at: int = 0
+
+
+_IMPORTS = Repository(Import, imports)
+insert_import = _IMPORTS.insert
+save_report = _IMPORTS.updates("report", "agent_id")
+_ITEMS = select(imported_items.c.item, imported_items.c.outcome).where(
+    equal(imported_items, "organization_id", "source")
+)
+_ORDERED = _ITEMS.order_by(imported_items.c.seq)
+_PARTS = select(import_parts.c.data).where(equal(import_parts, "import_id")).order_by(import_parts.c.number)
+_DELETE_PARTS = delete(import_parts).where(import_parts.c.import_id == bindparam("of_import"))
+
+
+def made_id(organization_id: str, kind: str, *names: str) -> str:
+    """Return the id here of something that has this name elsewhere: always the same."""
+    return f"{kind}-{UUID(bytes=uuid5(NAMESPACE_URL, '/'.join((organization_id, kind, *names))).bytes, version=4)}"
+
+
+def kept_id(organization_id: str, kind: str, id: str) -> str:
+    """Return the same id where it can be one here, else one that is made of it. Ids are unique among all organizations."""
+    is_kept = organization_id == LOCAL_ORGANIZATION and is_id(id, kind)
+    return id if is_kept else made_id(organization_id, kind, id)
+
+
+def done_items(tx: Transaction, organization_id: str, source: str) -> set[str]:
+    return {row.item for row in tx.all(_ITEMS, {"organization_id": organization_id, "source": source})}
+
+
+def insert_item(
+    tx: Transaction, organization_id: str, source: str, item: str, outcome: Outcome, user_id: str | None = None
+) -> None:
+    """Note that this was taken. Raises Collision where it was already, so that the transaction is undone."""
+    row = {
+        "id": made_id(organization_id, "import", source, item),
+        "organization_id": organization_id,
+        "source": source,
+        "item": item,
+        "outcome": {"taken": outcome.taken, "left_out": outcome.left_out},
+        "user_id": user_id,
+        "created_at": tx.clock.now(),
+    }
+    tx.run(insert(imported_items), row)
+
+
+def report_of(tx: Transaction, organization_id: str, source: str, also: Iterable[Any] = ()) -> dict[str, Any]:
+    """Return the report on all that was ever taken from a source, and `also` was left out just now."""
+    taken: dict[str, int] = {}
+    left: dict[tuple[str, str], list[str]] = {}
+    rows = [row.outcome for row in tx.all(_ORDERED, {"organization_id": organization_id, "source": source})]
+    for outcome in (*rows, {"taken": {}, "left_out": [*also]}):
+        for kind, count in outcome["taken"].items():
+            taken[kind] = taken.get(kind, 0) + count
+        for kind, name, reason in outcome["left_out"]:
+            left.setdefault((kind, reason), []).append(name)
+    return {
+        "source": source,
+        "taken": dict(sorted(taken.items())),
+        "left_out": [
+            {"what": kind, "reason": reason, "count": len(names), "names": sorted(filter(None, names))[:_SHOWN]}
+            for (kind, reason), names in sorted(left.items())
+        ],
+    }
+
+
+def report_text(report: dict[str, Any]) -> str:
+    """Return the report for people."""
+    lines = [f"Taken from {report['source'].partition(':')[0]}:"]
+    lines += [f"  {count:,} {kind}" for kind, count in report["taken"].items()] or ["  nothing"]
+    if report["left_out"]:
+        lines.append("Left out:")
+    for one in report["left_out"]:
+        names = ", ".join(one["names"]) + (" …" if one["count"] > len(one["names"]) > 0 else "")
+        lines.append(f"  {one['count']:,} {one['what']}{f' ({names})' if names else ''}: {one['reason']}")
+    return "\n".join(lines)
+
+
+def get_import(tx: Transaction, scope: Scope, id: str) -> Import:
+    """Return an upload of the caller's. Raises NotFound."""
+    one = _IMPORTS.find(tx, scope, id)
+    return found(one if one and scope.owns(one.user_id) else None, "Import", id)
+
+
+def insert_parts(tx: Transaction, import_id: str, data: bytes) -> None:
+    starts = range(0, max(len(data), 1), _PART)
+    rows = [{"import_id": import_id, "number": at // _PART, "data": data[at : at + _PART]} for at in starts]
+    tx.run(insert(import_parts), rows)
+
+
+def read_upload(tx: Transaction, import_id: str) -> bytes:
+    return b"".join(row.data for row in tx.all(_PARTS, {"import_id": import_id}))
+
+
+def delete_upload(tx: Transaction, import_id: str) -> None:
+    tx.run(_DELETE_PARTS, {"of_import": import_id})
