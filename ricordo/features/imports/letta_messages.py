@@ -139,5 +139,5 @@ def _finish(
         window = [*conversation.window[:1], *(id for id in wanted if id in there), *conversation.window[1:]]
         prompt = messages.by_ids(tx, conversation.window[:1])[0]
         messages.rewrite(tx, replace(prompt, created_at=min(prompt.created_at, thread.oldest - 1)))
-        conversations.save_window(tx, conversation.id, window, "", added=0)
+        conversations.change(tx, conversation.id, window=window, prompt_key="")
         conversations.add_past(tx, conversation.id, thread.count, thread.newest)
