@@ -47,6 +47,31 @@ def import_letta(
         tables.close()
 
 
+def _add_command(kind: str, title: str, what: str) -> None:
+    @app.command(kind, help=f"Bring {what} that {title} exported, for one user and one agent. Repeatable.")
+    def _import_file(
+        file: Path = typer.Argument(help="The file as it was exported: JSON, or a zip file."),
+        user: str | None = typer.Option(
+            None, help="Whose it is, by id or name; a new name makes a user.  [everybody's]"
+        ),
+        agent: str | None = typer.Option(None, help=f"Id of the agent to give it to.  [one named {title}]"),
+        report: Path | None = _REPORT,
+    ) -> None:
+        from ricordo.features.imports import service
+
+        async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
+            target = await service.target_of(runtime, await service.scope_for(runtime, user), kind, agent)
+            with service.opened(file) as stream:
+                return await service.import_chats(runtime, target, stream, say)
+
+        _run(title, work, report)
+
+
+for _kind, _title in (("chatgpt", "ChatGPT"), ("claude", "Claude"), ("openwebui", "Open WebUI")):
+    _add_command(_kind, _title, "chats")
+_add_command("mem0", "mem0", "memories")
+
+
 def _run(
     name: str, work: "Callable[[Runtime, Report], Coroutine[Any, Any, dict[str, Any]]]", report: Path | None
 ) -> None:

@@ -36,7 +36,7 @@ class LettaRun:
 
     async def begin(self, counted: Iterable[str]) -> None:
         """Read what was taken before; the rows of the counted tables are the progress."""
-        self.done = await self.store.read(lambda tx: queries.done_items(tx, self.organization, SOURCE))
+        self.done = {*await self.store.read(lambda tx: queries.done_items(tx, self.organization, SOURCE))}
         self._total = sum([await self.count(name) for name in counted])
 
     async def count(self, table: str) -> int:
@@ -69,7 +69,7 @@ class LettaRun:
         def take(tx: Transaction) -> None:
             outcome = Outcome()
             work(tx, outcome)
-            queries.insert_item(tx, self.organization, SOURCE, item, outcome)
+            queries.insert_item(tx, self.scope, SOURCE, item, outcome)
 
         try:
             await self.store.write(take)

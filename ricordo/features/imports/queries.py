@@ -67,24 +67,40 @@ def kept_id(organization_id: str, kind: str, id: str) -> str:
     return id if is_kept else made_id(organization_id, kind, id)
 
 
-def done_items(tx: Transaction, organization_id: str, source: str) -> set[str]:
-    return {row.item for row in tx.all(_ITEMS, {"organization_id": organization_id, "source": source})}
+def done_items(tx: Transaction, organization_id: str, source: str) -> dict[str, str]:
+    """Return what was taken from a source, each with the state in which it was."""
+    rows = tx.all(_ITEMS, {"organization_id": organization_id, "source": source})
+    return {row.item: row.outcome["state"] for row in rows}
 
 
 def insert_item(
-    tx: Transaction, organization_id: str, source: str, item: str, outcome: Outcome, user_id: str | None = None
+    tx: Transaction,
+    scope: Scope,
+    source: str,
+    item: str,
+    outcome: Outcome,
+    *,
+    state: str = "",
+    user_id: str | None = None,
 ) -> None:
-    """Note that this was taken. Raises Collision where it was already, so that the transaction is undone."""
+    """Note that this was taken, in this state. Raises Collision where it was already, so that the transaction is undone."""
     row = {
-        "id": made_id(organization_id, "import", source, item),
-        "organization_id": organization_id,
+        "id": made_id(scope.organization_id, "import", source, item),
+        "organization_id": scope.organization_id,
         "source": source,
         "item": item,
-        "outcome": {"taken": outcome.taken, "left_out": outcome.left_out},
+        "outcome": {"taken": outcome.taken, "left_out": outcome.left_out, "state": state},
         "user_id": user_id,
         "created_at": tx.clock.now(),
     }
     tx.run(insert(imported_items), row)
+
+
+def forget_items(tx: Transaction, organization_id: str, source: str, item: str | None = None) -> None:
+    """Forget that this was taken, or all of the source."""
+    them = delete(imported_items).where(imported_items.c.organization_id == organization_id)
+    them = them.where(imported_items.c.source == source)
+    tx.run(them if item is None else them.where(imported_items.c.item == item))
 
 
 def report_of(tx: Transaction, organization_id: str, source: str, also: Iterable[Any] = ()) -> dict[str, Any]:
