@@ -47,7 +47,7 @@ class Import:
 
 _IMPORTS = Repository(Import, imports)
 insert_import = _IMPORTS.insert
-save_report = _IMPORTS.updates("report", "agent_id")
+save_report = _IMPORTS.updates("report")
 _ITEMS = select(imported_items.c.item, imported_items.c.outcome).where(
     equal(imported_items, "organization_id", "source")
 )

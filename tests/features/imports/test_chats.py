@@ -170,7 +170,7 @@ def test_chats_become_conversations_that_are_found(api: Api) -> None:
     ok(api.http.post(path, json={"messages": [{"role": "user", "content": "Again?"}], "streaming": False}))
     asked = api.server.model.requests[-1].messages
     assert [one.text for one in asked if one.role == "user"] == ["What is tea?", "Again?"]
-    api.server.key("noa")
+    api.server.write(lambda tx: users.find_or_make(tx, Scope(), "noa"))
     assert ok(api.http.get("/v1/conversations/", params={"agent_id": report["agent"], "user_id": "noa"})) == []
     assert mia.id in {one.user_id for one in _rows(api, thread["id"])}
 
@@ -211,7 +211,7 @@ def test_memories_of_mem0_are_archived(api: Api) -> None:
     (passage,) = ok(api.http.get(f"/v1/agents/{agent}/archival-memory", params={"user_id": "uma"}))
     assert (passage["text"], sorted(passage["tags"])) == ("Likes tea.", ["food", "mem0"])
     assert passage["created_at"].startswith("2024-07-01T12:00:00")
-    api.server.key("noa")
+    api.server.write(lambda tx: users.find_or_make(tx, Scope(), "noa"))
     assert ok(api.http.get(f"/v1/agents/{agent}/archival-memory", params={"user_id": "noa"})) == []
 
 

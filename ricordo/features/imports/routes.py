@@ -1,0 +1,87 @@
+"""Imports over HTTP: an export of chats or memories is uploaded, and taken in by a job."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import File, UploadFile
+from pydantic import BaseModel, ConfigDict, Field
+
+from ricordo.api.call import Here, for_user
+from ricordo.api.models.base import Json, ResponseModel, Timestamp
+from ricordo.api.models.jobs import JobResponse, WireStatus
+from ricordo.api.routing import Routes
+from ricordo.domain.job import Job
+from ricordo.errors import Forbidden, NotFound
+from ricordo.features.imports import queries
+from ricordo.features.imports.jobs import add_upload
+from ricordo.features.imports.queries import Import, report_text
+from ricordo.features.imports.service import target_of
+from ricordo.storage import jobs
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(prefix="/v1/imports", tags=["imports"], scope="messages")
+
+
+class UploadForm(BaseModel):
+    """An export, and where it goes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: UploadFile = Field(description="The file as it was exported: JSON, or a zip file.")
+    kind: Literal["chatgpt", "claude", "openwebui", "mem0"] = Field(description="Where it is from.")
+    user: str | None = Field(
+        None, description="Whose it is, by id or name; by default the caller's own, or everybody's."
+    )
+    agent: str | None = Field(None, description="Id of the agent to give it to; by default one is made for it.")
+
+
+class ImportResponse(ResponseModel):
+    """An import: how far it is, and what was taken and left out, as data and as a text for people."""
+
+    id: str
+    kind: str
+    agent_id: str | None
+    user_id: str | None
+    created_at: Timestamp
+    status: WireStatus
+    done: int
+    total: int
+    error: str | None
+    report: dict[str, Any]
+    text: str
+
+
+@router.post("", response_model=ImportResponse)
+async def upload(here: Here, body: Annotated[UploadForm, File()]) -> Json:
+    """Take in an export. The same file again changes nothing, and a later one brings what is new in it."""
+    here = await for_user(here, body.user or None, reads=False)
+    if not body.agent and not here.scope.may("agents:write"):
+        raise Forbidden(
+            "Your key lacks the scope agents:write, so no agent can be made. Say in agent whom to give it to."
+        )
+    if body.kind == "mem0" and not here.scope.may("archives:write", "memory:write"):
+        raise Forbidden("Your key lacks the scope archives:write, so it can archive no memories.")
+    target, data = await target_of(here.runtime, here.scope, body.kind, body.agent or None), await body.file.read()
+    return _response(*await here.store.write(lambda tx: add_upload(tx, target, data)))
+
+
+@router.get("/{import_id}", response_model=ImportResponse)
+def retrieve(tx: Transaction, here: Here, import_id: str) -> Json:
+    """Return one import of the caller's."""
+    one = queries.get_import(tx, here.scope, import_id)
+    try:
+        job = jobs.get(tx, here.scope, import_id)
+    except NotFound:  # it ended long ago
+        job = Job("", one.organization_id, status="done")
+    return _response(one, job)
+
+
+def _response(one: Import, job: Job) -> Json:
+    progress = job.progress
+    return ImportResponse.of(
+        one,
+        status=JobResponse.of(job)["status"],
+        done=progress.get("done", 0),
+        total=progress.get("total", 0),
+        error=job.error and job.error["message"],
+        text=report_text(one.report) if one.report else "",
+    )
