@@ -46,6 +46,9 @@ TRIALS = {"cli.run_doctor"}
 BLOCKS_AND_AGENTS = {
     "api.agents.create": "test_what_begins_with_a_secret_never_had_it",
     "features.agent_files.routes.import_file": "test_what_begins_with_a_secret_never_had_it",
+    "features.imports.cli.import_letta": "test_agents_of_a_letta_server_come_through_the_door",
+    "features.imports.routes.upload": "test_an_import_makes_an_agent_without_blocks",
+    "features.imports.cli._add_command": "test_an_import_makes_an_agent_without_blocks",
     "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",
     "api.blocks.modify_of_agent": "test_an_owners_write_is_a_version_whatever_the_policy",
