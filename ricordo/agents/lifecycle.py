@@ -242,7 +242,8 @@ def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> A
     if spec.clears_buffer is None:
         given["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
     return Agent(
-        **given | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""}
+        **given
+        | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""}
         | {"id": spec.id or new_id("agent")},
         organization_id=scope.organization_id,
         created_by=scope.user_id,

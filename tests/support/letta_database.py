@@ -24,24 +24,31 @@ users name
 identities identifier_key name identity_type properties:j
 identities_agents* identity_id agent_id
 identities_blocks* identity_id block_id
-agents agent_type name description system message_ids:j response_format:j metadata_:j llm_config:j embedding_config:j compaction_settings:j tool_rules:j message_buffer_autoclear:b enable_sleeptime:b last_run_completion:t last_run_duration_ms:i last_stop_reason timezone max_files_open:i per_file_view_window_char_limit:i hidden:b _vector_db_namespace
+agents agent_type name description system message_ids:j response_format:j metadata_:j llm_config:j embedding_config:j
+  compaction_settings:j tool_rules:j message_buffer_autoclear:b enable_sleeptime:b last_run_completion:t
+  last_run_duration_ms:i last_stop_reason timezone max_files_open:i per_file_view_window_char_limit:i hidden:b
+  _vector_db_namespace
 agents_tags* agent_id tag
 agent_environment_variables key value description value_enc agent_id
 archives name description vector_db_provider embedding_config:j metadata_:j _vector_db_namespace
 archives_agents* agent_id archive_id is_owner:b
 archival_passages text embedding_config:j metadata_:j tags:j archive_id embedding:v
-block template_name description label is_template:b preserve_on_migration:b value limit:i metadata_:j read_only:b hidden:b current_history_entry_id version:i
+block template_name description label is_template:b preserve_on_migration:b value limit:i metadata_:j read_only:b
+  hidden:b current_history_entry_id version:i
 block_history description label value limit:i metadata_:j actor_type actor_id block_id sequence_number:i
 blocks_agents* agent_id block_id block_label
 blocks_tags* block_id tag
 conversations agent_id summary model model_settings:j last_message_at:t
 conversation_messages* conversation_id agent_id message_id position:i in_context:b
-messages role text content:j model name tool_calls:j tool_call_id step_id run_id otid tool_returns:j group_id sender_id batch_item_id conversation_id is_err:b approval_request_id approve:b denial_reason approvals:j sequence_id:i agent_id
+messages role text content:j model name tool_calls:j tool_call_id step_id run_id otid tool_returns:j group_id sender_id
+  batch_item_id conversation_id is_err:b approval_request_id approve:b denial_reason approvals:j sequence_id:i agent_id
 sources name description instructions embedding_config:j metadata_:j vector_db_provider
 sources_agents* agent_id source_id
-files file_name original_file_name file_path file_type file_size:i processing_status error_message total_chunks:i chunks_embedded:i source_id
+files file_name original_file_name file_path file_type file_size:i processing_status error_message total_chunks:i
+  chunks_embedded:i source_id
 file_contents file_id text
-tools name tool_type return_char_limit:i description tags:j source_type source_code json_schema:j args_json_schema:j pip_requirements:j npm_requirements:j default_requires_approval:b enable_parallel_execution:b metadata_:j
+tools name tool_type return_char_limit:i description tags:j source_type source_code json_schema:j args_json_schema:j
+  pip_requirements:j npm_requirements:j default_requires_approval:b enable_parallel_execution:b metadata_:j
 tools_agents* agent_id tool_id
 groups description manager_type manager_agent_id agent_ids:j
 providers name provider_type api_key api_key_enc
@@ -87,7 +94,7 @@ class LettaDatabase:
         self.connection = psycopg.connect(url, autocommit=True)
         self._places: dict[str, int] = {}
         self.connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        for line in _TABLES.strip().splitlines():
+        for line in _TABLES.replace("\n  ", " ").strip().splitlines():
             name, *columns = line.split()
             typed = {} if name.endswith("*") else {**_COMMON, "organization_id": "text"}
             for column in columns:

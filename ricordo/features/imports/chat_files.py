@@ -32,7 +32,7 @@ _LATEST = 253_370_764_800  # seconds: a time beyond is one in milliseconds
 
 
 @dataclass(frozen=True, slots=True)
-class ChatMessage:
+class ExportedMessage:
     """Something that the user or the assistant said; `at` is in microseconds, where it is known."""
 
     id: str
@@ -44,18 +44,18 @@ class ChatMessage:
 
 
 @dataclass(slots=True)
-class Chat:
+class ExportedChat:
     """A chat, or with `memory` something that was remembered; `left` is what of it cannot be taken."""
 
     id: str
     title: str
     at: int | None = None
-    messages: list[ChatMessage] = field(default_factory=list)
+    messages: list[ExportedMessage] = field(default_factory=list)
     memory: Json | None = None
     left: Outcome = field(default_factory=Outcome)
 
 
-def read_chats(kind: str, file: IO[bytes]) -> Iterator[Chat | str]:
+def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | str]:
     """Yield what is in the file; for what cannot be read the reason. Raises Invalid where the rest cannot be read at all."""
     parse = PARSERS[kind]
     for stream in _streams(file):
@@ -170,7 +170,7 @@ def _elements_of_object(begin: bytes, stream: IO[bytes]) -> Iterator[bytes]:
     yield from (orjson.dumps(one) for one in listed)
 
 
-def _chatgpt(sent: Json) -> Chat:
+def _chatgpt(sent: Json) -> ExportedChat:
     chat = _chat(sent.get("conversation_id") or sent["id"], sent.get("title"), sent.get("create_time"))
     nodes = sent["mapping"]
     leaf = sent.get("current_node") or next(reversed(nodes), None)
@@ -192,7 +192,7 @@ def _chatgpt(sent: Json) -> Chat:
     return chat
 
 
-def _claude(sent: Json) -> Chat:
+def _claude(sent: Json) -> ExportedChat:
     chat = _chat(sent["uuid"], sent.get("name"), sent.get("created_at"))
     listed = sent["chat_messages"]
     nodes = {one["uuid"]: one for one in listed}
@@ -215,7 +215,7 @@ def _claude(sent: Json) -> Chat:
     return chat
 
 
-def _openwebui(sent: Json) -> Chat:
+def _openwebui(sent: Json) -> ExportedChat:
     held: Json = sent["chat"] if isinstance(sent.get("chat"), dict) else sent
     history = held.get("history") or {}
     chat = _chat(sent["id"], held.get("title") or sent.get("title"), sent.get("created_at") or held.get("timestamp"))
@@ -232,7 +232,7 @@ def _openwebui(sent: Json) -> Chat:
     return chat
 
 
-def _mem0(sent: Json) -> Chat:
+def _mem0(sent: Json) -> ExportedChat:
     text = sent.get("memory") or sent.get("text") or sent.get("data")
     if not isinstance(text, str) or not text.strip():
         raise Invalid("it has no memory")
@@ -240,15 +240,15 @@ def _mem0(sent: Json) -> Chat:
     named = {name: sent[name] for name in ("user_id", "agent_id", "run_id") if isinstance(sent.get(name), str)}
     tags = [one for one in sent.get("categories") or () if isinstance(one, str)]
     at = _time(sent.get("created_at"))
-    return Chat(
+    return ExportedChat(
         str(sent.get("id") or text), text, at, memory={"text": text, "tags": tags, "metadata": {**metadata, **named}}
     )
 
 
-def _chat(id: Any, title: Any, at: Any) -> Chat:
+def _chat(id: Any, title: Any, at: Any) -> ExportedChat:
     if not isinstance(id, str) or not id:
         raise Invalid("it has no id")
-    return Chat(id, title.replace("\0", "")[:500] if isinstance(title, str) else "", _time(at))
+    return ExportedChat(id, title.replace("\0", "")[:500] if isinstance(title, str) else "", _time(at))
 
 
 def _branch(nodes: Mapping[str, Json], leaf: Any, parent: str) -> list[tuple[str, Json]]:
@@ -260,17 +260,17 @@ def _branch(nodes: Mapping[str, Json], leaf: Any, parent: str) -> list[tuple[str
     return [*reversed(found.items())]
 
 
-def _add(chat: Chat, id: str, role: Any, text: str, at: Any, thoughts: str = "", model: Any = None) -> None:
+def _add(chat: ExportedChat, id: str, role: Any, text: str, at: Any, thoughts: str = "", model: Any = None) -> None:
     if role not in ("user", "assistant"):
         chat.left.leave("messages", chat.title, "neither the user nor the assistant said them")
     elif len(chat.messages) >= _MOST_MESSAGES:
         chat.left.leave("messages", chat.title, f"the chat has more than {_MOST_MESSAGES:,}")
     elif text or thoughts:
         named = model[:200] if isinstance(model, str) else None
-        chat.messages.append(ChatMessage(str(id), role, text, _time(at), thoughts, named))
+        chat.messages.append(ExportedMessage(str(id), role, text, _time(at), thoughts, named))
 
 
-def _text_of(part: Any, chat: Chat) -> str:
+def _text_of(part: Any, chat: ExportedChat) -> str:
     """The text of a part; of a picture or a sound there is none."""
     if isinstance(part, str) or part is None:
         return part or ""
@@ -293,7 +293,7 @@ def _time(at: Any) -> int | None:
     return None
 
 
-PARSERS: Mapping[str, Callable[[Json], Chat]] = {
+PARSERS: Mapping[str, Callable[[Json], ExportedChat]] = {
     "chatgpt": _chatgpt,
     "claude": _claude,
     "openwebui": _openwebui,

@@ -25,9 +25,10 @@ def add_upload(tx: Transaction, target: Target, data: bytes) -> tuple[Import, Jo
     job = Job(UPLOAD, scope.organization_id, payload, key=target.source, user_id=scope.subject)
     made = Import(job.id, scope.organization_id, target.kind, target.source, target.agent_id, scope.subject)
     made = replace(made, created_at=tx.clock.now())
+    job = jobs.add(tx, job) or job
     queries.insert_import(tx, made)
     queries.insert_parts(tx, made.id, data)
-    return made, jobs.add(tx, job) or job
+    return made, job
 
 
 async def take_upload(runtime: Runtime, job: Job, report: Report) -> None:

@@ -154,6 +154,8 @@ def _insert(tx: Transaction, out: Outcome, run: LettaRun, draft: _Draft) -> None
     for theirs in links["identity_id"]:
         if theirs in run.users:
             agent_access.attach_user(tx, agent_id, run.users[theirs])
+        else:
+            out.leave("users of agents", f"{name}: {theirs}", "the user was not taken; see who may use the agent now")
     for thread in draft.threads:
         if thread["model"]:
             out.leave("models of conversations", f"{name}: {thread['model']}", "they have their agents'")

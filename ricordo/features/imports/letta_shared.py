@@ -26,7 +26,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.users import UserDraft
 
 _REASON = "Imported from Letta"
-_PASSAGES = 50  # of one transaction: each is indexed by itself
+_PASSAGES = 20  # of one transaction: each is indexed by itself
 _BLOCK = "id label value limit description metadata_ read_only hidden"
 _TOOL = (
     "id name tool_type description source_type source_code json_schema args_json_schema tags return_char_limit"

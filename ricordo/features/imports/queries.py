@@ -12,6 +12,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.features.imports.tables import import_parts, imported_items, imports
 from ricordo.storage.engine.repository import Repository, equal, found
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import jobs
 
 _PART = 1024 * 1024  # bytes of one row of an upload
 _SHOWN = 5  # names of each reason in a report
@@ -28,7 +29,12 @@ class Outcome:
         self.taken[kind] = self.taken.get(kind, 0) + count
 
     def leave(self, kind: str, name: str, reason: str) -> None:
-        self.left_out.append((kind, name[:200], reason))
+        self.left_out.append((kind, _shown(name)[:200], _shown(reason)[:500]))
+
+
+def _shown(text: str) -> str:
+    """What comes from elsewhere, without what a terminal would obey."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ _ITEMS = select(imported_items.c.item, imported_items.c.outcome).where(
 )
 _ORDERED = _ITEMS.order_by(imported_items.c.seq)
 _PARTS = select(import_parts.c.data).where(equal(import_parts, "import_id")).order_by(import_parts.c.number)
+_OPEN_JOBS = select(jobs.c.id).where(jobs.c.status.in_(("waiting", "running")))
+_DELETE_LEFT = delete(import_parts).where(import_parts.c.import_id.not_in(_OPEN_JOBS))
 _DELETE_PARTS = delete(import_parts).where(import_parts.c.import_id == bindparam("of_import"))
 
 
@@ -142,6 +150,8 @@ def get_import(tx: Transaction, scope: Scope, id: str) -> Import:
 
 
 def insert_parts(tx: Transaction, import_id: str, data: bytes) -> None:
+    """Store an upload, whose job was added, and delete those whose jobs were cancelled."""
+    tx.run(_DELETE_LEFT)
     starts = range(0, max(len(data), 1), _PART)
     rows = [{"import_id": import_id, "number": at // _PART, "data": data[at : at + _PART]} for at in starts]
     tx.run(insert(import_parts), rows)

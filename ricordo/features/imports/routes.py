@@ -34,7 +34,7 @@ class UploadForm(BaseModel):
     agent: str | None = Field(None, description="Id of the agent to give it to; by default one is made for it.")
 
 
-class ImportResponse(ResponseModel):
+class ImportJobResponse(ResponseModel):
     """An import: how far it is, and what was taken and left out, as data and as a text for people."""
 
     id: str
@@ -50,7 +50,7 @@ class ImportResponse(ResponseModel):
     text: str
 
 
-@router.post("", response_model=ImportResponse)
+@router.post("", response_model=ImportJobResponse)
 async def upload(here: Here, body: Annotated[UploadForm, File()]) -> Json:
     """Take in an export. The same file again changes nothing, and a later one brings what is new in it."""
     here = await for_user(here, body.user or None, reads=False)
@@ -64,7 +64,7 @@ async def upload(here: Here, body: Annotated[UploadForm, File()]) -> Json:
     return _response(*await here.store.write(lambda tx: add_upload(tx, target, data)))
 
 
-@router.get("/{import_id}", response_model=ImportResponse)
+@router.get("/{import_id}", response_model=ImportJobResponse)
 def retrieve(tx: Transaction, here: Here, import_id: str) -> Json:
     """Return one import of the caller's."""
     one = queries.get_import(tx, here.scope, import_id)
@@ -77,7 +77,7 @@ def retrieve(tx: Transaction, here: Here, import_id: str) -> Json:
 
 def _response(one: Import, job: Job) -> Json:
     progress = job.progress
-    return ImportResponse.of(
+    return ImportJobResponse.of(
         one,
         status=JobResponse.of(job)["status"],
         done=progress.get("done", 0),

@@ -20,9 +20,9 @@ from ricordo.domain.job import Report
 from ricordo.domain.message import Message, ReasoningPart, TextPart
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS, Passage
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, NotFound, RicordoError
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.features.imports import queries
-from ricordo.features.imports.chat_files import Chat, read_chats
+from ricordo.features.imports.chat_files import ExportedChat, read_chats
 from ricordo.features.imports.queries import Outcome
 from ricordo.memory.step_commit import file_passages
 from ricordo.runtime import Runtime
@@ -92,31 +92,31 @@ async def import_chats(runtime: Runtime, target: Target, file: IO[bytes], report
     organization, left = target.scope.organization_id, Outcome()
     await runtime.organization_providers.of(organization)
     done = await runtime.store.read(lambda tx: queries.done_items(tx, organization, target.source))
-    chats, read = read_chats(target.kind, file), 0
+    chats, read, what = read_chats(target.kind, file), 0, "memories" if target.kind == "mem0" else "chats"
     while some := await asyncio.to_thread(_some, chats):
         for chat in some:
             read += 1
             if isinstance(chat, str):
-                left.leave("memories" if target.kind == "mem0" else "chats", f"no. {read}", chat)
+                left.leave(what, f"no. {read}", chat)
             elif done.get(chat.id) != _state_of(chat):
                 try:
                     await _take(runtime, target, chat)
-                except RicordoError as error:
-                    left.leave("chats", chat.title, str(error))
+                except (Invalid, Conflict, NotFound, Forbidden) as error:
+                    left.leave(what, chat.title, str(error))
             report(read, read + (len(some) == _AT_ONCE))
     return await runtime.store.read(lambda tx: queries.report_of(tx, organization, target.source, left.left_out))
 
 
-def _some(chats: Iterator[Chat | str]) -> list[Chat | str]:
+def _some(chats: Iterator[ExportedChat | str]) -> list[ExportedChat | str]:
     return [*islice(chats, _AT_ONCE)]
 
 
-def _state_of(chat: Chat) -> str:
+def _state_of(chat: ExportedChat) -> str:
     """What changes when the chat goes on."""
     return f"{len(chat.messages)}/{chat.messages[-1].id}" if chat.messages else ""
 
 
-async def _take(runtime: Runtime, target: Target, chat: Chat) -> None:
+async def _take(runtime: Runtime, target: Target, chat: ExportedChat) -> None:
     if chat.memory is not None:
         await runtime.store.write(partial(_insert_memory, target=target, chat=chat))
         return
@@ -128,7 +128,7 @@ async def _take(runtime: Runtime, target: Target, chat: Chat) -> None:
     await runtime.store.write(partial(_finish, runtime=runtime, target=target, chat=chat, said=said, some=said[last:]))
 
 
-def _messages(target: Target, chat: Chat, now: int) -> list[Message]:
+def _messages(target: Target, chat: ExportedChat, now: int) -> list[Message]:
     """The messages as they are stored. A time that is missing, or goes back, is that of the message before."""
     organization, made, at = target.scope.organization_id, [], 0
     at = next((one.at for one in chat.messages if one.at), None) or chat.at or now
@@ -152,12 +152,17 @@ def _messages(target: Target, chat: Chat, now: int) -> list[Message]:
     return made
 
 
-def _conversation_id(target: Target, chat: Chat) -> str:
+def _conversation_id(target: Target, chat: ExportedChat) -> str:
     return queries.made_id(target.scope.organization_id, "conv", target.source, chat.id)
 
 
 def _insert(
-    tx: Transaction, runtime: Runtime, target: Target, chat: Chat, said: Sequence[Message], some: Iterable[Message]
+    tx: Transaction,
+    runtime: Runtime,
+    target: Target,
+    chat: ExportedChat,
+    said: Sequence[Message],
+    some: Iterable[Message],
 ) -> Conversation:
     """Store those messages that are not there yet, in their conversation, which is made where it is missing."""
     scope, id = target.scope, _conversation_id(target, chat)
@@ -189,7 +194,12 @@ def _insert(
 
 
 def _finish(
-    tx: Transaction, runtime: Runtime, target: Target, chat: Chat, said: Sequence[Message], some: Sequence[Message]
+    tx: Transaction,
+    runtime: Runtime,
+    target: Target,
+    chat: ExportedChat,
+    said: Sequence[Message],
+    some: Sequence[Message],
 ) -> None:
     """Store the last messages, put the newest that fit into the window, and note the chat."""
     outcome = Outcome({"chats": 1, "messages": len(said)}, chat.left.left_out)
@@ -208,7 +218,7 @@ def _finish(
     _note(tx, target, chat, outcome)
 
 
-def _insert_memory(tx: Transaction, target: Target, chat: Chat) -> None:
+def _insert_memory(tx: Transaction, target: Target, chat: ExportedChat) -> None:
     """File a memory in the agent's archive."""
     scope, given = target.scope, chat.memory or {}
     id = queries.made_id(scope.organization_id, "passage", target.source, chat.id)
@@ -222,7 +232,7 @@ def _insert_memory(tx: Transaction, target: Target, chat: Chat) -> None:
     _note(tx, target, chat, outcome)
 
 
-def _note(tx: Transaction, target: Target, chat: Chat, outcome: Outcome) -> None:
+def _note(tx: Transaction, target: Target, chat: ExportedChat, outcome: Outcome) -> None:
     organization, state = target.scope.organization_id, _state_of(chat)
     queries.forget_items(tx, organization, target.source, chat.id)
     subject = target.scope.subject

@@ -12,7 +12,7 @@ import pytest
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid
 from ricordo.features.imports import chat_files, service
-from ricordo.features.imports.chat_files import Chat, read_chats
+from ricordo.features.imports.chat_files import ExportedChat, read_chats
 from ricordo.storage import messages, users
 from ricordo.storage.engine.repository import Page
 from tests.api.conftest import Api
@@ -112,13 +112,13 @@ def stream(*chats: Any) -> io.BytesIO:
     return io.BytesIO(json.dumps(list(chats)).encode())
 
 
-def read(kind: str, data: bytes) -> list[Chat | str]:
+def read(kind: str, data: bytes) -> list[ExportedChat | str]:
     return [*read_chats(kind, io.BytesIO(data))]
 
 
 def texts(kind: str, sent: Sent) -> list[tuple[str, str, str]]:
     (chat,) = read(kind, json.dumps([sent]).encode())
-    assert isinstance(chat, Chat), chat
+    assert isinstance(chat, ExportedChat), chat
     return [(one.role, one.thoughts, one.text) for one in chat.messages]
 
 
@@ -249,10 +249,10 @@ def zipped(name: str, data: bytes) -> bytes:
 def test_zip_files_and_odd_elements_are_read() -> None:
     odd = [chatgpt(), 3, {}, {"id": 4, "mapping": {}}, {"id": "x", "mapping": 5}, chatgpt("c-2")]
     found = read("chatgpt", zipped("export/conversations-000.json", json.dumps(odd).encode()))
-    assert [isinstance(one, Chat) for one in found] == [True, False, False, False, False, True]
+    assert [isinstance(one, ExportedChat) for one in found] == [True, False, False, False, False, True]
     tricky = chatgpt("tr", node("z", "a", "user", 'a "quote" \\ [{]}, \\" and \u2028 more' * 5_000))
     (chat,) = read("chatgpt", json.dumps([tricky]).encode())
-    assert isinstance(chat, Chat)
+    assert isinstance(chat, ExportedChat)
     assert chat.messages[-1].text == 'a "quote" \\ [{]}, \\" and \u2028 more' * 5_000
     assert read("chatgpt", b" [ ] ") == []
     deep = b'[{"id":"d","mapping":' + b"[" * 100_000 + b"]" * 100_000 + b"}]"
@@ -261,7 +261,7 @@ def test_zip_files_and_odd_elements_are_read() -> None:
     message = {"author": {"role": "user"}, "content": {"parts": ["y"]}}
     bare = {"id": "n", "title": 5, "create_time": "x", "mapping": {"a": {"message": message}}, "current_node": "a"}
     (chat,) = read("chatgpt", json.dumps([bare]).encode())
-    assert isinstance(chat, Chat)
+    assert isinstance(chat, ExportedChat)
     assert (chat.title, chat.at, chat.messages[0].at) == ("", None, None)
 
 
@@ -288,6 +288,6 @@ def test_a_bomb_and_an_endless_chat_do_no_harm(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(chat_files, "LONGEST", 2**20)
     long = chatgpt("long", node("z", "a", "user", "x" * 2**21))
     found = read("chatgpt", json.dumps([long, chatgpt()]).encode())
-    assert [isinstance(one, Chat) for one in found] == [False, True]
+    assert [isinstance(one, ExportedChat) for one in found] == [False, True]
     with pytest.raises(Invalid, match="one object"):
         read("chatgpt", json.dumps(long).encode())
