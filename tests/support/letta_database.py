@@ -139,7 +139,11 @@ def fill(url: str, *, messages: int = 6, passages: int = 3) -> LettaDatabase:
         "tool_rules": [],
         "hidden": False,
     }
-    rules = [{"type": "exit_loop", "tool_name": "send_message"}, {"type": "exit_loop", "tool_name": "gone"}]
+    rules = [
+        {"type": "exit_loop", "tool_name": "send_message"},
+        {"type": "odd", "tool_name": "send_message"},
+        {"type": "exit_loop", "tool_name": "gone"},
+    ]
     said = [_said(letta, number) for number in range(messages)]
     window = [id for group in said for id in group]
     first = letta.message(ADA, "system", "The old prompt.", created_at=at(0))

@@ -8,6 +8,7 @@ from typing import Any
 from ricordo.agents.conversations import system_message
 from ricordo.agents.lifecycle import AgentSpec, insert_agent, prepare
 from ricordo.api.models.base import Json
+from ricordo.api.models.tools import read_rule
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.block import Chain
 from ricordo.domain.clock import to_micros
@@ -80,7 +81,13 @@ async def _prepared(
     """Return the agent as it is to be made, without the fields that cannot be read here, and its model or the default one."""
     name = str(row["name"])
     sent = {one: row.get(one) for one in AGENT_FIELDS} | {"metadata": row["metadata_"], "tags": links["tag"]}
-    given: Json = {one: sent[one] for one in _NEEDED}
+    given: Json = {one: sent[one] for one in _NEEDED} | {"tool_rules": []}
+    for rule in sent.pop("tool_rules") or ():  # one by one: some guard what others may do
+        try:
+            read_rule(rule)
+            given["tool_rules"].append(rule)
+        except REFUSALS as error:
+            out.leave("tool rules", f"{name}: {rule}", reason_of(error))
     for field, value in sent.items():
         if value is not None and field not in _NEEDED:
             try:

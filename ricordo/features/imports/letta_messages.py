@@ -15,7 +15,7 @@ from ricordo.features.imports.letta_run import REFUSALS, LettaRun, reason_of
 from ricordo.features.imports.letta_tables import Row
 from ricordo.features.imports.queries import Outcome
 from ricordo.search.index import insert_messages
-from ricordo.storage import conversations, messages
+from ricordo.storage import agents, conversations, messages
 from ricordo.storage.engine.store import Transaction
 
 _MESSAGE = (
@@ -38,9 +38,10 @@ class _Thread:
 
 async def take_messages(run: LettaRun, agent: Row, threads: Sequence[Row]) -> None:
     """Take the messages of an agent that was taken, and put its windows together."""
-    if (item := f"{agent['id']}/messages") in run.done:
-        return
     id, out = run.id("agent", agent["id"]), Outcome()
+    is_there = await run.store.read(lambda tx: agents.find(tx, run.scope, id) is not None)
+    if (item := f"{agent['id']}/messages") in run.done or not is_there:  # it was deleted here since
+        return
     own = formats.Home(id, conversations.default_id(id), run.organization, None)
     homes: dict[str | None, _Thread] = {None: _Thread(own)}
     for one in threads:

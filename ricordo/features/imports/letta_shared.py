@@ -17,7 +17,7 @@ from ricordo.features.custom_tools import service as custom_tools
 from ricordo.features.files import queries as files
 from ricordo.features.files import service as folders
 from ricordo.features.files.texts import PARSED
-from ricordo.features.imports.letta_run import LettaRun
+from ricordo.features.imports.letta_run import REFUSALS, LettaRun, reason_of
 from ricordo.features.imports.letta_tables import Row
 from ricordo.features.imports.queries import Outcome
 from ricordo.search.index import insert_archive, insert_passages
@@ -148,7 +148,11 @@ async def _take_passages(run: LettaRun, theirs: str, archive: Archive) -> None:
         "archival_passages", wanted, order="created_at id", size=_PASSAGES, archive_id=theirs
     ):
         made = [_passage(run, row, archive) for row in batch]
-        await run.store.write(partial(insert, some=made))
+        try:
+            await run.store.write(partial(insert, some=made))
+        except REFUSALS as error:
+            run.refused.leave("passages", archive.name, reason_of(error))
+            return
         total += len(made)
         run.step(len(made))
     await run.once(item, "passages", archive.name, lambda _tx, out: out.take("passages", total))

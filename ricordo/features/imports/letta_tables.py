@@ -73,10 +73,7 @@ class LettaTables:
                 cursor.execute(query)
                 yield from cursor
         except self._error as error:
-            reason = " ".join(str(error).split())[:300]
-            raise Unavailable(
-                f"The table {table} cannot be read ({reason}). Run the command again to go on."
-            ) from error
+            raise self._unreadable(table, error) from error
 
     def count(self, table: str) -> int:
         """Return how many rows a table has that are not deleted; 0 where there is no such table."""
@@ -85,7 +82,14 @@ class LettaTables:
             return 0
         query = self._sql.SQL("SELECT count(*) AS rows FROM {}").format(self._sql.Identifier(table))
         query += self._where(known, {})
-        return int(self._connection.execute(query).fetchone()["rows"])  # type: ignore[index]
+        try:
+            return int(self._connection.execute(query).fetchone()["rows"])  # type: ignore[index]
+        except self._error as error:
+            raise self._unreadable(table, error) from error
+
+    def _unreadable(self, table: str, error: Exception) -> Unavailable:
+        reason = " ".join(str(error).split())[:300]
+        return Unavailable(f"The table {table} cannot be read ({reason}). Run the command again to go on.")
 
     def _where(self, known: Set[str], equal: Mapping[str, str]) -> Any:
         sql, name = self._sql, self._sql.Identifier

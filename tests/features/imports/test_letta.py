@@ -11,7 +11,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.imports.letta import import_letta
 from ricordo.features.imports.letta_tables import LettaTables
-from ricordo.features.imports.queries import report_text
+from ricordo.features.imports.queries import forget_items, report_text
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
 from tests.seams.http import ok
@@ -156,6 +156,7 @@ def test_the_report_says_what_was_left_out(api: Api, letta: LettaDatabase, url: 
     assert told["files"] == ["lost.txt"]
     assert told["templates of blocks"] == ["template"]
     assert told["labels of blocks"] == ["history"]
+    assert len(told["tool rules"]) == 1
     assert sorted(told["settings of agents"]) == ["Ada's tutor: enable_sleeptime", "Bo: agent_type"]
     assert len(told["messages"]) == 2
     text = report_text(report)
@@ -171,6 +172,15 @@ def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) 
     before = ok(api.http.get(f"/v1/agents/{ADA}/export"))
     assert taken_from(api, url) == first
     assert ok(api.http.get(f"/v1/agents/{ADA}/export")) | {"created_at": ""} == before | {"created_at": ""}
+    # What was deleted here stays so, also where an import had been killed in it.
+    api.client.agents.delete(ADA)
+    api.client.archives.delete(ARCHIVE)
+    halves = [f"{ADA}/messages", f"{ARCHIVE}/passages"]
+    for half in halves:
+        api.server.write(lambda tx, half=half: forget_items(tx, Scope().organization_id, "letta", half))
+    again = taken_from(api, url)
+    assert first["taken"] | {"messages": 0, "passages": 0} == {"messages": 0, "passages": 0} | again["taken"]
+    assert api.http.get(f"/v1/agents/{ADA}").status_code == 404
 
 
 def test_other_databases_are_refused(api: Api, url: str) -> None:
