@@ -62,8 +62,8 @@ async def import_letta(
     for table, reason in _LEFT_OUT.items():
         if count := await run.count(table):
             run.refused.left_out += [(table.replace("_", " "), "", reason)] * count
-    organization, left = scope.organization_id, run.refused.left_out
-    return await runtime.store.read(lambda tx: queries.report_of(tx, organization, SOURCE, left))
+    await runtime.store.write(lambda tx: queries.note_refused(tx, scope, SOURCE, run.refused))
+    return await runtime.store.read(lambda tx: queries.report_of(tx, scope.organization_id, SOURCE))
 
 
 async def _attach_blocks(run: LettaRun) -> None:

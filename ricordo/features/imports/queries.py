@@ -1,6 +1,5 @@
-"""Queries of imports: what was taken already, and uploads with their reports."""
+"""Queries of imports: what was taken already, reports on it, and uploads."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -8,14 +7,16 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from sqlalchemy import bindparam, delete, insert, select
 
 from ricordo.domain.ids import is_id
+from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.features.imports.tables import import_parts, imported_items, imports
-from ricordo.storage.engine.repository import Repository, equal, found
+from ricordo.features.imports.tables import import_parts, imported_items
+from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs
 
 _PART = 1024 * 1024  # bytes of one row of an upload
 _SHOWN = 5  # names of each reason in a report
+_REFUSED = "refused"
 
 
 @dataclass(slots=True)
@@ -37,31 +38,14 @@ def _shown(text: str) -> str:
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
-    """An upload, by the id of its job. `source` is the name under which what it holds is known."""
-
-    id: str
-    organization_id: str
-    kind: str
-    source: str
-    agent_id: str | None = None
-    user_id: str | None = None
-    report: dict[str, Any] = field(default_factory=dict)
-    created_at: int = 0
-
-
-_IMPORTS = Repository(Import, imports)
-insert_import = _IMPORTS.insert
-save_report = _IMPORTS.updates("report")
 _ITEMS = select(imported_items.c.item, imported_items.c.outcome).where(
     equal(imported_items, "organization_id", "source")
 )
 _ORDERED = _ITEMS.order_by(imported_items.c.seq)
-_PARTS = select(import_parts.c.data).where(equal(import_parts, "import_id")).order_by(import_parts.c.number)
+_PARTS = select(import_parts.c.data).where(equal(import_parts, "job_id")).order_by(import_parts.c.number)
 _OPEN_JOBS = select(jobs.c.id).where(jobs.c.status.in_(("waiting", "running")))
-_DELETE_LEFT = delete(import_parts).where(import_parts.c.import_id.not_in(_OPEN_JOBS))
-_DELETE_PARTS = delete(import_parts).where(import_parts.c.import_id == bindparam("of_import"))
+_DELETE_LEFT = delete(import_parts).where(import_parts.c.job_id.not_in(_OPEN_JOBS))
+_DELETE_PARTS = delete(import_parts).where(import_parts.c.job_id == bindparam("of_job"))
 
 
 def made_id(organization_id: str, kind: str, *names: str) -> str:
@@ -111,15 +95,20 @@ def forget_items(tx: Transaction, organization_id: str, source: str, item: str |
     tx.run(them if item is None else them.where(imported_items.c.item == item))
 
 
-def report_of(tx: Transaction, organization_id: str, source: str, also: Iterable[Any] = ()) -> dict[str, Any]:
-    """Return the report on all that was ever taken from a source, and `also` was left out just now."""
+def note_refused(tx: Transaction, scope: Scope, source: str, refused: Outcome) -> None:
+    """Keep what could not be taken in the last run, which the next tries again."""
+    forget_items(tx, scope.organization_id, source, _REFUSED)
+    insert_item(tx, scope, source, _REFUSED, refused, user_id=scope.subject)
+
+
+def report_of(tx: Transaction, organization_id: str, source: str) -> dict[str, Any]:
+    """Return the report on all that was ever taken from a source, and what was left out."""
     taken: dict[str, int] = {}
     left: dict[tuple[str, str], list[str]] = {}
-    rows = [row.outcome for row in tx.all(_ORDERED, {"organization_id": organization_id, "source": source})]
-    for outcome in (*rows, {"taken": {}, "left_out": [*also]}):
-        for kind, count in outcome["taken"].items():
+    for row in tx.all(_ORDERED, {"organization_id": organization_id, "source": source}):
+        for kind, count in row.outcome["taken"].items():
             taken[kind] = taken.get(kind, 0) + count
-        for kind, name, reason in outcome["left_out"]:
+        for kind, name, reason in row.outcome["left_out"]:
             left.setdefault((kind, reason), []).append(name)
     return {
         "source": source,
@@ -143,23 +132,17 @@ def report_text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def get_import(tx: Transaction, scope: Scope, id: str) -> Import:
-    """Return an upload of the caller's. Raises NotFound."""
-    one = _IMPORTS.find(tx, scope, id)
-    return found(one if one and scope.owns(one.user_id) else None, "Import", id)
-
-
-def insert_parts(tx: Transaction, import_id: str, data: bytes) -> None:
-    """Store an upload, whose job was added, and delete those whose jobs were cancelled."""
+def insert_parts(tx: Transaction, job: Job, data: bytes) -> None:
+    """Store the upload of a job, and delete those whose jobs were cancelled."""
     tx.run(_DELETE_LEFT)
     starts = range(0, max(len(data), 1), _PART)
-    rows = [{"import_id": import_id, "number": at // _PART, "data": data[at : at + _PART]} for at in starts]
-    tx.run(insert(import_parts), rows)
+    owned = {"job_id": job.id, "user_id": job.user_id}
+    tx.run(insert(import_parts), [owned | {"number": at // _PART, "data": data[at : at + _PART]} for at in starts])
 
 
-def read_upload(tx: Transaction, import_id: str) -> bytes:
-    return b"".join(row.data for row in tx.all(_PARTS, {"import_id": import_id}))
+def read_upload(tx: Transaction, job_id: str) -> bytes:
+    return b"".join(row.data for row in tx.all(_PARTS, {"job_id": job_id}))
 
 
-def delete_upload(tx: Transaction, import_id: str) -> None:
-    tx.run(_DELETE_PARTS, {"of_import": import_id})
+def delete_upload(tx: Transaction, job_id: str) -> None:
+    tx.run(_DELETE_PARTS, {"of_job": job_id})

@@ -10,12 +10,12 @@ from ricordo.api.models.base import Json, ResponseModel, Timestamp
 from ricordo.api.models.jobs import JobResponse, WireStatus
 from ricordo.api.routing import Routes
 from ricordo.domain.job import Job
-from ricordo.errors import Forbidden, NotFound
+from ricordo.errors import Forbidden
 from ricordo.features.imports import queries
-from ricordo.features.imports.jobs import add_upload
-from ricordo.features.imports.queries import Import, report_text
+from ricordo.features.imports.jobs import UPLOAD, add_upload
 from ricordo.features.imports.service import target_of
 from ricordo.storage import jobs
+from ricordo.storage.engine.repository import found
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/imports", tags=["imports"], scope="messages")
@@ -61,27 +61,27 @@ async def upload(here: Here, body: Annotated[UploadForm, File()]) -> Json:
     if body.kind == "mem0" and not here.scope.may("archives:write", "memory:write"):
         raise Forbidden("Your key lacks the scope archives:write, so it can archive no memories.")
     target, data = await target_of(here.runtime, here.scope, body.kind, body.agent or None), await body.file.read()
-    return _response(*await here.store.write(lambda tx: add_upload(tx, target, data)))
+    return await here.store.write(lambda tx: _response(tx, add_upload(tx, target, data)))
 
 
 @router.get("/{import_id}", response_model=ImportJobResponse)
 def retrieve(tx: Transaction, here: Here, import_id: str) -> Json:
-    """Return one import of the caller's."""
-    one = queries.get_import(tx, here.scope, import_id)
-    try:
-        job = jobs.get(tx, here.scope, import_id)
-    except NotFound:  # it ended long ago
-        job = Job("", one.organization_id, status="done")
-    return _response(one, job)
+    """Return one import of the caller's; its report counts what earlier ones took from the same source too."""
+    job = jobs.get(tx, here.scope, import_id)
+    here.scope.require_owns(job.user_id)
+    return _response(tx, found(job if job.kind == UPLOAD else None, "Import", import_id))
 
 
-def _response(one: Import, job: Job) -> Json:
-    progress = job.progress
+def _response(tx: Transaction, job: Job) -> Json:
+    report = queries.report_of(tx, job.organization_id, job.payload["source"])
     return ImportJobResponse.of(
-        one,
+        job,
+        kind=job.payload["kind"],
+        agent_id=job.payload["agent_id"],
         status=JobResponse.of(job)["status"],
-        done=progress.get("done", 0),
-        total=progress.get("total", 0),
+        done=job.progress.get("done", 0),
+        total=job.progress.get("total", 0),
         error=job.error and job.error["message"],
-        text=report_text(one.report) if one.report else "",
+        report=report,
+        text=queries.report_text(report),
     )

@@ -104,7 +104,8 @@ async def import_chats(runtime: Runtime, target: Target, file: IO[bytes], report
                 except (Invalid, Conflict, NotFound, Forbidden) as error:
                     left.leave(what, chat.title, str(error))
             report(read, read + (len(some) == _AT_ONCE))
-    return await runtime.store.read(lambda tx: queries.report_of(tx, organization, target.source, left.left_out))
+    await runtime.store.write(lambda tx: queries.note_refused(tx, target.scope, target.source, left))
+    return await runtime.store.read(lambda tx: queries.report_of(tx, organization, target.source))
 
 
 def _some(chats: Iterator[ExportedChat | str]) -> list[ExportedChat | str]:

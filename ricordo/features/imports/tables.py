@@ -1,8 +1,8 @@
-"""Tables of imports: each file that is being brought in, and each thing that was, so that nothing is brought in twice."""
+"""Tables of imports: uploads that wait, and each thing that was taken, so that nothing is taken twice."""
 
 from sqlalchemy import Column, LargeBinary, UniqueConstraint
 
-from ricordo.storage.schema.columns import json_value, numbers, reference, root, seq, strings, table, timestamps
+from ricordo.storage.schema.columns import json_value, numbers, root, seq, strings, table, timestamps
 
 # What was taken of one thing elsewhere, written in the transaction that took it. Its id is made of the organization, the source
 # and the name it has there. Reports are sums of these rows.
@@ -17,25 +17,15 @@ imported_items = table(
     UniqueConstraint("organization_id", "source", "item"),
     erasure="delete",
 )
-# An upload, by the id of its job.
-imports = table(
-    "imports",
-    *root(),
-    *strings("kind", null=False, erasure="keep"),
-    *strings("source", null=False, erasure="keep"),
-    *strings("agent_id", erasure="keep"),
-    *strings("user_id"),
-    json_value("report"),
-    *timestamps("created_at"),
-    erasure="delete",
-)
+# The bytes of an upload, by the id of the job that takes it in.
 import_parts = table(
     "import_parts",
     seq(),
-    reference("import_id", "imports"),
+    *strings("job_id", null=False, erasure="keep"),
+    *strings("user_id"),
     *numbers("number"),
     Column("data", LargeBinary, nullable=False),
-    UniqueConstraint("import_id", "number"),
+    UniqueConstraint("job_id", "number"),
     erasure="delete",
 )
-TABLES = (imported_items, imports, import_parts)
+TABLES = (imported_items, import_parts)
