@@ -61,6 +61,7 @@ class BlockSpec:
 class AgentSpec:
     """An agent to be made; what is None takes its default."""
 
+    id: str | None = None
     name: str | None = None
     agent_type: AgentType = "letta_v1_agent"
     system: str | None = None
@@ -246,8 +247,9 @@ def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> A
     if spec.clears_buffer is None:
         given["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
     return Agent(
-        **given | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""},
-        id=new_id("agent"),
+        **given
+        | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""}
+        | {"id": spec.id or new_id("agent")},
         organization_id=scope.organization_id,
         created_by=scope.user_id,
         updated_by=scope.user_id,

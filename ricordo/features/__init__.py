@@ -11,6 +11,7 @@ FEATURES: tuple[str, ...] = (
     "files",
     "formats",
     "git",
+    "imports",
     "ledger",
     "letta_extras",
     "librarian",

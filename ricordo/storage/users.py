@@ -42,6 +42,7 @@ class UserDraft:
     email: str | None = None
     identity_type: str | None = None
     properties: tuple[Mapping[str, Any], ...] = ()
+    id: str | None = None
 
 
 def find(tx: Transaction, scope: Scope, name: str) -> User | None:
@@ -126,7 +127,7 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
     """Return a new user. Raises Collision where the identifier is taken, Invalid, Forbidden."""
     require_all_users(scope)
     made = replace(
-        User(new_id("user"), scope.organization_id, user.name, user.identifier, tx.clock.now()),
+        User(user.id or new_id("user"), scope.organization_id, user.name, user.identifier, tx.clock.now()),
         email=user.email,
         identity_type=user.identity_type,
         properties=user.properties,

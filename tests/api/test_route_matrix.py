@@ -223,7 +223,7 @@ SHARED = {
         GET /v1/(messages|tags)/
         GET /v1/agents/<agent_id>/groups
         (GET|POST) /v1/agents/<agent_id>/export
-        POST /v1/agents/import
+        POST /v1/(agents/import|imports)
         POST /v1/agents/<agent_id>/generate
         (GET|POST) /v1/agents/<agent_id>/schedule
         PATCH /v1/agents/<agent_id>/messages/<message_id>
@@ -233,6 +233,7 @@ SHARED = {
     "pages with lists show what the caller may see, and forms make what the caller may make": """
         POST /ui/first
         GET /ui/(runs|jobs|models|search|people)
+        (GET|POST) /ui/imports
         (GET|POST) /ui/agents
         GET /ui/agents/<agent_id>(/settings|/context|/archive|/memory|/memory/new)?
         POST /ui/agents/<agent_id>/memory/new

@@ -25,6 +25,8 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Forbidden
 from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.features.git.sync import GitRemotes
+from ricordo.features.imports.letta import import_letta
+from ricordo.features.imports.letta_tables import LettaTables
 from ricordo.features.remotes import service as remotes
 from ricordo.features.typed_memory.client import InProcessClient
 from ricordo.features.typed_memory.user_blocks import GitUserStorage, PendingDiffStore, UserBlockManager
@@ -36,7 +38,7 @@ from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
 from tests.seams.server import MODEL, ServerInThread
-from tests.support import dolt
+from tests.support import dolt, letta_database, postgres
 from tests.support.git import git
 
 BEFORE = "Her name is Ada."
@@ -211,6 +213,27 @@ def test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret
     assert state_of(server, block["id"]) == ("human", BEFORE if is_asked else STORED)
     require_version(server, block["id"], "user", 1 if is_asked else 2)
     assert [one["body"] for one in waiting] == ([STORED] if is_asked else [])
+
+
+def test_agents_of_a_letta_server_come_through_the_door(server: ServerInThread) -> None:
+    url = postgres.server().new_database(empty=True)
+    letta = letta_database.fill(url)
+    letta.connection.execute("UPDATE block SET value = %s WHERE label = 'loose'", [AFTER])
+    letta.connection.close()
+    tables = LettaTables(url)
+    server.run(import_letta(server.runtime, Scope(), tables, lambda *_: None))
+    tables.close()
+    postgres.server().drop(url)
+    loose = letta_database.made_id("block", "loose")
+    assert state_of(server, loose) == ("loose", STORED)
+    require_version(server, loose, "user", 1)
+    # Of an agent's two blocks one had three texts.
+    require_version(server, letta_database.made_id("block", "human"), "user", 4)
+
+
+def test_an_import_makes_an_agent_without_blocks(server: ServerInThread, http: httpx2.Client) -> None:
+    made = http.post("/v1/imports", data={"kind": "claude"}, files={"file": ("x.json", b"[]")}).json()
+    assert http.get(f"/v1/agents/{made['agent_id']}").json()["blocks"] == []
 
 
 def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: httpx2.Client) -> None:

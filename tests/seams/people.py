@@ -4,6 +4,7 @@
 """
 
 import base64
+import json
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -242,6 +243,11 @@ class World(People):
         self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/folders/attach/{made['folder_id']}")
         self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/files/{made['file_id']}/open")
         self.own |= made
+        form = {"kind": "mem0", "agent": agent}
+        memory = json.dumps([{"id": "1", "memory": f"Imported {CANARY}."}]).encode()
+        brought = self.ask(self.ada, "POST", "/v1/imports", data=form, files={"file": ("memories.json", memory)})
+        self._wait(lambda: self.ask(self.ada, "GET", f"/v1/imports/{brought['id']}")["status"] == "completed")
+        self.own["import_id"] = brought["id"]
 
     def new_folder(self, name: str, key: str = OPERATOR) -> dict[str, str]:
         """Make a folder with a file; returns what names both in routes."""

@@ -112,9 +112,10 @@ FORMS: dict[str, Mapping[str, str]] = {
 }
 UPLOADS = (
     *("/v1/folders/{folder_id}/upload", "/v1/sources/{folder_id}/upload", "/ui/files/{folder_id}/upload"),
-    "/v1/agents/import",
+    *("/v1/agents/import", "/v1/imports", "/ui/imports"),
 )
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="mine.txt"\r\n\r\nMine.\r\n--x--\r\n'
+EXPORT = b'--x\r\ncontent-disposition: form-data; name="kind"\r\n\r\nclaude\r\n' + FILE.replace(b"Mine.", b"[]")
 AGENT_FILE = FILE.replace(b"Mine.", b'{"agents": [{"id": "agent-0", "name": "Mine", "model": "scripted/model"}]}')
 HEADERS = {path: {"content-type": "multipart/form-data; boundary=x"} for path in UPLOADS} | {
     f"/users/{{user_id}}/memory.git/{name}": {"content-type": f"application/x-{name}-request"}
@@ -165,7 +166,8 @@ class Cell:
         if self.method == "POST" and self.path.startswith("/ui/"):
             sent = {"data": fill(dict(FORMS.get(self.path, {})), values)}
         if self.path in UPLOADS:
-            sent = {"content": AGENT_FILE if self.path == "/v1/agents/import" else FILE}
+            special = {"/v1/agents/import": AGENT_FILE, "/v1/imports": EXPORT, "/ui/imports": EXPORT}
+            sent = {"content": special.get(self.path, FILE)}
         is_known = self.method == "GET" or self.path == "/v1/conversations/"
         query = fill(dict(QUERIES.get(self.path, {})), values) if is_known else {}
         return {"method": self.method, "url": fill(self.path, values), "params": query, **sent}

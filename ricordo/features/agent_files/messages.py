@@ -27,6 +27,7 @@ from ricordo.errors import Invalid
 _ROLES = ("system", "user", "assistant", "tool", "approval", "summary")
 _KEPT = ("role", "otid", "name", "sender_id", "group_id", "model", "is_untrusted", "created_at")
 # What clients pack into the text of a user's message, beside words of a user.
+_NO_PICTURE = "(A picture that is not in the file.)"
 _EVENTS = ("heartbeat", "login", "system_alert")
 
 
@@ -104,11 +105,7 @@ def from_af(sent: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
     elif role == "user":
         parts = [_said(part) for part in parts]
     parts += _calls(sent, is_gated=role == "approval")
-    parts += [
-        ApprovalPart(str(one.get("tool_call_id")), bool(one.get("approve")), one.get("reason"))
-        for one in sent.get("approvals") or ()
-        if isinstance(one, dict) and one.get("type") == "approval"
-    ]
+    parts += [_answer(one) for one in sent.get("approvals") or () if isinstance(one, dict)]
     said_at = parse_timestamp(created, UTC) if created else now
     given = {name: sent.get(name) for name in ("otid", "sender_id", "group_id", "model")}
     given["name"] = None if role == "tool" else sent.get("name")
@@ -148,9 +145,11 @@ def _content(part: Part) -> Json | None:
 def _part(piece: Mapping[str, Any]) -> Part | None:
     match piece.get("type"):
         case "text":
-            return TextPart(str(piece.get("text") or ""))
+            return TextPart(str(piece.get("text") or ""), piece.get("signature"))
         case "image":
             source = piece.get("source") or {}
+            if not (source.get("data") or source.get("url")):
+                return TextPart(_NO_PICTURE)
             return ImagePart(
                 source.get("media_type") or "image/png", source.get("data"), source.get("url"), source.get("detail")
             )
@@ -160,6 +159,9 @@ def _part(piece: Mapping[str, Any]) -> Part | None:
             )
         case "redacted_reasoning":
             return ReasoningPart("", redacted=str(piece.get("data") or ""))
+        case "summarized_reasoning":
+            told = [one for one in piece.get("summary") or () if isinstance(one, dict)]
+            return ReasoningPart("\n".join(str(one.get("text") or "") for one in told))
     return None
 
 
@@ -170,6 +172,8 @@ def _call(call: ToolCallPart) -> Json:
 def _calls(sent: Mapping[str, Any], *, is_gated: bool) -> list[Part]:
     found = [one for one in sent.get("tool_calls") or () if isinstance(one, dict)]
     functions = [(one, one.get("function") or {}) for one in found]
+    if not found:  # some have them in the content alone
+        functions = [(one, {**one, "arguments": _text_of(one.get("input"))}) for one in _pieces(sent, "tool_call")]
     return [
         ToolCallPart(str(one.get("id")), str(function.get("name")), str(function.get("arguments") or "{}"), is_gated)
         for one, function in functions
@@ -189,7 +193,10 @@ def _return(part: ToolReturnPart) -> Json:
 def _returns(sent: Mapping[str, Any], text: str) -> list[Part]:
     """The results of a tool message; older files have them in its text alone."""
     name = str(sent.get("name") or "")
-    listed = [one for one in sent.get("tool_returns") or () if isinstance(one, dict)]
+    listed = [one for one in sent.get("tool_returns") or () if isinstance(one, dict)] or [
+        {**one, "status": "error" if one.get("is_error") else "success", "func_response": one.get("content")}
+        for one in _pieces(sent, "tool_return")
+    ]
     packed = _unpacked(text)
     only = {
         "tool_call_id": sent.get("tool_call_id"),
@@ -199,14 +206,32 @@ def _returns(sent: Mapping[str, Any], text: str) -> list[Part]:
     return [
         ToolReturnPart(
             str(one.get("tool_call_id") or sent.get("tool_call_id")),
-            name,
+            str(one.get("name") or name),
             "error" if one.get("status") == "error" else "success",
-            content if isinstance(content := one.get("func_response") or said, str) else orjson.dumps(content).decode(),
+            _text_of(one.get("func_response") or said),
             stdout=tuple(map(str, one.get("stdout") or ())),
             stderr=tuple(map(str, one.get("stderr") or ())),
         )
         for one in listed or [only]
     ]
+
+
+def _answer(one: Mapping[str, Any]) -> Part:
+    """What a person decided about a call, or what the client's own tool gave."""
+    call_id = str(one.get("tool_call_id"))
+    if one.get("type") == "approval":
+        return ApprovalPart(call_id, bool(one.get("approve")), one.get("reason"))
+    content = _text_of(one.get("tool_return") or one.get("func_response") or "")
+    return ToolReturnPart(call_id, "", "error" if one.get("status") == "error" else "success", content)
+
+
+def _pieces(sent: Mapping[str, Any], kind: str) -> list[Json]:
+    content = sent.get("content")
+    return [one for one in content if one.get("type") == kind] if isinstance(content, list) else []
+
+
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _said(part: Part) -> Part:

@@ -86,9 +86,9 @@ def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
     if not content["agents"]:
         raise Invalid(_UNREADABLE.format("its list of agents is empty"))
     try:
-        specs = [_spec(runtime, one, content, options) for one in content["agents"]]
+        specs = [read_spec(runtime, one, content, options) for one in content["agents"]]
         sources = [
-            (one["id"], ToolCreateRequest.model_validate({name: one[name] for name in _tool_fields(one)}))
+            (one["id"], read_tool(one))
             for one in content.get("tools") or ()
             if one.get("tool_type") == "custom" and one.get("source_code")
         ]
@@ -101,11 +101,14 @@ def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
     return AgentImport(content, specs, sources)
 
 
-def _tool_fields(tool: Mapping[str, Any]) -> list[str]:
-    return [name for name in ToolCreateRequest.model_fields if tool.get(name)]
+def read_tool(tool: Mapping[str, Any]) -> ToolCreateRequest:
+    """Return the custom tool that a file tells of. Raises ValidationError."""
+    given = {name: tool[name] for name in ToolCreateRequest.model_fields if tool.get(name)}
+    return ToolCreateRequest.model_validate(given)
 
 
-def _spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
+def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
+    """Return the agent that a file tells of, with its blocks. Raises ValidationError, Invalid."""
     blocks = {one["id"]: one for one in content.get("blocks") or ()}
     given = {name: agent[name] for name in AGENT_FIELDS if agent.get(name) is not None and name not in _LEFT_OUT}
     own = [blocks[id] for id in agent.get("block_ids") or () if id in blocks]
@@ -179,7 +182,7 @@ def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made
 def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: MadeIds) -> None:
     for one in content.get("sources") or ():
         fields = {name: one.get(name) for name in FOLDER_FIELDS}
-        name = _free_folder_name(tx, here, str(fields["name"]))
+        name = free_folder_name(tx, here, str(fields["name"]))
         folder = files.Folder(
             **fields | {"name": name, "metadata": fields["metadata"] or {}},
             id="",
@@ -196,7 +199,7 @@ def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: 
             folders.add_file(tx, here.scope, made.ids[one["source_id"]], upload)
 
 
-def _free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
+def free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
     taken, number = name, 1
     while files.find_folder(tx, here.scope.organization_id, taken, here.scope.subject):
         number += 1

@@ -31,6 +31,7 @@ class Upload:
     name: str
     data: bytes
     duplicates: Duplicates = "suffix"
+    id: str | None = None
 
 
 def require_may_write(scope: Scope, user_id: str | None) -> None:
@@ -41,9 +42,9 @@ def require_may_write(scope: Scope, user_id: str | None) -> None:
 
 
 def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
-    """Store a new folder with its archive. Raises Conflict for a name that is taken."""
+    """Store a new folder with its archive; one without an id gets one. Raises Conflict for a name that is taken."""
     require_may_write(scope, folder.user_id)
-    id, now = new_id(FOLDER.rstrip("-")), tx.clock.now()
+    id, now = folder.id or new_id(FOLDER.rstrip("-")), tx.clock.now()
     made = replace(
         folder, id=id, archive_id=id, created_by=scope.user_id, updated_by=scope.user_id, created_at=now, updated_at=now
     )
@@ -91,7 +92,7 @@ def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> F
             delete_file(tx, existing)
     now = tx.clock.now()
     file = File(
-        id=new_id("file"),
+        id=upload.id or new_id("file"),
         organization_id=folder.organization_id,
         folder_id=folder_id,
         name=_free_name(tx, folder_id, name),

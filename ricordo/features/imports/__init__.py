@@ -1,0 +1,38 @@
+"""Moving in: agents of a Letta V1 server's database, chats of ChatGPT, Claude and Open WebUI, and memories of mem0."""
+
+from typing import Any
+
+from ricordo.plugins import Commands, PluginPage
+
+
+class ImportsPlugin:
+    """Adds `ricordo import`, uploads to the API, and a page. Messages of other servers are read by `agent_files`."""
+
+    requires = ("accounts", "agent_files", "custom_tools", "files", "web")
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.imports.tables import TABLES
+
+        return [*TABLES]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.imports.jobs import HANDLERS
+
+        return [*HANDLERS]
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [
+            LazyRouter("ricordo.features.imports.routes", ("/v1/imports",)),
+            LazyRouter("ricordo.features.imports.pages", ("/ui/imports",)),
+        ]
+
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Moving in", "/ui/imports")]
+
+    def commands(self) -> list[Commands]:
+        return [Commands("import", "ricordo.features.imports.cli")]
+
+
+plugin = ImportsPlugin()
