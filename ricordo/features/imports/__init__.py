@@ -1,4 +1,4 @@
-"""Moving in: agents of a Letta V1 server's database, chats of ChatGPT, Claude and Open WebUI, and memories of mem0."""
+"""Moving in: agents of the retired Letta V1 server's database, chats of ChatGPT, Claude and Open WebUI, and memories of mem0."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ class ImportsPlugin:
     requires = ("accounts", "agent_files", "custom_tools", "files", "web")
 
     def tables(self) -> list[Any]:
-        from ricordo.features.imports.tables import TABLES
+        from ricordo.features.imports.queries import TABLES
 
         return [*TABLES]
 

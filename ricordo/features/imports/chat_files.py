@@ -3,12 +3,10 @@
 Nothing in them is trusted: what is no chat is left out with a reason, and what is too much to read is an error.
 """
 
-import io
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import PurePosixPath
@@ -22,7 +20,7 @@ from ricordo.features.imports.queries import Outcome
 
 Json = dict[str, Any]
 MOST_UNPACKED = 2**31  # bytes of JSON, however small they were packed
-LONGEST = 64 * 2**20  # bytes of one chat
+LONGEST = 32 * 2**20  # bytes of one chat
 _BLOCK = 2**16
 _MOST_MESSAGES = 100_000  # of one chat
 _MEMBER = re.compile(r"(conversations|chats?-export|chats?|memories)([-_]\d+)?\.json", re.IGNORECASE)
@@ -70,29 +68,29 @@ def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | str]:
                 yield f"it cannot be read ({type(error).__name__}: {str(error)[:100]})"
 
 
-class _Bounded(io.RawIOBase):
-    """A stream that may not have more than so many bytes; what is wrong with its packing is an error of ours."""
+class _Bounded:
+    """A stream that, with the others of its file, has no more bytes than are `left`; damage in it is an error of ours."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._left = stream, MOST_UNPACKED
+    def __init__(self, stream: IO[bytes], left: list[int]) -> None:
+        self._stream, self._left = stream, left
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
         try:
-            data = self._stream.read(_BLOCK if size < 0 else size)
+            data = self._stream.read(size)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
             raise Invalid(f"The zip file is damaged: {error}. Download it again.") from error
-        self._left -= len(data)
-        if self._left < 0:
+        self._left[0] -= len(data)
+        if self._left[0] < 0:
             raise Invalid(f"The file holds more than {MOST_UNPACKED // 2**30} GB. Take it apart, and import the parts.")
         return data
 
 
-def _streams(file: IO[bytes]) -> Iterator[IO[bytes]]:
+def _streams(file: IO[bytes]) -> Iterator[_Bounded]:
     """Yield the JSON of the file, or of those in it that hold chats where it is a zip file."""
     begin = file.read(4)
     file.seek(0)
     if begin != b"PK\x03\x04":
-        yield _Bounded(file)  # type: ignore[misc]
+        yield _Bounded(file, [MOST_UNPACKED])
         return
     try:
         packed = zipfile.ZipFile(file)
@@ -101,22 +99,17 @@ def _streams(file: IO[bytes]) -> Iterator[IO[bytes]]:
         raise Invalid(f"The zip file is damaged: {error}. Download it again.") from error
     if not names:
         raise Invalid("The zip file holds no conversations.json. Choose the file as it was exported.")
-    for name in names[:1000]:
-        with _opened(packed, name) as stream:
-            yield _Bounded(stream)  # type: ignore[misc]
+    left = [MOST_UNPACKED]
+    for name in names:
+        try:
+            stream = packed.open(name)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+            raise Invalid(f"The zip file cannot be unpacked: {error}") from error
+        with stream:
+            yield _Bounded(stream, left)
 
 
-@contextmanager
-def _opened(packed: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
-    try:
-        stream = packed.open(name)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
-        raise Invalid(f"The zip file cannot be unpacked: {error}") from error
-    with stream:
-        yield stream
-
-
-def _elements(stream: IO[bytes]) -> Iterator[bytes | None]:
+def _elements(stream: _Bounded) -> Iterator[bytes | None]:
     """Yield the JSON of each element of the list, None for one that is too long. No more than one is held at a time."""
     block = stream.read(_BLOCK)
     if not (begin := block.lstrip(b"\xef\xbb\xbf \t\r\n")).startswith(b"["):
@@ -153,7 +146,7 @@ def _elements(stream: IO[bytes]) -> Iterator[bytes | None]:
     raise Invalid("The file ends in the middle. Download it again; what was read of it is taken.")
 
 
-def _elements_of_object(begin: bytes, stream: IO[bytes]) -> Iterator[bytes]:
+def _elements_of_object(begin: bytes, stream: _Bounded) -> Iterator[bytes]:
     """A file that is one object: a chat, or with a list of them."""
     whole = bytearray(begin)
     while (block := stream.read(_BLOCK)) and len(whole) <= LONGEST:

@@ -30,7 +30,10 @@ def import_letta(
     ),
     report: Path | None = _REPORT,
 ) -> None:
-    """Bring all agents of a Letta V1 server, with memory, messages, archives, tools, folders and users. Repeatable."""
+    """Bring all agents of the retired Letta V1 server 0.16.8.
+
+    They come with memory, messages, archives, tools, folders and users. It can be run again.
+    """
     from ricordo.domain.scope import Scope
     from ricordo.features.imports import letta
     from ricordo.features.imports.letta_tables import LettaTables

@@ -1,4 +1,4 @@
-"""Agents of a Letta V1 server, from its database: with memory, messages, archives, tools, folders and users.
+"""Agents of the retired Letta V1 server, from its database: with memory, messages, archives, tools, folders and users.
 
 Each thing is taken in one transaction that notes it, messages and passages in batches; ids are kept, or made of those there. So
 an import that was killed goes on at its next run. What was taken is left alone from then on, since it may have changed here.

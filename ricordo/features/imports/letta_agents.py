@@ -1,4 +1,4 @@
-"""Agents of a Letta V1 server, each with its own blocks in one transaction; then their messages, in batches."""
+"""Agents of the retired Letta V1 server, each with its own blocks in one transaction; then their messages, in batches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Messages of a Letta V1 server, in their order, with their times, thoughts, calls and results; at last the windows.
+"""Messages of the retired Letta V1 server, in their order, with their times, thoughts, calls and results; at last the windows.
 
 They are stored in batches. What of a batch is there already is left alone, so that a killed import goes on with the next.
 """

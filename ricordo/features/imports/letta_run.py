@@ -1,4 +1,4 @@
-"""One run of an import from a Letta V1 server: what was taken already, and how each further thing is."""
+"""One run of an import from the retired Letta V1 server: what was taken already, and how each further thing is."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The database of a retired Letta V1 server 0.16.8, read as it stands: one snapshot, in a transaction that cannot write.
+"""The database of the retired Letta V1 server 0.16.8, read as it stands: one snapshot, in a transaction that cannot write.
 
 Columns that another version of that server does not have are read as None, and its missing tables as empty. Deleted rows are
 not read.
@@ -51,7 +51,7 @@ class LettaTables:
             self._columns.setdefault(row["table_name"], set()).add(row["column_name"])
         if missing := [name for name in _NEEDED if name not in self._columns]:
             self.close()
-            raise Invalid(f"This is no database of a Letta V1 server: it has no table {missing[0]}.")
+            raise Invalid(f"This is no database of the retired Letta V1 server: it has no table {missing[0]}.")
 
     def close(self) -> None:
         self._connection.close()

@@ -1,19 +1,44 @@
-"""Queries of imports: what was taken already, reports on it, and uploads."""
+"""What was taken already, in a table of its own, reports on it, and uploads that wait."""
 
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import Column, LargeBinary, UniqueConstraint, bindparam, delete, insert, select
 
 from ricordo.domain.ids import is_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.features.imports.tables import import_parts, imported_items
 from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import json_value, numbers, root, seq, strings, table, timestamps
 from ricordo.storage.schema.core_tables import jobs
 
+# What was taken of one thing elsewhere, written in the transaction that took it. Its id is made of the organization, the source
+# and the name it has there. Reports are sums of these rows.
+imported_items = table(
+    "imported_items",
+    *root(),
+    *strings("source", null=False, erasure="keep"),
+    *strings("item", null=False),
+    json_value("outcome"),
+    *strings("user_id"),
+    *timestamps("created_at"),
+    UniqueConstraint("organization_id", "source", "item"),
+    erasure="delete",
+)
+# The bytes of an upload, by the id of the job that takes it in.
+import_parts = table(
+    "import_parts",
+    seq(),
+    *strings("job_id", null=False, erasure="keep"),
+    *strings("user_id"),
+    *numbers("number"),
+    Column("data", LargeBinary, nullable=False),
+    UniqueConstraint("job_id", "number"),
+    erasure="delete",
+)
+TABLES = (imported_items, import_parts)
 _PART = 1024 * 1024  # bytes of one row of an upload
 _SHOWN = 5  # names of each reason in a report
 _REFUSED = "refused"

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +31,6 @@ from ricordo.storage.engine.store import Transaction
 
 TITLES = {"chatgpt": "ChatGPT", "claude": "Claude", "openwebui": "Open WebUI", "mem0": "mem0"}
 _BATCH = 200  # messages of one transaction
-_AT_ONCE = 20  # chats that are read ahead
 _LETTERS = 4  # of a token, about
 
 
@@ -93,23 +91,19 @@ async def import_chats(runtime: Runtime, target: Target, file: IO[bytes], report
     await runtime.organization_providers.of(organization)
     done = await runtime.store.read(lambda tx: queries.done_items(tx, organization, target.source))
     chats, read, what = read_chats(target.kind, file), 0, "memories" if target.kind == "mem0" else "chats"
-    while some := await asyncio.to_thread(_some, chats):
-        for chat in some:
-            read += 1
-            if isinstance(chat, str):
-                left.leave(what, f"no. {read}", chat)
-            elif done.get(chat.id) != _state_of(chat):
-                try:
-                    await _take(runtime, target, chat)
-                except (Invalid, Conflict, NotFound, Forbidden) as error:
-                    left.leave(what, chat.title, str(error))
-            report(read, read + (len(some) == _AT_ONCE))
+    while (chat := await asyncio.to_thread(next, chats, None)) is not None:
+        read += 1
+        if isinstance(chat, str):
+            left.leave(what, f"no. {read}", chat)
+        elif done.get(chat.id) != _state_of(chat):
+            try:
+                await _take(runtime, target, chat)
+            except (Invalid, Conflict, NotFound, Forbidden) as error:
+                left.leave(what, chat.title, str(error))
+        report(read, read + 1)
+    report(read, read)
     await runtime.store.write(lambda tx: queries.note_refused(tx, target.scope, target.source, left))
     return await runtime.store.read(lambda tx: queries.report_of(tx, organization, target.source))
-
-
-def _some(chats: Iterator[ExportedChat | str]) -> list[ExportedChat | str]:
-    return [*islice(chats, _AT_ONCE)]
 
 
 def _state_of(chat: ExportedChat) -> str:

@@ -285,6 +285,12 @@ def test_a_bomb_and_an_endless_chat_do_no_harm(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(chat_files, "MOST_UNPACKED", 2**22)
     with pytest.raises(Invalid, match="holds more than"):
         read("chatgpt", zipped("conversations.json", b"[" + b" " * 2**24 + b"]"))
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+        for number in range(3):
+            packed.writestr(f"conversations-{number}.json", b"[" + b" " * 2**21 + b"]")
+    with pytest.raises(Invalid, match="holds more than"):
+        read("chatgpt", made.getvalue())
     monkeypatch.setattr(chat_files, "LONGEST", 2**20)
     long = chatgpt("long", node("z", "a", "user", "x" * 2**21))
     found = read("chatgpt", json.dumps([long, chatgpt()]).encode())

@@ -34,7 +34,8 @@ def test_the_commands_of_the_page_work(shell: Shell) -> None:
         data = json.dumps([content]).encode()
         (shell.folder / name).write_bytes(zipped("conversations.json", data) if name.endswith(".zip") else data)
         done = shell.run(*command.split())
-        assert (done.returncode, done.stderr, "Taken from" in done.stdout) == (0, "", True)
+        said = done.stderr.replace("slow write\n", "")  # of a busy machine
+        assert (done.returncode, said, "Taken from" in done.stdout) == (0, "", True)
         assert "  1 memories" in done.stdout or "  1 chats" in done.stdout
 
 
@@ -45,7 +46,7 @@ def test_a_letta_server_is_brought_beside_no_server(shell: Shell) -> None:
         busy = shell.run("import", "letta", "--database", url)
         assert (busy.returncode, "Another Ricordo server is using" in busy.stderr) == (2, True)
     done = shell.run("import", "letta", LETTA_PG_URI=url.replace("postgresql://", "postgresql+pg8000://"))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr.replace("slow write\n", "")) == (0, "")
     assert "  2 agents\n" in done.stdout
     assert "1 groups: there are no groups" in done.stdout
     assert shell.run("import", "letta", "--database", "postgresql://u:hush@127.0.0.1:1/x").returncode == 2
