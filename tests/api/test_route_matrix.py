@@ -232,7 +232,7 @@ SHARED = {
     """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
         POST /ui/first
-        GET /ui/(runs|jobs|models|search|people)
+        GET /ui/(runs|jobs|models|search|people|schedules)
         (GET|POST) /ui/imports
         (GET|POST) /ui/agents
         GET /ui/agents/<agent_id>(/settings|/context|/archive|/memory|/memory/new)?
@@ -509,6 +509,8 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
         given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False
+        if is_page and "{scheduled_message_id}" in cell.path:
+            given = {**hers, **world.new_schedule(world.ada)}
         if is_page and "{passage_id}" in cell.path:
             home = fill("/v1/agents/{agent_id}/archival-memory", hers)
             given = {**hers, "passage_id": world.ask(world.ada, "POST", home, json={"text": "Spare."})[0]["id"]}

@@ -36,7 +36,7 @@ SAVING = "agents.step_save.save_step"
 TURNS = {
     *("api.messages.send", "api.messages.send_async", "api.messages.stream", "api.conversations.send"),
     *("api.conversations.compact", "api.conversations.compact_own"),
-    "features.schedules.service.send",
+    "features.schedules.jobs.send",
     *("features.openai_api.routes.create_chat_completion", "features.openai_api.responses.create_response"),
     # Readers of a past turn, which begins one anew for the request that it was asked for; these two have none.
     *("api.stored_streams.resume", "api.stored_streams.resume_conversation", "api.callbacks.call_back"),

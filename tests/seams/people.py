@@ -192,6 +192,13 @@ class World(People):
         name = self.ask(OPERATOR, "POST", "/v1/templates", json={"type": "agent", "agent_id": agent_id})["name"]
         return {"template_name": name, "template_version": f"{name}:1"}
 
+    def new_schedule(self, key: str) -> dict[str, str]:
+        """Make a schedule for the shared agent; returns what names it in routes."""
+        said = [{"role": "user", "content": f"Later {CANARY}."}]
+        body = {"messages": said, "schedule": {"type": "recurring", "cron_expression": "0 0 1 1 *"}}
+        made = self.ask(key, "POST", f"/v1/agents/{self.shared['agent_id']}/schedule", json=body)
+        return {"scheduled_message_id": made["id"]}
+
     def new_mcp_server(self, name: str) -> dict[str, str]:
         """Add an MCP server with one tool; returns what names both in routes."""
         config = {"mcp_server_type": "streamable_http", "server_url": self.mcp_url}
@@ -221,10 +228,8 @@ class World(People):
         (passage,) = self.ask(self.ada, "GET", f"/v1/agents/{agent}/archival-memory")
         filed = {"text": f"Also {CANARY}."}
         (another,) = self.ask(self.ada, "POST", f"/v1/agents/{agent}/archival-memory", json=filed)
-        weekly = {"type": "recurring", "cron_expression": "0 8 * * 1"}
-        scheduled = {"messages": [{"role": "user", "content": f"Remind {CANARY}."}], "schedule": weekly}
+        self.own |= self.new_schedule(self.ada)
         self.own |= {
-            "scheduled_message_id": self.ask(self.ada, "POST", f"/v1/agents/{agent}/schedule", json=scheduled)["id"],
             "conversation_id": conversation,
             "run_id": run["id"],
             "step_id": step["id"],

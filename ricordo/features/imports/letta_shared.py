@@ -1,4 +1,4 @@
-"""What agents of the retired Letta V1 server share: users, tools, folders with files, archives with passages, blocks with versions."""
+"""What agents of the retired Letta V1 server share: users, tools, folders, files, archives with passages, blocks with versions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence

@@ -1,25 +1,35 @@
-"""Schedules: messages that are sent to an agent at a time, or again and again."""
+"""Schedules: messages that are sent to an agent later, once or again and again."""
 
 from typing import Any
 
+from ricordo.plugins import PluginPage
+
 
 class SchedulesPlugin:
-    """Adds scheduled messages to the API, and the job that sends them."""
+    """Adds schedules to the API, sends what is due, and lists them for people."""
+
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
-        from ricordo.features.schedules.tables import schedules
+        from ricordo.features.schedules.queries import schedules
 
         return [schedules]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.schedules.jobs import HANDLERS
+
+        return [*HANDLERS]
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
-        return [LazyRouter("ricordo.features.schedules.routes", ("/v1/agents/*/schedule",))]
+        return [
+            LazyRouter("ricordo.features.schedules.routes", ("/v1/agents/*/schedule",)),
+            LazyRouter("ricordo.features.schedules.pages", ("/ui/schedules",)),
+        ]
 
-    def jobs(self) -> list[Any]:
-        from ricordo.features.schedules.service import HANDLER
-
-        return [HANDLER]
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Schedules", "/ui/schedules")]
 
 
 plugin = SchedulesPlugin()

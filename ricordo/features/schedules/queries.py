@@ -1,70 +1,102 @@
-"""Reads and writes the table of scheduled messages."""
+"""The table of schedules, and its SQL.
+
+`next_at` is when the message is due next, `due_at` the time that is being sent now. A row is `user_id`'s (None: shared). It keeps
+by which key it was made and what that was allowed, since its turns may do no more.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import Index, delete, func, select
 
 from ricordo.domain.scope import Scope
-from ricordo.features.schedules.tables import schedules
-from ricordo.storage.engine.repository import Page, Repository
+from ricordo.errors import NotFound
+from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import json_value, reference, root, strings, table, timestamps
+from ricordo.storage.schema.core_tables import jobs
+
+schedules = table(
+    "schedules",
+    *root(),
+    reference("agent_id", "agents"),
+    json_value("message"),
+    json_value("schedule"),
+    *strings("user_id"),
+    *strings("created_by", erasure="blank"),
+    *strings("key_id", "caller", erasure="keep"),
+    json_value("scopes", "'[]'", erasure="keep"),
+    *timestamps("created_at"),
+    *timestamps("next_at", "due_at", null=True),
+    *strings("problem"),
+    Index("schedules_by_time", "agent_id", "created_at", "seq"),
+    Index("schedules_by_user", "user_id"),
+    erasure="delete",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledMessage:
-    """Messages that an agent gets at `due_at` (microseconds), and with a `cron` expression again and again."""
+    """A message that is sent later, or again and again. Times are microseconds."""
 
     id: str
     organization_id: str
     agent_id: str
-    user_id: str | None
-    runs_as: dict[str, Any] = field(default_factory=dict)
     message: dict[str, Any] = field(default_factory=dict)
-    cron: str | None = None
-    due_at: int = 0
-    error: str | None = None
+    schedule: dict[str, Any] = field(default_factory=dict)
+    user_id: str | None = None
     created_by: str | None = None
+    key_id: str | None = None
+    caller: str | None = None
+    scopes: tuple[str, ...] = ()
     created_at: int = 0
+    next_at: int | None = None
+    due_at: int | None = None
+    problem: str | None = None
+
+    @property
+    def is_recurring(self) -> bool:
+        return bool(self.schedule["type"] == "recurring")
 
 
-_ROWS = Repository(ScheduledMessage, schedules)
-_BY_ID = _ROWS.select.where(schedules.c.id == bindparam("schedule_id"))
-_DELETE = delete(schedules).where(schedules.c.id == bindparam("schedule_id"))
-_COUNT = select(func.count()).select_from(schedules).where(schedules.c.agent_id == bindparam("of_agent"))
-_PUT_OFF = (
-    update(schedules)
-    .where(schedules.c.id == bindparam("schedule_id"))
-    .values(due_at=bindparam("new_due_at"), error=bindparam("new_error"))
-)
-
-insert = _ROWS.insert
-find = _ROWS.find
-
-
-def by_id(tx: Transaction, id: str) -> ScheduledMessage | None:
-    """Return the schedule of any organization."""
-    return _ROWS.first(tx, _BY_ID, {"schedule_id": id})
+_ROWS = Repository(ScheduledMessage, schedules, name="Schedule")
+_LOCK = _ROWS.select.where(equal(schedules, "id")).with_for_update()
+_COUNT = select(func.count().label("schedules")).where(equal(schedules, "agent_id"))
+_DELETE = delete(schedules).where(equal(schedules, "id"))
+_DELETE_JOBS = delete(jobs).where(equal(jobs, "key"), jobs.c.status == "waiting")
+_IS_AT_WORK = select(jobs.c.seq).where(jobs.c.key == schedules.c.id, jobs.c.status.in_(("waiting", "running"))).exists()
+insert_one = _ROWS.insert
+save = _ROWS.updates("next_at", "due_at", "problem")
 
 
 def get(tx: Transaction, scope: Scope, agent_id: str, id: str) -> ScheduledMessage:
-    """Return a schedule of the agent. Raises NotFound."""
-    found = _ROWS.get(tx, scope, id)
-    return found if found.agent_id == agent_id else _ROWS.get(tx, scope, "")
+    """Return the schedule of this agent. Raises NotFound."""
+    row = _ROWS.get(tx, scope, id)
+    if row.agent_id != agent_id:
+        raise NotFound(f"Schedule with ID {id} not found")
+    return row
 
 
-def page(tx: Transaction, scope: Scope, agent_id: str, wanted: Page) -> list[ScheduledMessage]:
+def page(tx: Transaction, scope: Scope, wanted: Page, agent_id: str) -> list[ScheduledMessage]:
     return _ROWS.page(tx, scope, wanted, agent_id=agent_id)
 
 
+def lock(tx: Transaction, id: str) -> ScheduledMessage | None:
+    """Return the schedule, if it is still there, and lock it until this transaction ends."""
+    return _ROWS.first(tx, _LOCK, {"id": id})
+
+
 def count(tx: Transaction, agent_id: str) -> int:
-    return int(tx.all(_COUNT, {"of_agent": agent_id})[0][0])
+    """Return how many schedules the agent has, all users' together."""
+    return int(tx.all(_COUNT, {"agent_id": agent_id})[0].schedules)
 
 
-def remove(tx: Transaction, id: str) -> None:
-    tx.run(_DELETE, {"schedule_id": id})
+def delete_one(tx: Transaction, id: str) -> None:
+    """Delete the schedule, with the jobs of it that wait."""
+    tx.run(_DELETE, {"id": id})
+    tx.run(_DELETE_JOBS, {"key": id})
 
 
-def put_off(tx: Transaction, id: str, due_at: int, error: str | None) -> None:
-    """Set when it comes next, and why the last time failed."""
-    tx.run(_PUT_OFF, {"schedule_id": id, "new_due_at": due_at, "new_error": error})
+def left_behind(tx: Transaction, before: int) -> list[ScheduledMessage]:
+    """Return schedules whose time has long come, and for which no job is there."""
+    return _ROWS.all(tx, _ROWS.select.where(schedules.c.next_at < before, ~_IS_AT_WORK))

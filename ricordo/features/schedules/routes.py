@@ -1,72 +1,51 @@
-"""Scheduled messages over HTTP."""
+"""Schedules over HTTP: made, listed, read and deleted."""
 
-from typing import Annotated
+from dataclasses import replace
 
-from fastapi import Query
-
-from ricordo.api.call import Here
-from ricordo.api.models.base import Json
+from ricordo.api.call import Here, Paged
+from ricordo.api.messages import new_message
+from ricordo.api.models.base import Json, stamp
 from ricordo.api.routing import Routes
-from ricordo.domain.clock import to_datetime
+from ricordo.errors import Invalid
 from ricordo.features.schedules import queries, service
-from ricordo.features.schedules.models import (
-    NewScheduleResponse,
-    ScheduleListResponse,
-    ScheduleRequest,
-    ScheduleResponse,
-)
-from ricordo.features.schedules.queries import ScheduledMessage
+from ricordo.features.schedules.models import ScheduleMadeResponse, ScheduleRequest, ScheduleResponse, SchedulesResponse
+from ricordo.llm.addresses import require_callable
 from ricordo.storage import agents
-from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/agents/{agent_id}/schedule", tags=["schedules"], scope="messages")
-_USUAL, _MOST = 50, 100
 
 
-@router.post("", response_model=NewScheduleResponse)
+@router.post("", response_model=ScheduleMadeResponse)
 def create(tx: Transaction, here: Here, agent_id: str, body: ScheduleRequest) -> Json:
-    """ScheduledMessage messages to the agent: for one time, or by a cron expression on the clock of the agent's timezone."""
-    made = service.create(tx, here.runtime, here.scope, agent_id, body)
-    return NewScheduleResponse.of(made, next_scheduled_at=_time(made))
+    """Send messages to the agent later: once, or again and again."""
+    if not all(new_message(one).parts for one in body.messages):
+        raise Invalid("There is no message to answer. Send some content with each.")
+    if body.callback_url:
+        require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
+    row = service.create(tx, here.scope, agent_id, body)
+    return ScheduleMadeResponse.of(row, next_scheduled_at=stamp(row.next_at))
 
 
-@router.get("", response_model=ScheduleListResponse)
-def list_schedules(
-    tx: Transaction,
-    here: Here,
-    agent_id: str,
-    limit: Annotated[int, Query(ge=1, le=_MOST, description="How many at most.")] = _USUAL,
-    after: Annotated[str | None, Query(description="Only those behind this one.")] = None,
-) -> Json:
-    """The agent's scheduled messages, the newest first."""
+@router.get("", response_model=SchedulesResponse)
+def list_schedules(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> Json:
+    """What is sent to the agent later, the newest schedules first."""
     agents.require(tx, here.scope, agent_id)
-    found = queries.page(tx, here.scope, agent_id, Page(limit + 1, after=after))
-    shown = [_response(one) for one in found[:limit]]
-    return ScheduleListResponse.of(None, has_next_page=len(found) > limit, scheduled_messages=shown)
+    page = paging.page()
+    found = queries.page(tx, here.scope, replace(page, limit=page.limit + 1), agent_id)
+    shown = [ScheduleResponse.from_row(row) for row in found[: page.limit]]
+    return SchedulesResponse.of(None, has_next_page=len(found) > page.limit, scheduled_messages=shown)
 
 
 @router.get("/{scheduled_message_id}", response_model=ScheduleResponse)
 def retrieve(tx: Transaction, here: Here, agent_id: str, scheduled_message_id: str) -> Json:
-    """One scheduled message."""
+    """One schedule of the agent."""
     agents.require(tx, here.scope, agent_id)
-    return _response(queries.get(tx, here.scope, agent_id, scheduled_message_id))
+    return ScheduleResponse.from_row(queries.get(tx, here.scope, agent_id, scheduled_message_id))
 
 
 @router.delete("/{scheduled_message_id}", response_model=dict[str, bool])
-def delete(tx: Transaction, here: Here, agent_id: str, scheduled_message_id: str) -> Json:
-    """Delete a scheduled message: what is not sent yet is not sent."""
-    one = queries.get(tx, here.scope, agent_id, scheduled_message_id)
-    here.scope.require_owns(one.user_id)
-    queries.remove(tx, one.id)
+def delete(tx: Transaction, here: Here, agent_id: str, scheduled_message_id: str) -> dict[str, bool]:
+    """Delete a schedule. What waits to be sent is not sent; a turn that has begun goes on."""
+    service.delete(tx, here.scope, agent_id, scheduled_message_id)
     return {"success": True}
-
-
-def _response(one: ScheduledMessage) -> Json:
-    once = {"type": "one-time", "scheduled_at": one.due_at / service.MILLISECOND}
-    schedule = {"type": "recurring", "cron_expression": one.cron} if one.cron else once
-    return ScheduleResponse.of(one, next_scheduled_time=_time(one), schedule=schedule)
-
-
-def _time(one: ScheduledMessage) -> str | None:
-    return to_datetime(one.due_at).isoformat().replace("+00:00", "Z") if one.due_at else None

@@ -1,146 +1,136 @@
-"""Makes scheduled messages, and sends each when it is due: once, wherever a server is killed.
+"""Schedules: made, planned from one time to the next, and the scope that a turn of theirs runs in."""
 
-A schedule's next time is a job. The turn that it begins has an otid that follows from the schedule and the time, so a job that runs
-twice finds the turn which it began before. Times that passed while no server ran are sent as one.
-"""
-
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC
-from uuid import NAMESPACE_URL, uuid5
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
 
-from ricordo.agents.request import TurnRequest
-from ricordo.api.messages import new_message
-from ricordo.api.models.messages import MessageFormat
-from ricordo.api.models.turns import MessageRequest
-from ricordo.api.stored_streams import begin_recorded
-from ricordo.domain.clock import SECOND, to_datetime, zone
+from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
-from ricordo.domain.job import Job, JobHandler, Report
-from ricordo.domain.scope import ROLE_SCOPES, Scope
-from ricordo.errors import Busy, Invalid, NotFound, RicordoError
+from ricordo.domain.job import Job
+from ricordo.domain.scope import OPERATOR_SCOPES, Scope
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.features.schedules import queries
-from ricordo.features.schedules.cron import parse_cron
-from ricordo.features.schedules.models import OneTimeRequest, ScheduleRequest
+from ricordo.features.schedules.models import ScheduleRequest, next_time
 from ricordo.features.schedules.queries import ScheduledMessage
-from ricordo.llm.addresses import require_callable
-from ricordo.runtime import Runtime
-from ricordo.storage import agents, jobs, users
+from ricordo.storage import agents, jobs, keys, users
 from ricordo.storage.engine.store import Transaction
 
 SEND = "schedules.send"
-MILLISECOND = SECOND // 1000
-MOST = 100  # schedules of one agent
-# A busy agent is tried again for about an hour, after 2 seconds first and 10 minutes at last.
-_ATTEMPTS = 12
+MOST = 100  # of one agent
+# The last try is about an hour after the first.
+_ATTEMPTS = 11
+_NO_LONGER = (
+    "Whoever made this schedule may no longer send messages: the key was revoked, or the user is disabled or gone."
+)
 
 
-def create(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str, body: ScheduleRequest) -> ScheduledMessage:
-    """Store a schedule with the job of its first time. Raises NotFound, Invalid."""
-    timezone = agents.timezone(tx, scope, agent_id)
-    if body.callback_url:
-        require_callable(body.callback_url, allow_private=runtime.settings.allow_private_callbacks)
-    agents.lock(tx, scope, agent_id)
-    if queries.count(tx, agent_id) >= MOST:
-        raise Invalid(f"The agent has {MOST} schedules, which is the most. Delete one first.")
+def create(tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest) -> ScheduledMessage:
+    """Store a new schedule, with the job of its first time. Raises Invalid, Conflict, Forbidden, NotFound."""
+    message, schedule = asked.sent()
     now = tx.clock.now()
-    cron = None if isinstance(body.schedule, OneTimeRequest) else body.schedule.cron_expression
-    if isinstance(body.schedule, OneTimeRequest):
-        due_at = round(body.schedule.scheduled_at * MILLISECOND)
-        if due_at < now - 60 * SECOND:
-            raise Invalid("scheduled_at has passed. It is a time to come, in milliseconds since 1970.")
-    else:
-        due_at = _next(body.schedule.cron_expression, now, timezone)
-    kept = ("user_id", "user_name", "subject_id", "role", "caller", "identifier")
-    made = ScheduledMessage(
+    next_at = next_time(schedule, now)
+    if next_at is None:
+        is_recurring = schedule["type"] == "recurring"
+        never = "This cron expression names a day that never comes. Check the day of the month."
+        raise Invalid(never if is_recurring else "This time has passed already. Choose a time in the future.")
+    agents.lock(tx, scope, agent_id)
+    agents.require(tx, scope, agent_id)
+    if scope.key_id:
+        try:
+            keys.get(tx, Scope(scope.organization_id), scope.key_id)
+        except NotFound as error:
+            words = "A login ends by itself, and a schedule goes on. Make the schedule with an API key."
+            raise Forbidden(words) from error
+    if queries.count(tx, agent_id) >= MOST:
+        raise Conflict(f"This agent has {MOST} schedules, and that is the most. Delete one that you no longer need.")
+    row = ScheduledMessage(
         id=new_id("schedule"),
         organization_id=scope.organization_id,
         agent_id=agent_id,
+        message=message,
+        schedule=schedule,
         user_id=scope.subject,
-        runs_as={name: value for name in kept if (value := getattr(scope, name))},
-        message=body.message(),
-        cron=cron,
-        due_at=due_at,
         created_by=scope.user_id,
+        key_id=scope.key_id,
+        caller=scope.caller,
+        scopes=tuple(sorted(scope.scopes)),
         created_at=now,
+        next_at=next_at,
     )
-    queries.insert(tx, made)
-    _add_job(tx, made)
-    return made
+    queries.insert_one(tx, row)
+    jobs.add(tx, job_of(row, next_at, not_before=next_at))
+    return row
 
 
-def _next(cron: str, after: int, timezone: str) -> int:
-    found = parse_cron(cron).next_after(to_datetime(after).astimezone(UTC), zone(timezone))
-    return round(found.timestamp() * SECOND)
+def delete(tx: Transaction, scope: Scope, agent_id: str, id: str) -> None:
+    """Delete the schedule; what waits to be sent is not sent. Raises NotFound, Forbidden."""
+    agents.require(tx, scope, agent_id)
+    row = queries.get(tx, scope, agent_id, id)
+    scope.require_owns(row.user_id)
+    queries.delete_one(tx, row.id)
 
 
-def _add_job(tx: Transaction, one: ScheduledMessage) -> None:
-    payload = {"schedule_id": one.id, "due_at": one.due_at}
-    job = Job(SEND, one.organization_id, payload, key=one.id, user_id=one.user_id)
-    jobs.add(tx, replace(job, not_before=one.due_at, most_attempts=_ATTEMPTS))
+def job_of(row: ScheduledMessage, due_at: int, *, not_before: int, more: Mapping[str, Any] | None = None) -> Job:
+    """Return the job of this due time; its id is made of what it does, so that it is added once."""
+    payload = {"schedule_id": row.id, "due_at": due_at, **(more or {})}
+    id = UUID(bytes=sha256(repr(sorted(payload.items())).encode()).digest()[:16], version=4)
+    job = Job(SEND, row.organization_id, payload, row.id, most_attempts=_ATTEMPTS, not_before=not_before)
+    return replace(job, id=f"job-{id}", user_id=row.user_id)
 
 
-async def send(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Send what is due, and add the job of the next time. Raises Busy while the agent answers somebody else."""
-    store, due_at = runtime.store, job.payload["due_at"]
-    one = await store.read(lambda tx: queries.by_id(tx, job.payload["schedule_id"]))
-    if one is None or one.due_at != due_at:
-        return  # deleted, or sent before this server was killed
-    error: str | None = None
-    try:
-        request = await store.read(lambda tx: _request(tx, one))
-        await begin_recorded(runtime, request, MessageFormat.from_json(request.request_config))
-    except Busy:
-        if job.attempts < _ATTEMPTS:
-            raise
-        error = "The agent was busy each time."
-    except NotFound:
-        await store.write(lambda tx: queries.remove(tx, one.id))
+def begin(tx: Transaction, id: str, due_at: int) -> ScheduledMessage | None:
+    """Take up this due time, and plan the next, once; None where the schedule is gone, or a later time has come meanwhile."""
+    row = queries.lock(tx, id)
+    if row and row.next_at == due_at:
+        row = _plan(tx, replace(row, due_at=due_at))
+    return row if row and row.due_at == due_at else None
+
+
+def finish(tx: Transaction, id: str, due_at: int, problem: str | None = None) -> None:
+    """End this due time. A schedule of one time is deleted with it, unless it could not be sent: then it says why."""
+    row = queries.lock(tx, id)
+    if row is None or row.due_at != due_at:
         return
-    except RicordoError as refused:
-        error = str(refused)
-    await store.write(lambda tx: _go_on(tx, one, error))
-
-
-def _go_on(tx: Transaction, one: ScheduledMessage, error: str | None) -> None:
-    if one.cron is None and error is None:
-        queries.remove(tx, one.id)
+    if problem is None and not row.is_recurring:
+        queries.delete_one(tx, id)
         return
-    now = tx.clock.now()
-    if one.cron is None:  # kept, so that somebody sees why it was not sent
-        queries.put_off(tx, one.id, 0, error)
-        return
-    later = replace(
-        one, due_at=_next(one.cron, max(now, one.due_at), agents.timezone(tx, Scope(one.organization_id), one.agent_id))
-    )
-    queries.put_off(tx, one.id, later.due_at, error)
-    _add_job(tx, later)
+    queries.save(tx, replace(row, due_at=None, problem=problem))
 
 
-def _request(tx: Transaction, one: ScheduledMessage) -> TurnRequest:
-    """The turn that is due now. Raises NotFound where the agent or its user is gone."""
-    role = one.runs_as.get("role", "admin")
-    scope = replace(Scope(one.organization_id), **one.runs_as, scopes=ROLE_SCOPES[role])
-    if one.user_id:
-        user = users.require(tx, Scope(one.organization_id), one.user_id)
-        if user.disabled_at is not None:
-            raise Invalid("The user is disabled.")
-    agents.require(tx, scope, one.agent_id)
-    said = [new_message(MessageRequest.model_validate(each)) for each in one.message["messages"]]
-    own = [
-        replace(each, otid=str(uuid5(NAMESPACE_URL, f"{one.id}/{one.due_at}/{number}")))
-        for number, each in enumerate(said)
-    ]
-    view = MessageFormat.from_json({"include_return_message_types": one.message.get("include_return_message_types")})
-    address = one.message.get("callback_url")
-    return TurnRequest(
-        scope=scope,
-        agent_id=one.agent_id,
-        messages=tuple(own),
-        max_steps=int(one.message.get("max_steps") or 50),
-        is_background=True,
-        callback={"url": address} if address else {},
-        request_config=view.to_json(),
-    )
+def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
+    """Plan anew what lost its job, as when somebody deleted it: a time that was missed so is not made up for."""
+    for row in queries.left_behind(tx, tx.clock.now() - silent_for):
+        _plan(tx, replace(row, problem="The job that was to send this was deleted or failed."))
 
 
-HANDLER = JobHandler(SEND, send)
+def _plan(tx: Transaction, row: ScheduledMessage) -> ScheduledMessage:
+    """Store when the message is due next, from now on: times that passed while no server ran are left out."""
+    row = replace(row, next_at=next_time(row.schedule, max(tx.clock.now(), row.next_at or 0)))
+    queries.save(tx, row)
+    if row.next_at:
+        jobs.add(tx, job_of(row, row.next_at, not_before=row.next_at))
+    return row
+
+
+def scope_of(tx: Transaction, row: ScheduledMessage) -> Scope:
+    """Return the scope that the message is sent in: of the key that made it, as that is now. Raises Forbidden."""
+    everything = Scope(row.organization_id)
+    scope = Scope(row.organization_id, user_name="administrator", scopes=OPERATOR_SCOPES)
+    if row.key_id:
+        try:
+            known = keys.authenticate(tx, keys.get(tx, everything, row.key_id).hash)
+        except NotFound:
+            known = None
+        if known is None:
+            raise Forbidden(_NO_LONGER)
+        scope = known[1]
+    if row.user_id and scope.subject != row.user_id:
+        user = users.find(tx, everything, row.user_id)
+        if user is None or user.disabled_at is not None:
+            raise Forbidden(_NO_LONGER)
+        scope = scope.acting_for(user)
+    if scope.subject != row.user_id:
+        raise Forbidden(_NO_LONGER)
+    return replace(scope, scopes=scope.scopes & frozenset(row.scopes), caller=row.caller or "")

@@ -13,6 +13,7 @@ from ricordo.domain.message import CompactionPart, TextPart, ToolReturnPart
 from ricordo.domain.remote import SYNC, Remote
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import NotFound, Unavailable
+from ricordo.features import FEATURES
 from ricordo.features.erasure import queries, receipts
 from ricordo.features.erasure.jobs import HANDLERS
 from ricordo.features.erasure.queries import COVERED, JOB, columns_that_remain, columns_to_blank, tables_of_rows
@@ -24,6 +25,7 @@ from ricordo.features.git.repository import refreshed
 from ricordo.features.remotes import queries as remotes
 from ricordo.memory import user_memory
 from ricordo.memory.proposals import ProposalDraft, propose
+from ricordo.plugins import load_plugins
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.search.vectors import add_vectors, next_batch
 from ricordo.storage import archives, blocks, conversations, history, jobs, runs, users, versions
@@ -426,6 +428,7 @@ async def test_a_table_of_another_feature_is_erased_by_what_its_columns_say(stag
 
 
 def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
+    load_plugins(FEATURES).tables()
     people = ("user_id", "sender_id", "created_by", "updated_by", "author_id", "approved_by", "resolved_by")
     known = {*columns_to_blank(), *columns_that_remain()}
     every = [column for table in metadata.sorted_tables for column in table.columns if column.name in people]

@@ -1,0 +1,47 @@
+"""A running server with its clients, and schedules whose time is now."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import update
+
+from ricordo.domain.clock import SECOND
+from ricordo.features.schedules import queries, service
+from ricordo.features.schedules.queries import schedules
+from ricordo.storage import jobs
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import jobs as job_rows
+from tests.api.conftest import Api, agent, api, client, http, running_client, running_http, running_server, server
+from tests.seams.server import LIMIT, ServerInThread
+
+__all__ = ["Api", "agent", "api", "client", "http", "running_client", "running_http", "running_server", "server"]
+
+
+def make_due(server: ServerInThread, id: str, *, ago: float = 0) -> int:
+    """Let the schedule's next time be now, or so many seconds ago; returns that time."""
+
+    def work(tx: Transaction) -> int:
+        due_at = tx.clock.now() - round(ago * SECOND)
+        tx.run(update(job_rows).where(job_rows.c.key == id, job_rows.c.status == "waiting").values(status="cancelled"))
+        tx.run(update(schedules).where(schedules.c.id == id).values(next_at=due_at))
+        row = queries.lock(tx, id)
+        assert row
+        jobs.add(tx, service.job_of(row, due_at, not_before=due_at))
+        return due_at
+
+    return server.write(work)
+
+
+def wait_for(is_so: Callable[[], Any]) -> Any:
+    """Return what the function gives, once it gives something."""
+    end = time.monotonic() + LIMIT
+    while not (found := is_so()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+    return found
+
+
+def jobs_of(server: ServerInThread, id: str, *statuses: str) -> list[Any]:
+    found = job_rows.select().where(job_rows.c.key == id)
+    return server.read(lambda tx: [row for row in tx.all(found) if not statuses or row.status in statuses])

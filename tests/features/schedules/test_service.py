@@ -1,0 +1,73 @@
+"""The chain of due times, on both databases."""
+
+from datetime import UTC, datetime
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.scope import Scope
+from ricordo.features.schedules import queries, service
+from ricordo.features.schedules.models import ScheduleRequest
+from ricordo.features.schedules.queries import ScheduledMessage, schedules
+from ricordo.storage import agents, jobs
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import metadata
+from tests.conftest import BOTH
+from tests.seams import make
+from tests.seams.stores import ManualClock
+
+DATABASES = BOTH
+HOUR = 3600
+
+
+async def test_each_due_time_plans_the_next_once_and_a_missed_one_stands_for_all(
+    store: SqliteStore, clock: ManualClock
+) -> None:
+    agent = make.agent()
+    asked = ScheduleRequest.model_validate(
+        {
+            "messages": [{"role": "user", "content": "Hello."}],
+            "schedule": {"type": "recurring", "cron_expression": "0 * * * *"},
+        }
+    )
+
+    def begin(tx: Transaction) -> ScheduledMessage:
+        metadata.create_all(tx.connection, tables=[schedules])
+        agents.insert_one(tx, agent, [])
+        return service.create(tx, Scope(), agent.id, asked)
+
+    def waiting(tx: Transaction) -> list[int]:
+        return sorted(job.not_before for job in jobs.page(tx, Scope(), Page(), statuses=["waiting"]))
+
+    made = await store.write(begin)
+    first = made.next_at or 0
+    assert datetime.fromtimestamp(first / SECOND, UTC).minute == 0
+    assert await store.read(waiting) == [first]
+    assert await store.write(lambda tx: service.begin(tx, made.id, first + 1)) is None
+
+    clock.advance(50 * HOUR)  # no server ran
+    for _ in range(2):  # killed and run again
+        row = await store.write(lambda tx: service.begin(tx, made.id, first))
+        assert row
+        assert row.next_at == first + 50 * HOUR * SECOND
+        assert await store.read(waiting) == [first, row.next_at]
+    second = first + 50 * HOUR * SECOND
+    clock.advance(HOUR)
+    assert await store.write(lambda tx: service.begin(tx, made.id, second))
+    # The later time has begun, so the earlier one has nothing to do any more, nor to end.
+    assert await store.write(lambda tx: service.begin(tx, made.id, first)) is None
+    await store.write(lambda tx: service.finish(tx, made.id, first, "No."))
+    row = await store.read(lambda tx: queries.get(tx, Scope(), agent.id, made.id))
+    assert (row.due_at, row.problem) == (second, None)
+    await store.write(lambda tx: service.finish(tx, made.id, second))
+
+    clock.advance(3 * HOUR)
+    await store.write(service.take_up)
+    row = await store.read(lambda tx: queries.get(tx, Scope(), agent.id, made.id))
+    assert row.next_at == second + HOUR * SECOND, "its job is there"
+    await store.write(lambda tx: [jobs.remove(tx, Scope(), job.id) for job in jobs.page(tx, Scope(), Page())])
+    await store.write(service.take_up)
+    row = await store.read(lambda tx: queries.get(tx, Scope(), agent.id, made.id))
+    assert row.next_at == second + 4 * HOUR * SECOND
+    await store.write(lambda tx: service.delete(tx, Scope(), agent.id, made.id))
+    assert await store.read(waiting) == []
