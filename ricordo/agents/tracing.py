@@ -60,10 +60,14 @@ def begin_exchange(turn: TurnContext, step: StepDraft) -> Exchange | None:
 def _call(
     request: ModelRequest, info: ModelInfo, exchange: Exchange | None, answered: ModelReply | Mapping[str, Any]
 ) -> Call:
-    asked = exchange.request() if exchange else None
-    if isinstance(answered, ModelReply):
-        answered = (asked and exchange and exchange.response()) or _reply_to_json(answered)
-    return asked or request_to_json(request, info), dict(answered)
+    asked = given = None
+    try:
+        asked = exchange.request() if exchange else None
+        given = exchange.response() if exchange and asked and isinstance(answered, ModelReply) else None
+    except (AttributeError, TypeError, RecursionError) as error:  # what a server sends may have any form
+        log.warning("the payloads of a model's call cannot be put together", extra={"error": type(error).__name__})
+    own = _reply_to_json(answered) if isinstance(answered, ModelReply) else dict(answered)
+    return asked or request_to_json(request, info), given or own
 
 
 class RecordingModel:

@@ -81,7 +81,8 @@ def _completion(events: Iterable[Json]) -> Json:
 def _add(message: Json, piece: Any) -> None:
     for name, value in piece.items() if isinstance(piece, dict) else ():
         if name in _TEXTS and isinstance(value, str):
-            message[name] = (message.get(name) or "") + value
+            before = message.get(name)  # some servers send lists of parts too
+            message[name] = [*before, value] if isinstance(before, list) else (before or "") + value
         elif name == "tool_calls" and isinstance(value, list):
             calls = message.setdefault("tool_calls", [])
             for call in (call for call in value if isinstance(call, dict)):

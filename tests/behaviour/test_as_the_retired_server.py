@@ -14,6 +14,7 @@ from tests.seams.scene import CLAUDE, OPENAI, Scene, Wire, calls, kinds, said, s
 from tests.support.model_server import claude
 from tests.support.model_server import stream as streamed
 
+ODD = b'data: {"choices": [{"index": {}, "delta": {"content": "It is "}}]}\n\n'
 PICTURE = base64.b64encode(bytes(range(256)) * 12).decode()
 
 
@@ -135,6 +136,14 @@ def test_a_trace_holds_what_the_provider_got_and_gave(scene: Scene) -> None:
         assert (call["id"], call["function"]) == ("call_9", {"name": "roll", "arguments": '{"sides": 6}'})
         last = trace_of(scene, events[::-1])["response_json"]["choices"][0]
         assert (last["message"]["content"], last["finish_reason"]) == ("It is six.", "stop")
+
+        # A server that sends a list of parts before a text, and one whose index is none: a trace is no reason to fail a turn.
+        part = {"type": "text", "text": "It is "}
+        for odd in (streamed({"content": [part]}, {"content": "six."}), streamed(ODD, {"content": "six."})):
+            scene.says(odd)
+            events = [data for _, data in scene.stream(agent, "Odd.", stream_tokens=True) if isinstance(data, dict)]
+            assert "six." in str(events)
+            assert "six." in str(trace_of(scene, events)["response_json"])
 
         other = scene.agent(model=CLAUDE, reasoning=False)
         scene.says(claude({"type": "text", "text": "Hello."}))
