@@ -1,6 +1,6 @@
 """What every route needs to know of a call: the runtime it runs in and who is asking."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,8 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from starlette._utils import get_route_path
 
-from ricordo.api.guard import USER_HEADER
+from ricordo.api.bodies import decode
+from ricordo.api.guard import FIELDS, USER_HEADER
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.domain.agent import AgentState
@@ -20,6 +21,7 @@ from ricordo.domain.scope import ADMIN, IMPERSONATE, NOBODY, REQUEST_SCOPE, Acto
 from ricordo.errors import Forbidden, NotFound, Unsupported
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.submission import Submission, Submitted
+from ricordo.offload import offload
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, users
 from ricordo.storage.engine.repository import Page
@@ -77,6 +79,8 @@ ID_PREFIXES: Mapping[str, str] = {
 async def _call(request: Request) -> RequestContext:
     if request.query_params:
         _require_known(request)
+    if FIELDS in request.scope and (content := await request.body()):
+        _require_fields(await offload(lambda: decode(content), len(content)), request.scope[FIELDS])
     if get_route_path(request.scope).startswith("/v1/"):
         _require_ids(request.path_params)
     runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
@@ -95,6 +99,14 @@ def _require_ids(named: Mapping[str, str]) -> None:
         if prefix and not is_id(value, prefix):
             told = f"This is no id: it is {prefix}- and a lower-case UUID of version 4"
             raise RequestValidationError([{"type": "string_pattern_mismatch", "loc": ("path", name), "msg": told}])
+
+
+def _require_fields(sent: Any, allowed: Collection[str]) -> None:
+    """Raise Forbidden where the body of a browser's request has anything but these fields."""
+    if not isinstance(sent, dict):
+        raise Forbidden("With a token of a browser the body has to be a JSON object.")
+    if more := sorted(sent.keys() - allowed):
+        raise Forbidden(f"With a token of a browser the field {more[0][:80]} cannot be sent. Leave it out.")
 
 
 def _require_known(request: Request) -> None:

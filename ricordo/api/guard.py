@@ -3,18 +3,23 @@
 import re
 from base64 import b64decode
 from collections.abc import Iterable
-from typing import Any
-from urllib.parse import SplitResult, quote, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import orjson
 from starlette._utils import get_route_path
 from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.api.authentication import CALL, Authentication
-from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.domain.ids import pattern
+from ricordo.domain.scope import REQUEST_SCOPE, Reach
+from ricordo.domain.scope import Scope as Caller
 from ricordo.settings import LOOPBACK, Settings
+from ricordo.storage import conversations, runs
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.keys import TOKEN
 
 # What anybody may ask for, and which must not wait for the database.
 _HEALTH = ("/v1/health", "/v1/health/")
@@ -28,6 +33,61 @@ COOKIE = "ricordo_session"
 USER_HEADER = b"x-ricordo-user"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _Refusal = tuple[int, str]
+# Where a request carries the fields that its body may have, for `call.py`.
+FIELDS = "ricordo.fields"
+
+
+class _Way(NamedTuple):
+    """A route that tokens of browsers may use: what with, and with which query parameters and fields of the body."""
+
+    access: str
+    method: str
+    path: re.Pattern[str]
+    query: frozenset[str]
+    fields: frozenset[str]
+
+
+_PAGE = "?before ?after ?limit ?order ?order_by ?ascending"
+_SEND = (
+    "messages input max_steps use_assistant_message assistant_message_tool_name assistant_message_tool_kwarg streaming"
+    " include_return_message_types stream_tokens include_pings background client_tools enable_thinking"
+    " include_compaction_messages"
+)
+# What may be done, the method, the path, and then the query parameters (with ?) and the fields of the body that may be sent.
+# Left out is whatever names other things: other agents, blocks, users, models, addresses.
+_WAYS = """
+read_agent GET /v1/agents/<agent>
+read_agent GET /v1/agents/<agent>/core-memory/blocks ?PAGE
+read_agent GET /v1/agents/<agent>/core-memory/blocks/[^/]+
+write_agent PATCH /v1/agents/<agent> name description system tags metadata
+write_agent PATCH /v1/agents/<agent>/core-memory/blocks/[^/]+ value description
+read_messages GET /v1/agents/<agent>/messages ?PAGE ?use_assistant_message ?include_return_message_types
+read_messages GET /v1/conversations/ ?agent_id ?limit ?before ?after ?order ?order_by
+read_messages GET /v1/conversations/<conversation>
+read_messages GET /v1/conversations/<conversation>/messages ?PAGE ?include_return_message_types
+read_messages POST /v1/conversations/<conversation>/stream starting_after include_pings poll_interval batch_size run_id otid
+read_messages GET /v1/runs/<run>
+read_messages GET /v1/runs/<run>/messages ?PAGE
+read_messages GET /v1/runs/<run>/usage
+read_messages POST /v1/runs/<run>/stream starting_after include_pings poll_interval batch_size
+write_messages POST /v1/agents/<agent>/messages(/stream|/async)? SEND
+write_messages POST /v1/agents/<agent>/messages/cancel run_ids
+write_messages POST /v1/conversations/ ?agent_id summary description
+write_messages POST /v1/conversations/<conversation>/messages SEND
+write_messages POST /v1/conversations/<conversation>/cancel
+"""
+_IDS = {"agent": "agent", "conversation": "conv", "run": "run"}
+
+
+def _way(line: str) -> _Way:
+    for name, kind in _IDS.items():
+        line = line.replace(f"<{name}>", f"(?P<{name}>{pattern(kind)[1:-1]})")
+    access, method, path, *more = line.replace("?PAGE", _PAGE).replace("SEND", _SEND).split()
+    query = frozenset(one[1:] for one in more if one[0] == "?")
+    return _Way(access, method, re.compile(path), query, frozenset(one for one in more if one[0] != "?"))
+
+
+WAYS = tuple(map(_way, _WAYS.strip().splitlines()))
 
 
 class Guard:
@@ -54,7 +114,18 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
         # What this server asks of itself has its caller's scope already.
-        if scope["type"] == "http" and REQUEST_SCOPE not in scope and (refusal := await self._refusal(scope)):
+        if scope["type"] != "http" or REQUEST_SCOPE in scope:
+            await self._app(scope, receive, send)
+            return
+        if preflight := _preflight(scope):
+            await preflight(scope, receive, send)
+            return
+        refusal = await self._refusal(scope)
+        caller = scope.get(REQUEST_SCOPE)
+        if caller and caller.reach:
+            send = _readable(scope, caller.reach, send)
+            refusal = refusal or await _beyond(scope, caller, caller.reach)
+        if refusal:
             status, detail = refusal
             if status == 401 and self._login and _is_navigation(scope):
                 await self._to_login(scope)(scope, receive, send)
@@ -71,8 +142,8 @@ class Guard:
         path = get_route_path(scope) or "/"  # without the path below which a proxy or another app serves this one
         is_open = path in self._open_paths
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
-        # The program of a tool is nobody else, also where others need no key.
-        is_tool = key.startswith(CALL)
+        # The program of a tool is nobody else, also where others need no key; nor is a page with a token.
+        is_tool = key.startswith((CALL, TOKEN))
         if local := None if is_tool else await self._authentication.local(runtime, asks=path not in _HEALTH):
             scope[REQUEST_SCOPE] = local
             return self._foreign(scope)
@@ -113,6 +184,92 @@ class Guard:
         if origin and _split(origin).netloc != host:
             return 403, f"Pages of {origin} may not use this server; only its own may, and programs."
         return None
+
+
+async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
+    """Why a token may not ask this. Whatever is not among the WAYS is refused before anything of the request is looked at."""
+    if not _is_from(scope, reach):
+        return 403, f"This token is for pages of {reach.origin} alone."
+    path, query = get_route_path(scope), parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    found = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == scope["method"])
+    way, named = next(((way, match.groupdict()) for way, match in found if match), (None, {}))
+    if way is None:
+        return 403, "A token of a browser does not reach this route. docs/access-tokens.md lists those that it reaches."
+    if unknown := [name for name, _ in query if name not in way.query]:
+        return 403, f"With a token of a browser the query parameter {unknown[0][:80]} cannot be used. Leave it out."
+    agents = [value for name, value in query if name == "agent_id"]
+    if named:
+        agents = [await scope["app"].state.runtime.store.read(lambda tx: _agent_of(tx, caller, named))]
+    if len(agents) != 1 or (agents[0], way.access) not in reach.agents:
+        return (
+            404,
+            f"There is nothing here that this token may use with {way.access}. Check the id, or ask for another token.",
+        )
+    scope[FIELDS] = way.fields
+    return None
+
+
+def _agent_of(tx: Transaction, caller: Caller, named: dict[str, str]) -> str | None:
+    """The agent that is named, or whose conversation or run is; None where there is none."""
+    if id := named.get("conversation"):
+        conversation = conversations.get(tx, id)
+        return conversation.agent_id if conversation else None
+    if id := named.get("run"):
+        run = runs.find(tx, caller, id)
+        return run.agent_id if run else None
+    return named["agent"]
+
+
+def _is_from(scope: Scope, reach: Reach) -> bool:
+    """Whether the page that asks, where one does, is of the token's origin."""
+    origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+    return all(origin_of(origin) == reach.origin for origin in origins)
+
+
+def origin_of(url: str) -> str:
+    """The origin of an address as browsers write it, without the port that goes without saying; empty where it has none."""
+    parts = _split(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return ""
+    if parts.scheme not in _PORTS or not parts.hostname or parts.username or parts.password:
+        return ""
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{port}" if port not in (None, _PORTS[parts.scheme]) else "")
+
+
+def _preflight(scope: Scope) -> Response | None:
+    """The answer to a browser that asks whether a page of elsewhere may send a request: to the routes of tokens it may.
+
+    That gives no rights, and only the answers to a token can be read there.
+    """
+    asked = _header(scope["headers"], b"access-control-request-method").decode("latin-1")
+    path = get_route_path(scope)
+    if scope["method"] != "OPTIONS" or not any(way.method == asked and way.path.fullmatch(path) for way in WAYS):
+        return None
+    headers = {
+        "access-control-allow-origin": "*",
+        "access-control-allow-methods": asked,
+        "access-control-allow-headers": _header(scope["headers"], b"access-control-request-headers").decode("latin-1"),
+        "access-control-max-age": "600",
+    }
+    return Response(status_code=204, headers=headers)
+
+
+def _readable(scope: Scope, reach: Reach, send: Send) -> Send:
+    """Return what sends an answer that pages of the token's origin can read."""
+    origin = _header(scope["headers"], b"origin")
+    if not origin or not _is_from(scope, reach):
+        return send
+
+    async def send_readable(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            more = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+            message = {**message, "headers": [*message["headers"], *more]}
+        await send(message)
+
+    return send_readable
 
 
 def _is_navigation(scope: Scope) -> bool:
@@ -173,6 +330,9 @@ def _cookie(header: bytes) -> str:
 
 def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
     return next((value for key, value in headers if key == name), b"")
+
+
+_PORTS = {"http": 80, "https": 443}
 
 
 def _hostname(host: str) -> str:

@@ -92,12 +92,20 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """What a token of a browser is limited to: pages of one origin, and pairs of an agent's id and what may be done with it."""
+
+    origin: str
+    agents: frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What the caller may see and do in one organization.
 
     `subject_id` narrows it to what is about one user or shared (NOBODY: to what is shared; None: no narrowing). `user_id`,
     `user_name` and `identifier` are of the user who asks, or for whom the caller acts; `caller` names the service or the
-    administrator who acts for another.
+    administrator who acts for another. `reach` is there for a token of a browser, which may use the routes in `api/guard.py` alone.
     """
 
     organization_id: str = LOCAL_ORGANIZATION
@@ -109,6 +117,7 @@ class Scope:
     caller: str = ""
     key_id: str | None = None
     identifier: str | None = None
+    reach: Reach | None = field(default=None, repr=False)
 
     def may(self, *scopes: str) -> bool:
         """Return whether the caller has one of these scopes."""

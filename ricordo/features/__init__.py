@@ -1,6 +1,7 @@
 """The built-in features: each is a folder that can be deleted with its line here, and the server still starts."""
 
 FEATURES: tuple[str, ...] = (
+    "access_tokens",
     "accounts",
     "agent_files",
     "audit",

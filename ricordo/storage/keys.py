@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import and_, bindparam, delete, func, or_, select
 
 from ricordo.domain.ids import new_id
-from ricordo.domain.scope import LOCAL_ORGANIZATION, NOBODY, ROLE_SCOPES, Role, Scope, User
+from ricordo.domain.scope import LOCAL_ORGANIZATION, NOBODY, ROLE_SCOPES, Reach, Role, Scope, User
 from ricordo.errors import Invalid
 from ricordo.storage import users
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found
@@ -18,6 +18,8 @@ from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import memory_remotes
 
 PREFIX = "ricordo_"
+# How the token of a browser begins.
+TOKEN = f"{PREFIX}token_"
 # How much of a key its hint shows, so that a list tells them apart.
 _HINT = len(PREFIX) + 4
 
@@ -26,13 +28,15 @@ _HINT = len(PREFIX) + 4
 class ApiKey:
     """A stored key of a user or a service. `scopes` are those it was given, empty for those of its role; times are microseconds.
 
-    `hint` is how the key begins. A `session` is the key of a browser, which a login made. The row of the kind `requirement` is made
-    with the first key and stays, also after the users of all keys were forgotten: a server that needed keys never opens by itself.
+    `hint` is how the key begins. A `session` is the key of a browser, which a login made. A `token` is limited to pages of the
+    origin `name`, and to agents: its `scopes` hold "<id of an agent>:<access>" too, and `created_by` is the key that made it. The
+    row of the kind `requirement` is made with the first key and stays, also after the users of all keys were forgotten: a server
+    that needed keys never opens by itself.
     """
 
     id: str
     organization_id: str
-    kind: Literal["key", "session", "requirement"]
+    kind: Literal["key", "session", "token", "requirement"]
     name: str
     hash: str
     hint: str
@@ -199,6 +203,10 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
     stored, now = _ROWS.of(row[: len(_ROWS.columns)]), tx.clock.now()
     if stored.revoked_at is not None or (stored.expires_at is not None and stored.expires_at <= now):
         return None
+    if stored.kind == "token" and stored.created_by:
+        maker = _ROWS.find(tx, Scope(stored.organization_id), stored.created_by)
+        if maker is None or authenticate(tx, maker.hash) is None:
+            return None
     if stored.user_id is None:
         return stored, scope_of(stored, None)
     if row[len(_ROWS.columns)] is None:
@@ -216,6 +224,10 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
     scopes = frozenset(key.scopes) or ROLE_SCOPES[key.role]
     sees_all = key.role == "admin" or (key.role == "developer" and "memory:read" in scopes)
     subject = user.id if user and key.role == "user" else None if sees_all else NOBODY
+    reach = None
+    if key.kind == "token":
+        pairs = (one.partition(":") for one in key.scopes if one.startswith("agent-"))
+        reach = Reach(key.name, frozenset((id, access) for id, _, access in pairs))
     return Scope(
         key.organization_id,
         user.id if user else key.id,
@@ -226,4 +238,5 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
         key.name if key.role == "service" else "",
         key.id,
         user.identifier if user else None,
+        reach,
     )

@@ -27,6 +27,8 @@ get /v1/health/
 (get|patch|delete) /v1/(agents|archives|blocks|conversations)/{}
 (post|get) /v1/(agents|conversations)/{}/messages
 post /v1/agents/{}/messages/(cancel|stream|async)
+(get|post) /v1/client-side-access-tokens
+delete /v1/client-side-access-tokens/{}
 patch /v1/agents/{}/reset-messages
 (get|patch) /v1/agents/{}/core-memory/blocks/{}
 get /v1/agents/{}/(core-memory/blocks|tools)
@@ -124,7 +126,7 @@ def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(do
     lines = [line.replace("{}", r"\{\}") for line in SERVED.strip().splitlines()]
     served = {route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)}
     assert served == documented & routes
-    assert len(served) == 126
+    assert len(served) == 129
 
 
 # What the client may ask for in queries, and is refused by name, since there is no such thing here to select by.

@@ -144,7 +144,8 @@ def test_each_parameter_of_a_query_changes_something(world: World) -> None:
     ):
         assert world.send(OPERATOR, "POST", path, json=body).status_code == 200
     open_files(world)
-    world.new_schedule(OPERATOR)  # a second one, so that a list of them has an order
+    world.new_schedule(OPERATOR)  # second ones, so that a list of them has an order
+    world.new_token(OPERATOR)
     document = world.server.app.openapi()["paths"]
     shown: dict[str, int] = {}
     idle, few = [], set()

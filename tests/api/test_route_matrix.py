@@ -221,6 +221,7 @@ SHARED = {
         POST /v1/agents/<agent_id>/tools/<tool_name>/run
         PATCH /v1/agents/<agent_id>/(tools|archives)/(attach|detach)/<(tool|archive)_id>
         GET /v1/(messages|tags)/
+        (GET|POST) /v1/client-side-access-tokens
         GET /v1/agents/<agent_id>/groups
         (GET|POST) /v1/agents/<agent_id>/export
         POST /v1/(agents/import|imports)

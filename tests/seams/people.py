@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -228,7 +229,6 @@ class World(People):
         (passage,) = self.ask(self.ada, "GET", f"/v1/agents/{agent}/archival-memory")
         filed = {"text": f"Also {CANARY}."}
         (another,) = self.ask(self.ada, "POST", f"/v1/agents/{agent}/archival-memory", json=filed)
-        self.own |= self.new_schedule(self.ada)
         self.own |= {
             "conversation_id": conversation,
             "run_id": run["id"],
@@ -241,6 +241,16 @@ class World(People):
         self.server.says(f"Aside {CANARY}.")
         aside = {"messages": [{"role": "user", "content": f"I whisper {CANARY}."}]}
         self.ask(self.ada, "POST", f"/v1/agents/{agent}/messages", json=aside)
+        self.own |= self.new_schedule(self.ada) | self.new_token(self.ada)
+
+    def new_token(self, key: str) -> dict[str, str]:
+        """Make an access token for the shared agent; returns what names it in routes."""
+        policy = [{"type": "agent", "id": self.shared["agent_id"], "access": ["read_agent"]}]
+        body: Wire = {"hostname": "https://app.example.org", "policy": policy}
+        body["expires_at"] = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+        self.ask(key, "POST", "/v1/client-side-access-tokens", json=body)
+        (token, *_) = self.ask(key, "GET", "/v1/client-side-access-tokens")["tokens"]
+        return {"token": token["token"]}
 
     def _upload(self) -> None:
         """Give the agent a folder of hers, and open its file."""

@@ -28,6 +28,10 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/agents/{agent_id}/messages/stream"): {"messages": TEXT},
     ("POST", "/v1/agents/{agent_id}/messages/preview-raw-payload"): {"messages": TEXT},
     ("POST", "/v1/agents/{agent_id}/messages/async"): {"messages": TEXT},
+    ("POST", "/v1/client-side-access-tokens"): {
+        "hostname": "https://app.example.org",
+        "policy": [{"type": "agent", "id": "{agent_id}", "access": ["read_agent"]}],
+    },
     ("POST", "/v1/agents/{agent_id}/messages/import"): {"messages": TEXT, "conversation_id": "{conversation_id}"},
     ("POST", "/v1/conversations/{conversation_id}/messages"): {"messages": TEXT, "streaming": False},
     ("POST", "/v1/messages/search"): {"query": "vuqkzoqada", "conversation_id": "{conversation_id}"},

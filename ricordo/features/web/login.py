@@ -28,7 +28,8 @@ async def log_in(request: Request) -> Response:
     authentication, runtime = request.app.state.authentication, request.app.state.runtime
     address = request.client.host if request.client else ""
     await authentication.slow_down(address, key)
-    if await authentication.scope_of(runtime, key) is None:
+    caller = await authentication.scope_of(runtime, key)
+    if caller is None or caller.reach:  # a token is for programs of pages, and reaches no page of this server
         authentication.note_failure(address)
         words = "This key is unknown, expired or revoked. Check it, or ask an administrator for a new one."
         return await render(request, "login.html", status=401, next=next, words=words)

@@ -1,0 +1,47 @@
+"""SQL of access tokens. They are rows among the API keys, so that they are found, expire and are erased as keys are."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, String, bindparam, cast, delete, func, or_, select, true
+
+from ricordo.domain.scope import Scope
+from ricordo.storage.engine.repository import Repository
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.keys import ApiKey
+from ricordo.storage.schema.core_tables import api_keys
+
+_ROWS = Repository(ApiKey, api_keys)
+_IS_TOKEN = api_keys.c.kind == "token"
+_IS_ALIVE = _IS_TOKEN & (api_keys.c.expires_at > bindparam("now"))
+_DELETE_ENDED = delete(api_keys).where(_IS_TOKEN, api_keys.c.expires_at <= bindparam("now"))
+_COUNT = select(func.count().label("tokens")).where(
+    _IS_ALIVE, api_keys.c.organization_id == bindparam("organization_id")
+)
+insert_one = _ROWS.insert
+
+
+def delete_ended(tx: Transaction) -> None:
+    tx.run(_DELETE_ENDED, {"now": tx.clock.now()})
+
+
+def count(tx: Transaction, scope: Scope) -> int:
+    """Return how many tokens of the organization are alive."""
+    return int(tx.all(_COUNT, {"now": tx.clock.now(), "organization_id": scope.organization_id})[0].tokens)
+
+
+def page(tx: Transaction, scope: Scope, agent_id: str | None, limit: int, offset: int) -> Sequence[ApiKey]:
+    """Return tokens that are alive, the newest first: those that the caller's key made; for who sees the organization all."""
+    has_agent = cast(api_keys.c.scopes, String).contains(f'"{agent_id}:', autoescape=True) if agent_id else true()
+    chosen = _ROWS.select.where(_IS_ALIVE, _is_ones_own(scope), has_agent).order_by(api_keys.c.seq.desc())
+    return _ROWS.all(tx, chosen.limit(limit).offset(offset), {"now": tx.clock.now()})
+
+
+def delete_one(tx: Transaction, scope: Scope, id: str, hash: str) -> bool:
+    """Delete the token with this id or this hash; returns whether there was one that the caller may delete."""
+    named = or_(api_keys.c.id == id, api_keys.c.hash == hash)
+    return tx.run(delete(api_keys).where(_IS_TOKEN, _is_ones_own(scope), named)) > 0
+
+
+def _is_ones_own(scope: Scope) -> ColumnElement[bool]:
+    own = api_keys.c.organization_id == scope.organization_id
+    return own if scope.subject_id is None else own & (api_keys.c.created_by == scope.key_id)
