@@ -175,6 +175,7 @@ SHOWN = {
         r"^\['Ada lives in Turin\.'\]$",
     ),
     "templates.md": (r"^tutor 1$", r"^Her name is Ada\.$", r"^2 completed$", r"^You ask, and never tell\.$"),
+    "memories.md": (r'\AADD waits\nfact [-0-9]+: "I play the cello',),
     "access-tokens.md": (r"\Ahttps://shop\.example\.org \['read_messages', 'write_messages'\]\n", r"\n1\n\Z"),
     "files.md": (
         r"^bees\.md completed 1$",

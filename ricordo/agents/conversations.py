@@ -101,12 +101,18 @@ def _agent_of(name: str, agent_id: str | None) -> str | None:
 
 
 async def create_conversation(
-    runtime: Runtime, scope: Scope, agent_id: str, values: Mapping[str, Any], user: str | None = None
+    runtime: Runtime,
+    scope: Scope,
+    agent_id: str,
+    values: Mapping[str, Any],
+    user: str | None = None,
+    *,
+    id: str | None = None,
 ) -> Conversation:
     """Make another conversation of the agent with these values, and a system message of its own. Raises NotFound.
 
     What is not given is the agent's; `model_settings` holds only what differs. `user` is whose memory it sees, by id or by name
-    (None: the same user's as the agent's own conversation).
+    (None: the same user's as the agent's own conversation). Raises Collision where there is one with the `id`.
     """
     if handle := values.get("model"):
         info = await (await runtime.organization_providers.of(scope.organization_id)).require(handle)
@@ -118,7 +124,7 @@ async def create_conversation(
         now = tx.clock.now()
         conversation = Conversation(
             **values,
-            id=new_id("conv"),
+            id=id or new_id("conv"),
             organization_id=state.agent.organization_id,
             agent_id=agent_id,
             user_id=require_subject(tx, scope, user) or state.conversation.user_id,

@@ -19,6 +19,7 @@ FEATURES: tuple[str, ...] = (
     "login",
     "mcp",
     "mcp_server",
+    "memories",
     "move",
     "openai_api",
     "remotes",

@@ -20,6 +20,8 @@ from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
 
 REASON = "Copy of the agent's block"
+# In a block's metadata: its copies are in the prompts of all agents that talk with the user, and not of this agent alone.
+COPY, FOR_ALL = "copy", "for_all_agents"
 _LONGEST = 40  # characters of an agent's name in a label
 _UNFIT = re.compile(r"[^a-z0-9]+")
 
@@ -57,16 +59,21 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
     """The user's copy of the agent's block, as the edit that needs it saw the text; the user's chain is locked.
 
     Another conversation of the user may have made it meanwhile: then it has the text that was seen, and a version that it never
-    had, so that what was written since is merged.
+    had, so that what was written since is merged. One for all agents is what the user has under the label, where it is for all too.
     """
     chain = versions.lock(tx, chain_id)
     assert chain is not None  # noqa: S101 - the caller has locked it
     known = blocks.copy_in(tx, chain_id, agent.id, block.shown_label)
+    is_for_all = block.metadata.get(COPY) == FOR_ALL
+    if known is None and is_for_all:
+        made = blocks.labelled(tx, chain_id, block.label)
+        known = made if made and made.agent_id is None and made.course is None else None
     if known is not None:
         return replace(known, value=block.value, description=block.description, version=0, is_users=True)
     label = _free_label(chain, agent, block)
     kept = ("value", "description", "limit", "read_only", "policy", "hidden", "metadata", "title", "schema_ref")
-    given = {name: getattr(block, name) for name in kept} | {"agent_id": agent.id}
+    given = {name: getattr(block, name) for name in kept}
+    given["agent_id"] = None if is_for_all and label == block.label else agent.id
     seen_as = block.label if label != block.label else None
     made = new_in(chain, label, author.id, tx.clock.now(), **given, seen_as=seen_as)
     metadata = ChangeMetadata(author, REASON, is_untrusted=block.is_untrusted)

@@ -51,6 +51,7 @@ BLOCKS_AND_AGENTS = {
     "features.templates.jobs.migrate": "test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret",
     "features.imports.cli.import_letta": "test_agents_of_a_letta_server_come_through_the_door",
     "features.imports.routes.upload": "test_an_import_makes_an_agent_without_blocks",
+    "features.memories.routes.add": "test_the_agent_that_files_has_an_empty_block_and_its_turns_go_through_the_door",
     "features.imports.cli._add_command": "test_an_import_makes_an_agent_without_blocks",
     "api.blocks.create": "test_what_begins_with_a_secret_never_had_it",
     "api.blocks.modify": "test_an_owners_write_is_a_version_whatever_the_policy",

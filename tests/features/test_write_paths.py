@@ -236,6 +236,15 @@ def test_an_import_makes_an_agent_without_blocks(server: ServerInThread, http: h
     assert http.get(f"/v1/agents/{made['agent_id']}").json()["blocks"] == []
 
 
+def test_the_agent_that_files_has_an_empty_block_and_its_turns_go_through_the_door(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    done = http.post("/users/ada/memories", json={"messages": f"My password is {SECRET}."}).json()
+    (block,) = http.get(f"/v1/agents/{done['agent_id']}").json()["blocks"]
+    assert (block["label"], block["value"], block["policy"]) == ("human", "", "propose")
+    assert not any(SECRET in str(change) for change in done["results"])
+
+
 def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: httpx2.Client) -> None:
     agent, _ = made(http, "direct", "archival_memory_insert")
     server.says(call("archival_memory_insert", content=AFTER), "Done.")

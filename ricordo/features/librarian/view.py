@@ -123,8 +123,9 @@ def view_of(request: ModelRequest) -> LibrarianView:
     system = next((message.text for message in messages if message.role == "system"), "")
     spoken = [at for at, message in enumerate(messages) if _spoken_words(message) is not None]
     last = spoken[-1] if spoken else len(messages)
-    # A client may send several messages at once: all since the last answer are what is said.
-    answered = max((at for at in range(last) if messages[at].role == "assistant"), default=-1)
+    # A client may send several messages at once, others' answers among them: all since the last answer here are what is said.
+    before = messages[:last] if spoken else ()
+    answered = max((at for at, one in enumerate(before) if _is_answer(one, messages[last])), default=-1)
     own = [(at, text) for at, message in enumerate(messages) for text in _own_words(message)]
     turn = messages[last + 1 :]
     return LibrarianView(
@@ -139,6 +140,12 @@ def view_of(request: ModelRequest) -> LibrarianView:
         may_call_in_parallel=request.settings.parallel_tool_calls is not False,
         key=re.sub(r"[^0-9A-Za-z]", "", messages[-1].id.removeprefix("message-"))[:24] if messages else "",
     )
+
+
+def _is_answer(message: Message, said: Message) -> bool:
+    """Whether this is an answer to what came before, and was not sent together with what is said now."""
+    is_sent = message.step_id is None and message.run_id is not None and message.run_id == said.run_id
+    return message.role == "assistant" and not is_sent
 
 
 def _spoken_words(message: Message) -> str | None:
