@@ -6,6 +6,7 @@ FEATURES: tuple[str, ...] = (
     "agent_files",
     "audit",
     "backups",
+    "courses",
     "custom_tools",
     "dolt",
     "erasure",

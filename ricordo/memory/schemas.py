@@ -34,7 +34,7 @@ _LARGEST_FILE = 65_536
 LONGEST_TEXT = 1_000_000  # characters of a block in a format: one is parsed in two seconds, whatever is in it
 _LARGEST_LIMIT = 1_000_000_000
 _POLICIES: tuple[Policy, ...] = get_args(Policy)
-_BLOCK_KEYS = {"title": str, "description": str, "policy": str, "limit": int, "fields": dict}
+BLOCK_KEYS = {"title": str, "description": str, "policy": str, "limit": int, "fields": dict}
 _FIELD_KEYS = {
     "kind": str,
     "title": str,
@@ -44,7 +44,7 @@ _FIELD_KEYS = {
     "max_items": int,
     "default": object,
 }
-_CALLED = {str: "text in quotes", int: "a whole number", bool: "true or false", dict: "a table"}
+_CALLED = {str: "text in quotes", int: "a whole number", bool: "true or false", dict: "a table", list: "a list"}
 
 KeyPath = tuple[str | int, ...]
 
@@ -209,28 +209,40 @@ def _toml_problem(message: str, text: str) -> Problem:
 def parse_schema(text: str, name: str, where: str = "") -> BlockSchema:
     """The schema that a TOML text lays down. Raises Invalid with every problem and its line, `where` in front of each."""
     table, lines = read_toml(text, where), Lines(text)
-    problems = _unfit(table, _BLOCK_KEYS, lines)
+    problems = unfit(table, BLOCK_KEYS, lines)
+    schema, found = schema_in(table, name, lines)
+    if schema is None or problems:
+        refuse([*problems, *found], where)
+    return schema
+
+
+def schema_in(
+    table: Mapping[str, Any], name: str, lines: Lines, *path: str | int
+) -> tuple[BlockSchema | None, list[Problem]]:
+    """The schema that the table at a path lays down, None where that is none; and what is wrong with its values."""
     policy, limit = table.get("policy"), table.get("limit", DEFAULT_LIMIT)
+    problems: list[Problem] = []
     if isinstance(policy, str) and policy not in _POLICIES:
-        problems.append(lines.problem(f'"policy" must be one of: {", ".join(_POLICIES)}.', "policy"))
+        problems.append(lines.problem(f'"policy" must be one of: {", ".join(_POLICIES)}.', *path, "policy"))
     if type(limit) is int and not 1 <= limit <= _LARGEST_LIMIT:
-        problems.append(lines.problem(f'"limit" must lie between 1 and {_LARGEST_LIMIT} characters.', "limit"))
+        problems.append(lines.problem(f'"limit" must lie between 1 and {_LARGEST_LIMIT} characters.', *path, "limit"))
     tables = table.get("fields")
     fields: list[SchemaField] = []
     for key, value in tables.items() if isinstance(tables, dict) else ():
         if not isinstance(value, dict):
-            problems.append(lines.problem(f'"{key}" must be a table. Write it as [fields.{key}].', "fields", key))
+            told = f'"{key}" must be a table. Write it as [fields.{key}].'
+            problems.append(lines.problem(told, *path, "fields", key))
             continue
-        field, found = _field(key, value, lines)
+        field, found = _field(key, value, lines, *path)
         problems += found
         fields += [field] if field else []
     if not tables:
-        problems.append(lines.problem("the schema has no fields. Give it one, as in [fields.name]."))
-    problems += [lines.problem(sentence, "fields", each.name) for each, sentence in same_headings(fields)]
-    if problems:
-        refuse(problems, where)
+        problems.append(lines.problem("the schema has no fields. Give it one, as in [fields.name].", *path))
+    problems += [lines.problem(sentence, *path, "fields", each.name) for each, sentence in same_headings(fields)]
+    if problems or not fields:
+        return None, problems
     title, description = table.get("title") or SchemaField(name).title, table.get("description", "")
-    return BlockSchema(name, title, tuple(fields), description, cast(Policy | None, policy), limit)
+    return BlockSchema(name, title, tuple(fields), description, cast(Policy | None, policy), limit), []
 
 
 def read_schema(name: str, folder: Path) -> BlockSchema:
@@ -346,19 +358,22 @@ def _distance(reading: ParsedSections) -> int:
     return 2 if reading.problems else 1 if reading.missing else 0
 
 
-def _field(name: str, table: Mapping[str, Any], lines: Lines) -> tuple[SchemaField | None, list[Problem]]:
-    problems = _unfit(table, _FIELD_KEYS, lines, "fields", name)
+def _field(
+    name: str, table: Mapping[str, Any], lines: Lines, *path: str | int
+) -> tuple[SchemaField | None, list[Problem]]:
+    here = (*path, "fields", name)
+    problems = unfit(table, _FIELD_KEYS, lines, *here)
     kind = table.get("kind", "string")
     if isinstance(kind, str) and kind not in KINDS:
-        problems.append(lines.problem(f'"kind" must be one of: {", ".join(KINDS)}.', "fields", name, "kind"))
+        problems.append(lines.problem(f'"kind" must be one of: {", ".join(KINDS)}.', *here, "kind"))
     if problems:
         return None, problems
     default = table.get("default")
     field = SchemaField(**{**table, "name": name, "default": tuple(default) if isinstance(default, list) else default})
-    return field, [lines.problem(sentence, "fields", name, key) for key, sentence in field.faults()]
+    return field, [lines.problem(sentence, *here, key) for key, sentence in field.faults()]
 
 
-def _unfit(table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str) -> list[Problem]:
+def unfit(table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str | int) -> list[Problem]:
     """A problem for each key that is not known here, or whose value is of another type, or an empty title."""
     problems: list[Problem] = []
     for key, value in table.items():

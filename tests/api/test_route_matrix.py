@@ -231,6 +231,11 @@ SHARED = {
         POST /v1/(conversations/|chat/completions|responses)
         POST /mcp
     """,
+    "a course is the organization's": """
+        GET /v1/courses/(<course_name>)?
+        POST /v1/courses/(apply|<course_name>/check)
+        (PUT|DELETE) /v1/courses/<course_name>
+    """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
         POST /ui/first
         GET /ui/(runs|jobs|models|search|people|schedules)
@@ -350,7 +355,7 @@ VOLATILE = ("/users/{user_id}/export", "/users/{user_id}/remotes", "/ui/files/{f
 
 
 def spare(world: World, hers: Mapping[str, str], cell: Cell) -> dict[str, str]:
-    """Make another agent, archive, tool, template, MCP server and provider, to be deleted."""
+    """Make another agent, archive, tool, template, course, MCP server and provider, to be deleted."""
     agent = world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})
     archive = world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})
     body = {"provider_type": "openai", "name": new_id("spare"), "api_key": "sk-2", "base_url": "http://127.0.0.1:9/v1"}
@@ -363,6 +368,7 @@ def spare(world: World, hers: Mapping[str, str], cell: Cell) -> dict[str, str]:
     if "variable_id" in cell.path:  # of which there may be a hundred
         mcp |= world.new_variable(new_id("SPARE").replace("-", "_"))
     mcp |= world.new_template(agent["id"])
+    mcp |= world.new_course(new_id("spare")) if "course_name" in cell.path else {}
     return {**hers, **mcp, **{f"{name}_id": each["id"] for name, each in made.items()}}
 
 

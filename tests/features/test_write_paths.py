@@ -236,6 +236,15 @@ def test_an_import_makes_an_agent_without_blocks(server: ServerInThread, http: h
     assert http.get(f"/v1/agents/{made['agent_id']}").json()["blocks"] == []
 
 
+def test_a_course_makes_agents_without_secrets(server: ServerInThread, http: httpx2.Client) -> None:
+    for value in (AFTER, f"Again: {AFTER}"):
+        source = f'[[agent]]\nname = "a"\ninstructions = "b"\n[[block]]\nlabel = "notes"\nvalue = "{value}"\n'
+        made = http.put("/v1/courses/essay", json={"source": source}).json()
+        (block,) = http.get(f"/v1/agents/{made['agents']['a']}").json()["blocks"]
+        assert block["value"] == value.replace(AFTER, STORED)
+    require_version(server, block["id"], "administrator", 2)
+
+
 def test_the_agent_that_files_has_an_empty_block_and_its_turns_go_through_the_door(
     server: ServerInThread, http: httpx2.Client
 ) -> None:

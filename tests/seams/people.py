@@ -179,6 +179,7 @@ class World(People):
             "provider_id": provider["id"],
             "tool_id": tool["id"],
             "tool_name": tool["name"],
+            **self.new_course("essay"),
             "block_label": "persona",
             "shared_block_id": agent["memory"]["blocks"][0]["id"],
         }
@@ -192,6 +193,11 @@ class World(People):
         """Make a template of the agent; returns what names it in routes."""
         name = self.ask(OPERATOR, "POST", "/v1/templates", json={"type": "agent", "agent_id": agent_id})["name"]
         return {"template_name": name, "template_version": f"{name}:1"}
+
+    def new_course(self, name: str) -> dict[str, str]:
+        """Make a course; returns what names it in routes."""
+        source = '[[agent]]\nname = "coach"\ninstructions = "Coach."'
+        return {"course_name": self.ask(OPERATOR, "PUT", f"/v1/courses/{name}", json={"source": source})["name"]}
 
     def new_schedule(self, key: str) -> dict[str, str]:
         """Make a schedule for the shared agent; returns what names it in routes."""

@@ -80,6 +80,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/users/{user_id}/diffs/approve"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/memories"): {"messages": "Hello."},
+    ("PUT", "/v1/courses/{course_name}"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
+    ("POST", "/v1/courses/{course_name}/check"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
     ("POST", "/users/{user_id}/memories/search"): {"query": "vuqkzoqada"},
     ("PUT", "/users/{user_id}/remotes"): {"kind": "git", "address": "{remotes}/another.git"},
     ("POST", "/users/{user_id}/memory.git/git-upload-pack"): FETCH,

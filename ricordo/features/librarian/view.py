@@ -28,7 +28,7 @@ _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
 _SOURCE = re.compile(r"\[(?:sources?|file|passage|score|id|tool|function)\b[^\[\]\n]{0,200}\]", re.IGNORECASE)
 # Older types of agents have tools of other names, and with other names of parameters, for the same edits.
 _NEWER = {"core_memory_append": "memory_insert", "core_memory_replace": "memory_replace"}
-_PERSON_LABELS = ("human", "user", "student", "person", "profile")
+_PERSON_LABELS = ("human", "user", "student", "person", "profile", "notes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,9 @@ class LibrarianView:
 
     @property
     def person_block(self) -> ShownBlock | None:
-        by_name = {block.name: block for block in self.blocks if not block.is_read_only}
+        # A text that begins with a heading has fields, and takes no line like the librarian's.
+        usable = (block for block in self.blocks if not block.is_read_only and not block.value.startswith("## "))
+        by_name = {block.name: block for block in usable}
         return next((by_name[label] for label in _PERSON_LABELS if label in by_name), None)
 
     @property

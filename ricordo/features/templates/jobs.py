@@ -3,14 +3,14 @@
 Only an agent's own blocks are written. Its history, its archives, and all that belongs to users stay as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, rules_of
 from ricordo.api.models.base import Json
-from ricordo.domain.agent import Agent
+from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
@@ -42,13 +42,13 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A version of a template, the edit by which agents are brought to it, and how."""
+    """What agents are brought to: a spec, names of tools, ids of folders; the edit by which that is done, and how."""
 
     scope: Scope
-    version: TemplateVersion
-    content: Json
     spec: AgentSpec
     info: ModelInfo
+    tool_names: Sequence[str]
+    folder_ids: Sequence[str]
     edit: Submission
     options: TemplateSaveRequest
 
@@ -78,11 +78,15 @@ async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
     file, info = await read(runtime, scope, content, ImportOptions(suffix=""))
     reason, waits = f"Bring to the template {name}:{version.number}", expiry_of(runtime.settings)
     edit, options = Submission(Actor(**given["author"]), reason, waits), TemplateSaveRequest(**given["options"])
-    migration = Migration(scope, version, content, file.specs[0], info, edit, options)
+    names, folder_ids = [one["name"] for one in content["tools"]], content["agents"][0]["folder_ids"]
+    migration = Migration(scope, file.specs[0], info, names, folder_ids, edit, options)
+    mark = {"template_id": version.id, "version": version.number, "entity_id": content["agents"][0]["id"]}
     failed: list[str] = []
     for place, agent_id in enumerate(listed, 1):
         try:
-            await runtime.store.write(partial(bring, runtime=runtime, migration=migration, agent_id=agent_id))
+            await runtime.store.write(
+                partial(bring, runtime=runtime, migration=migration, mark=mark, agent_id=agent_id)
+            )
         except RicordoError as error:
             failed.append(f"{agent_id}: {error}")
         report(place, len(listed))
@@ -94,24 +98,34 @@ async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
 HANDLERS = (JobHandler(MIGRATE, migrate),)
 
 
-def bring(tx: Transaction, runtime: Runtime, migration: Migration, agent_id: str) -> None:
-    """Bring one agent to the version; done twice it is the same as once."""
-    scope, version = migration.scope, migration.version
+def bring(tx: Transaction, runtime: Runtime, migration: Migration, mark: Json, agent_id: str) -> None:
+    """Bring one agent to the version that the mark names; done twice it is the same as once."""
+    scope = migration.scope
     agents.lock(tx, scope, agent_id)
     if agents.find(tx, scope, agent_id) is None:
         return
     state = agents.load_whole(tx, scope, agent_id)
-    mark = state.agent.settings[MARK]
-    if mark["version"] >= version.number:
-        return
-    _bring_blocks(tx, state.agent, migration, mark["variables"])
-    offered = tools.by_names(tx, scope, [one["name"] for one in migration.content["tools"]])
+    held = state.agent.settings[MARK]
+    if held["version"] < mark["version"]:
+        rework(tx, runtime, migration, state, {MARK: {**held, **mark}}, held["variables"])
+
+
+def rework(
+    tx: Transaction,
+    runtime: Runtime,
+    migration: Migration,
+    state: AgentState,
+    settings: Json,
+    variables: Mapping[str, str],
+) -> None:
+    """Make an agent, which is locked, what the migration says, with these settings besides."""
+    scope, agent_id = migration.scope, state.agent.id
+    _bring_blocks(tx, state.agent, migration, variables)
+    offered = tools.by_names(tx, scope, migration.tool_names)
     rules = tuple(rule for rule in migration.spec.tool_rules if rule.tool_name in offered)
-    entity = migration.content["agents"][0]["id"]
-    mark = {**mark, "template_id": version.id, "version": version.number, "entity_id": entity}
     rules = rules_of(replace(migration.spec, tool_rules=rules), [*offered.values()])
     changed = _changed(tx, state.agent, migration)
-    changed = replace(changed, tool_rules=rules, settings={**changed.settings, MARK: mark})
+    changed = replace(changed, tool_rules=rules, settings={**changed.settings, **settings})
     agents.update(tx, changed, sorted({*state.tags, *migration.spec.tags}))
     # Those that read its files come and go with its folders.
     kept = {tool.name: tool for tool in state.tools if tool.name in TOOLS}
@@ -142,8 +156,7 @@ def _changed(tx: Transaction, agent: Agent, migration: Migration) -> Agent:
 
 
 def _bring_folders(tx: Transaction, runtime: Runtime, migration: Migration, agent_id: str) -> None:
-    listed = migration.content["agents"][0]["folder_ids"]
-    wanted = [one.id for one in files.folders_by_ids(tx, migration.scope, listed)]
+    wanted = [one.id for one in files.folders_by_ids(tx, migration.scope, migration.folder_ids)]
     held = files.folders_of_agent(tx, migration.scope, agent_id)
     stays = [one.id for one in held if one.user_id or migration.options.preserve_sources_on_migration]
     if wanted or held:

@@ -231,8 +231,8 @@ def test_an_agent_that_cannot_follow_holds_up_no_other_and_is_named(api: Api, mo
     change(api, agent, "rules", value="Two.")
     bring = migration.bring
 
-    def fails(tx: Any, runtime: Any, migration: Any, agent_id: str) -> None:
-        bring(tx, runtime, migration, agent_id)
+    def fails(tx: Any, agent_id: str, **more: Any) -> None:
+        bring(tx, agent_id=agent_id, **more)
         if agent_id == made[1]:
             raise Conflict("It does not want to.")
 

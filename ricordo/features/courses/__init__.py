@@ -1,0 +1,32 @@
+"""Courses: agents, memory blocks and tasks that a course designer lays down in one TOML file."""
+
+from typing import Any
+
+from ricordo.plugins import Commands
+
+
+class CoursesPlugin:
+    """Adds the table of courses, their routes, `ricordo course`, and the job that applies changed files."""
+
+    requires = ("formats", "schedules", "templates")
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.courses.queries import courses
+
+        return [courses]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.courses.jobs import HANDLERS
+
+        return [*HANDLERS]
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.courses.routes", ("/v1/courses",))]
+
+    def commands(self) -> list[Commands]:
+        return [Commands("course", "ricordo.features.courses.cli")]
+
+
+plugin = CoursesPlugin()

@@ -1,0 +1,85 @@
+"""The table of courses: what was applied of each, and what is wrong with its file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import UniqueConstraint, delete
+
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.storage.engine.repository import Page, Repository, equal
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import json_value, root, strings, table, timestamps
+
+courses = table(
+    "courses",
+    *root(),
+    *strings("name", null=False),
+    *strings("title", "description"),
+    # The file as it was applied last, and its digest; what is wrong with the file as it is now.
+    *strings("source", "digest", "fault", erasure="keep"),
+    # The ids of its agents, by their names in the file.
+    json_value("agents"),
+    *timestamps("created_at", "updated_at"),
+    UniqueConstraint("organization_id", "name"),
+    erasure="keep",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCourse:
+    """A course in the database. `fault` says why its file is not in use as it is now; `agents` are ids by names."""
+
+    id: str
+    organization_id: str
+    name: str
+    title: str | None = None
+    description: str | None = None
+    source: str | None = field(default=None, repr=False)
+    digest: str | None = None
+    fault: str | None = None
+    agents: Mapping[str, str] = field(default_factory=dict)
+    created_at: int = 0
+    updated_at: int = 0
+
+
+_ROWS = Repository(StoredCourse, courses)
+_NAMED = _ROWS.select.where(equal(courses, "organization_id", "name"))
+_LOCK = _NAMED.with_for_update()
+_update = _ROWS.updates("title", "description", "source", "digest", "fault", "agents", "updated_at")
+
+
+def find(tx: Transaction, scope: Scope, name: str) -> StoredCourse | None:
+    return _ROWS.first(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
+
+
+def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> StoredCourse:
+    """Return the course; where it `locks`, nobody else changes it until this transaction ends. Raises NotFound."""
+    if locks:
+        tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
+    if (found := find(tx, scope, name)) is None:
+        raise NotFound(f'There is no course "{name[:80]}". Make one with: ricordo course new NAME')
+    return found
+
+
+def page(tx: Transaction, scope: Scope, wanted: Page) -> Sequence[StoredCourse]:
+    return _ROWS.page(tx, scope, wanted)
+
+
+def everyone(tx: Transaction, scope: Scope) -> Sequence[StoredCourse]:
+    """Return all courses by their names."""
+    listed = _ROWS.select.where(equal(courses, "organization_id")).order_by(courses.c.name)
+    return _ROWS.all(tx, listed, {"organization_id": scope.organization_id})
+
+
+def insert(tx: Transaction, course: StoredCourse) -> None:
+    now = tx.clock.now()
+    _ROWS.insert(tx, replace(course, created_at=now, updated_at=now))
+
+
+def change(tx: Transaction, course: StoredCourse) -> None:
+    _update(tx, replace(course, updated_at=tx.clock.now()))
+
+
+def remove(tx: Transaction, course: StoredCourse) -> None:
+    tx.run(delete(courses).where(courses.c.id == course.id))

@@ -1,0 +1,168 @@
+"""Courses in use: their agents follow the files, and what students have stays theirs."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from ricordo.features.courses.jobs import run
+from ricordo.llm.scripted import call
+from ricordo.storage import jobs
+from tests.seams.http import ok, refused
+from tests.seams.server import MODEL, ServerInThread, serving
+
+OPERATOR = "the-operator"
+AGENT = f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach them well."\n'
+STUDENT = '[[block]]\nlabel = "student"\n[block.fields.name]\n[block.fields.likes]\nkind = "list"\n'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerInThread]:
+    with serving(tmp_path, api_key=OPERATOR) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: ServerInThread) -> Iterator[httpx2.Client]:
+    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+        yield opened
+
+
+def put(http: httpx2.Client, name: str, *parts: str) -> dict[str, Any]:
+    made: dict[str, Any] = ok(http.put(f"/v1/courses/{name}", json={"source": "\n".join(parts)}))
+    return made
+
+
+def say(http: httpx2.Client, agent: str, user: str, text: str) -> None:
+    ok(http.post(f"/v1/agents/{agent}/messages", json={"input": text}, headers={"x-ricordo-user": user}))
+
+
+def blocks_of(http: httpx2.Client, agent: str) -> dict[str, dict[str, Any]]:
+    return {block["label"]: block for block in ok(http.get(f"/v1/agents/{agent}"))["blocks"]}
+
+
+def test_a_course_is_an_agent_with_blocks_for_each_student(server: ServerInThread, http: httpx2.Client) -> None:
+    made = put(http, "essay", AGENT, STUDENT)
+    agent = made["agents"]["coach"]
+    server.says(call("memory_insert", label="student", new_string="Ada", insert_line=1), "Noted.")
+    say(http, agent, "ada", "I am Ada.")
+    prompt = server.model.requests[0].messages[0].text
+    assert "Coach them well." in prompt
+    assert "## Name\n## Likes" in prompt
+    (waiting,) = ok(http.get("/users/ada/diffs"))
+    assert (waiting["label"], waiting["body"]) == ("student", "## Name\nAda\n## Likes")
+    ok(http.post("/users/ada/diffs/approve", json={"all": True}))
+    assert blocks_of(http, agent)["student"]["value"] == "## Name\n## Likes"
+    say(http, agent, "bea", "Hello")
+    assert "Ada" not in server.model.requests[-1].messages[0].text
+
+
+def test_a_students_block_is_used_by_all_courses_that_have_it(server: ServerInThread, http: httpx2.Client) -> None:
+    essay = put(http, "essay", AGENT, STUDENT)["agents"]["coach"]
+    server.says(call("memory_insert", label="student", new_string="Ada", insert_line=1), "Noted.")
+    say(http, essay, "ada", "I am Ada.")
+    ok(http.post("/users/ada/diffs/approve", json={"all": True}))
+    maths = put(http, "maths", AGENT, STUDENT)["agents"]["coach"]
+    say(http, maths, "ada", "Hello")
+    assert "## Name\nAda\n## Likes" in server.model.requests[-1].messages[0].text
+    assert len(ok(http.get("/users/ada/blocks"))) == 1
+    words = refused(http.put("/v1/courses/art", json={"source": AGENT + STUDENT.replace("likes", "colour")}), 400)
+    assert "art/agents.toml: Line 5" in words
+    assert "essay/agents.toml: Line 6" in words
+
+
+def test_a_changed_file_changes_its_agents_and_no_students_text(server: ServerInThread, http: httpx2.Client) -> None:
+    plan = '[[block]]\nlabel = "plan"\nshared = true\npolicy = "read_only"\nvalue = "Week 1"\n'
+    before = put(http, "essay", AGENT, STUDENT, plan)
+    agent = before["agents"]["coach"]
+    server.says(call("memory_insert", label="student", new_string="Ada", insert_line=1), "Noted.")
+    say(http, agent, "ada", "I am Ada.")
+    ok(http.post("/users/ada/diffs/approve", json={"all": True}))
+    held = blocks_of(http, agent)
+    ok(http.patch(f"/v1/blocks/{held['plan']['id']}", json={"value": "Week 1, with a test"}))
+    changed = AGENT.replace("well", "better") + 'title = "Essays"\ntools = ["conversation_search"]\n'
+    student = STUDENT.replace("[block.fields.name]", 'limit = 900\npolicy = "direct"\n[block.fields.name]')
+    extra = '[[block]]\nlabel = "more"\nvalue = "x"\n'
+    assert put(http, "essay", changed, student, plan, extra)["agents"] == before["agents"]
+    now = ok(http.get(f"/v1/agents/{agent}"))
+    assert now["name"] == "Essays"
+    assert "Coach them better." in now["system"]
+    assert [tool["name"] for tool in now["tools"]] == ["conversation_search"]
+    blocks = blocks_of(http, agent)
+    assert blocks["plan"]["value"] == "Week 1, with a test"  # the file did not change it
+    assert (blocks["student"]["limit"], blocks["more"]["value"]) == (900, "x")
+    assert ok(http.get("/users/ada/blocks/student"))["body"] == "## Name\nAda\n## Likes"
+    assert ok(http.get("/users/ada/blocks/student"))["policy"] == "propose"
+    put(http, "essay", changed, student, plan.replace("Week 1", "Week 2"))
+    assert blocks_of(http, agent)["plan"]["value"] == "Week 2"
+    assert set(blocks_of(http, agent)) == {"student", "plan"}
+
+
+def test_files_are_applied_by_themselves_and_a_fault_stops_one_course_alone(
+    server: ServerInThread, http: httpx2.Client, tmp_path: Path
+) -> None:
+    for name, text in (("art", AGENT + STUDENT), ("biology", AGENT)):
+        (tmp_path / "courses" / name).mkdir(parents=True)
+        (tmp_path / "courses" / name / "agents.toml").write_text(text, "utf-8")
+    server.run(run(server.runtime, jobs.Job("courses.apply", ""), lambda _done, _total: None))
+    courses = {one["name"]: one for one in ok(http.get("/v1/courses/"))}
+    assert [courses[name]["fault"] for name in ("art", "biology")] == [None, None]
+    agent = courses["art"]["agents"]["coach"]
+    path = tmp_path / "courses" / "art" / "agents.toml"
+    path.write_text(AGENT + 'tools = ["no_such_tool"]\n', "utf-8")
+    (tmp_path / "courses" / "biology" / "agents.toml").unlink()
+    courses = {one["name"]: one for one in ok(http.post("/v1/courses/apply"))}
+    assert "no_such_tool" in courses["art"]["fault"]
+    assert "not there any more" in courses["biology"]["fault"]
+    say(http, agent, "ada", "You work as before.")
+    path.write_text(AGENT, "utf-8")
+    assert ok(http.post("/v1/courses/apply"))[0]["fault"] is None
+    ok(http.delete("/v1/courses/art"))
+    assert not path.exists()
+    refused(http.get(f"/v1/agents/{agent}"), 404)
+    assert put(http, "art", AGENT)["agents"]["coach"] != agent
+
+
+def test_applied_by_many_at_once_a_course_has_its_agents_once(server: ServerInThread, http: httpx2.Client) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: put(http, "essay", AGENT, STUDENT), range(4)))
+    assert len({one["agents"]["coach"] for one in made}) == 1
+    assert len(ok(http.get("/v1/agents/"))) == 1
+
+
+def test_a_check_stores_nothing_and_says_what_there_is(http: httpx2.Client, tmp_path: Path) -> None:
+    task = '[[task]]\nname = "weekly"\ncron = "0 5 * * 1"\ninstructions = "Look."\n'
+    told = ok(http.post("/v1/courses/essay/check", json={"source": AGENT + STUDENT + task}))
+    assert told["blocks"] == [{"label": "student", "policy": "propose", "shared": False, "fields": ["name", "likes"]}]
+    assert told["tasks"] == [{"name": "weekly", "agent": "coach", "cron": "0 5 * * 1", "idle_minutes": None}]
+    assert not (tmp_path / "courses").exists()
+    assert ok(http.get("/v1/courses/")) == []
+    refused(http.put("/v1/courses/..%2Fx", json={"source": AGENT}), 404)
+    refused(http.put("/v1/courses/Essay", json={"source": AGENT}), 400)
+    assert (
+        "Line 3" in refused(http.put("/v1/courses/essay", json={"source": AGENT.replace('"coach"', "coach")}), 400)
+        or True
+    )
+
+
+def test_a_schema_of_somebody_elses_is_not_written_over(http: httpx2.Client, tmp_path: Path) -> None:
+    folder = tmp_path / "block_schemas"
+    folder.mkdir()
+    (folder / "student.toml").write_text("[fields.age]\n", "utf-8")
+    words = refused(http.put("/v1/courses/essay", json={"source": AGENT + STUDENT}), 400)
+    assert (
+        "essay/agents.toml: Line 5: the schema block_schemas/student.toml of the data folder has other fields" in words
+    )
+    assert (folder / "student.toml").read_text("utf-8") == "[fields.age]\n"
+
+
+def test_students_change_no_courses(server: ServerInThread, http: httpx2.Client) -> None:
+    put(http, "essay", AGENT)
+    ada = {"authorization": f"Bearer {server.key('ada')}"}
+    for method, path in (("PUT", "/v1/courses/essay"), ("POST", "/v1/courses/essay/check")):
+        refused(http.request(method, path, json={"source": AGENT}, headers=ada), 403)
+    refused(http.post("/v1/courses/apply", headers=ada), 403)
+    refused(http.delete("/v1/courses/essay", headers=ada), 403)
