@@ -40,46 +40,53 @@ class Pipe:
         __user__: dict[str, Any],
         __chat_id__: str | None = None,
         __task__: str | None = None,
+        __event_emitter__: Any = None,
     ) -> Any:
         """Return the answer piece by piece. Titles, tags and follow-ups are not the agent's work and stay out of its memory."""
         if __task__:
             return ""
-        pieces = self._answer(
-            body["model"].rpartition(".")[2], _last_text(body["messages"]), __user__["id"], __chat_id__
-        )
+        messages = [{"role": each["role"], "content": each.get("content") or ""} for each in body["messages"]]
+        asked = {
+            "user_id": f"open-webui:{__user__['id']}",
+            "chat_id": __chat_id__ or None,
+            "model": body["model"].rpartition(".")[2],
+            "messages": messages,
+        }
+        pieces = self._answer(asked, __event_emitter__)
         return pieces if body.get("stream") else "".join([piece async for piece in pieces])
 
-    async def _answer(self, agent: str, text: str, user: str, chat: str | None) -> AsyncIterator[str]:
-        async with self._client(user) as client:
+    async def _answer(self, asked: dict[str, Any], emitter: Any) -> AsyncIterator[str]:
+        """Yield the text of the answer; what the agent does besides is shown as a status above it."""
+        conversation = ""
+        async with self._client() as client:
             try:
-                conversation = await self._conversation(client, agent, chat) if chat else ""
-                path = f"/v1/conversations/{conversation}" if conversation else f"/v1/agents/{agent}"
-                try:
-                    async for piece in _stream(client, f"{path}/messages", text):
-                        yield piece
-                except asyncio.CancelledError:
+                async for event in _events(client, asked):
+                    conversation = event.get("conversation_id") or conversation
+                    match event["type"]:
+                        case "message":
+                            yield event["content"]
+                        case "error":
+                            yield f"Ricordo refused: {event['message']}"
+                        case "done":
+                            await _show(emitter, "Done", done=True)
+                        case "tool_call":
+                            await _show(emitter, f"Used {event['name']}")
+                        case "status":
+                            link = f" ({event['url']})" if event.get("url") else ""
+                            await _show(emitter, f"{event['content']}{link}", done=bool(link))
+            except asyncio.CancelledError:
+                if conversation:
                     with suppress(httpx.HTTPError):
-                        await client.post(f"{path}/cancel" if conversation else f"{path}/messages/cancel")
-                    raise
+                        headers = {"X-Ricordo-User": asked["user_id"]}
+                        await client.post(f"/v1/conversations/{conversation}/cancel", headers=headers)
+                raise
             except httpx.HTTPError as error:
                 yield f"Ricordo does not answer ({type(error).__name__}). Check SERVER_URL and the server."
             except _Refused as error:
                 yield f"Ricordo refused: {error}"
 
-    async def _conversation(self, client: httpx.AsyncClient, agent: str, chat: str) -> str:
-        """Return the conversation of this chat, which is made at its first message."""
-        name = f"Open WebUI chat {chat}"
-        found = await client.get("/v1/conversations/", params={"agent_id": agent, "summary_search": name})
-        # A user who is new to the server is made by the POST.
-        if found.status_code != httpx.codes.NOT_FOUND and (items := _checked(found).json()):
-            return str(items[0]["id"])
-        made = await client.post("/v1/conversations/", params={"agent_id": agent}, json={"summary": name})
-        return str(_checked(made).json()["id"])
-
-    def _client(self, user: str | None = None) -> httpx.AsyncClient:
+    def _client(self) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.valves.API_KEY}"} if self.valves.API_KEY else {}
-        if user:
-            headers["X-Ricordo-User"] = f"open-webui:{user}"
         return httpx.AsyncClient(
             base_url=self.valves.SERVER_URL.rstrip("/"), headers=headers, timeout=600, trust_env=False
         )
@@ -89,35 +96,18 @@ class _Refused(Exception):
     """What the server said."""
 
 
-def _checked(answer: httpx.Response) -> httpx.Response:
-    if answer.is_error:
-        with suppress(ValueError):
-            raise _Refused(answer.json().get("detail"))
-        raise _Refused(answer.status_code)
-    return answer
-
-
-async def _stream(client: httpx.AsyncClient, path: str, text: str) -> AsyncIterator[str]:
-    body = {"messages": [{"role": "user", "content": text}], "streaming": True, "stream_tokens": True}
-    async with client.stream("POST", path, json=body) as answer:
+async def _events(client: httpx.AsyncClient, asked: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async with client.stream("POST", "/chat/stream", json=asked) as answer:
         if answer.is_error:
             await answer.aread()
-            _checked(answer)
+            with suppress(ValueError):
+                raise _Refused(answer.json().get("detail"))
+            raise _Refused(answer.status_code)
         async for line in answer.aiter_lines():
-            event = json.loads(line[6:]) if line.startswith("data: {") else {}
-            match event.get("message_type"):
-                case "assistant_message":
-                    yield _text(event["content"])
-                case "approval_request_message":
-                    yield "\n\n*This waits for an approval on the Ricordo server.*"
-                case "error_message":
-                    raise _Refused(event.get("message"))
+            if line.startswith("data: {"):
+                yield json.loads(line[6:])
 
 
-def _last_text(messages: list[dict[str, Any]]) -> str:
-    return next((_text(each["content"]) for each in reversed(messages) if each["role"] == "user"), "")
-
-
-def _text(content: Any) -> str:
-    """The text of a message, which is a string or a list of parts."""
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+async def _show(emitter: Any, description: str, *, done: bool = False) -> None:
+    if emitter:
+        await emitter({"type": "status", "data": {"description": description, "done": done}})

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from configparser import ConfigParser
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 import yaml
 
 from ricordo.settings import ProviderSettings, Settings
-from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.server import MODEL, Gate, ServerInThread, call, serving
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -173,14 +174,18 @@ def pipe(school: ServerInThread) -> Any:
     return made
 
 
-def chat(pipe: Any, model: str, said: Any, *, user: str = "1", stream: bool = True, **more: Any) -> list[str]:
+def chat(
+    pipe: Any, model: str, said: Any, *before: str, user: str = "1", stream: bool = True, **more: Any
+) -> list[str]:
     """What Open WebUI shows of an answer, piece by piece."""
+
+    earlier = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(before)]
 
     async def talk() -> list[str]:
         body = {
             "model": f"ricordo.{model}",
             "stream": stream,
-            "messages": [{"role": "user", "content": said}],
+            "messages": [*earlier, {"role": "user", "content": said}],
             "tools": [{}] * 36,
         }
         answer = await pipe.pipe(body, {"id": user, "role": "user"}, **more)
@@ -196,15 +201,56 @@ def test_open_webui_lists_the_agents_and_streams_their_answers(pipe: Any, school
         school.says("It is raining in Turin.", "The sun shines again.")
         assert "".join(chat(pipe, agent.id, "How is the weather?", __chat_id__="c1")) == "It is raining in Turin."
         parts = [{"type": "text", "text": "And now?"}]
-        assert chat(pipe, agent.id, parts, __chat_id__="c1", stream=False) == ["The sun shines again."]
+        before = ("How is the weather?", "It is raining in Turin.")
+        assert chat(pipe, agent.id, parts, *before, __chat_id__="c1", stream=False) == ["The sun shines again."]
         (conversation,) = client.conversations.list(agent_id=agent.id)
-        assert conversation.summary == "Open WebUI chat c1"
+        assert conversation.summary == "chat_c1"
         said = [
             each.content
             for each in client.conversations.messages.list(conversation.id)
             if each.message_type == "user_message"
         ]
         assert sorted(map(str, said)) == ["And now?", "How is the weather?"]
+
+
+def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(pipe: Any, school: ServerInThread) -> None:
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        blocks = [{"label": "student", "value": "", "policy": "propose"}]
+        agent = client.agents.create(model=MODEL, memory_blocks=blocks)  # type: ignore[list-item]
+    shown: list[Any] = []
+
+    async def emitter(event: Any) -> None:
+        shown.append(event["data"])
+
+    school.says(call("memory_insert", label="student", new_string="Plays the cello."), "I see.")
+    assert "".join(chat(pipe, agent.id, "I play the cello.", __chat_id__="e", __event_emitter__=emitter)) == "I see."
+    assert [each["description"].split(" (")[0] for each in shown] == [
+        "Thinking…",
+        "Used memory_insert",
+        "Proposed to remember: student",
+        "Done",
+    ]
+    gate = Gate(school)
+    school.answers_with(gate)
+
+    async def stop() -> None:
+        body = {"model": f"ricordo.{agent.id}", "stream": True, "messages": [{"role": "user", "content": "Slowly."}]}
+        begun = asyncio.Event()
+
+        async def begin(_event: Any) -> None:
+            begun.set()
+
+        answer = await pipe.pipe(body, {"id": "1"}, __chat_id__="stopped", __event_emitter__=begin)
+        reading = asyncio.ensure_future(anext(answer))
+        await begun.wait()
+        await asyncio.to_thread(gate.wait)
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(stop())
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        assert [run.status for run in client.runs.list(agent_id=agent.id)] == ["cancelled", "completed"]
 
 
 def test_two_users_of_open_webui_are_two_users_here_and_a_chat_is_found_again(
@@ -215,7 +261,7 @@ def test_two_users_of_open_webui_are_two_users_here_and_a_chat_is_found_again(
         for user in ("1", "2", "1"):
             chat(pipe, agent.id, "Hello.", user=user, __chat_id__=f"of-{user}")
         users = {each.summary: each.model_dump()["user_id"] for each in client.conversations.list(agent_id=agent.id)}
-        assert set(users) == {"Open WebUI chat of-1", "Open WebUI chat of-2"}
+        assert set(users) == {"chat_of-1", "chat_of-2"}
         assert len(set(users.values())) == 2
 
 

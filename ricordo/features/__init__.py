@@ -30,6 +30,7 @@ FEATURES: tuple[str, ...] = (
     "schedules",
     "templates",
     "traces",
+    "tutor_chat",
     "typed_memory",
     "vector_services",
     "web",

@@ -32,6 +32,7 @@ OPEN = {
         "/",
         "/v1/health",
         "/v1/health/",
+        "/health",
         "/login",
         "/login/callback",
         "/ui/login",
@@ -229,7 +230,7 @@ SHARED = {
         (GET|POST) /v1/agents/<agent_id>/schedule
         PATCH /v1/agents/<agent_id>/messages/<message_id>
         POST /v1/(conversations/|chat/completions|responses)
-        POST /mcp
+        POST /(mcp|chat/stream)
     """,
     "a course is the organization's": """
         GET /v1/courses/(<course_name>)?

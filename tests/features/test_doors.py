@@ -38,6 +38,7 @@ TURNS = {
     *("api.conversations.compact", "api.conversations.compact_own"),
     "features.schedules.jobs.send",
     *("features.openai_api.routes.create_chat_completion", "features.openai_api.responses.create_response"),
+    "features.tutor_chat.routes.stream",
     # Readers of a past turn, which begins one anew for the request that it was asked for; these two have none.
     *("api.stored_streams.resume", "api.stored_streams.resume_conversation", "api.callbacks.call_back"),
 }

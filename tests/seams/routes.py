@@ -80,6 +80,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/users/{user_id}/diffs/approve"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/memories"): {"messages": "Hello."},
+    ("POST", "/chat/stream"): {"model": "{agent_id}", "messages": TEXT},
     ("PUT", "/v1/courses/{course_name}"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
     ("POST", "/v1/courses/{course_name}/check"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
     ("POST", "/users/{user_id}/memories/search"): {"query": "vuqkzoqada"},

@@ -30,7 +30,7 @@ from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.scope import Role
 from ricordo.domain.scope import Scope as Asking
 from ricordo.llm.chat import ChatModel, Embedder
-from ricordo.llm.scripted import Line, ScriptedEmbedder, ScriptedModel
+from ricordo.llm.scripted import Line, ScriptedEmbedder, ScriptedModel, call
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
@@ -38,6 +38,7 @@ from ricordo.storage import keys
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
 
+__all__ = ["call"]  # for what a model says
 T = TypeVar("T")
 MODEL = "scripted/model"
 PIECES = "scripted/pieces"

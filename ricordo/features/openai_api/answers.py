@@ -125,11 +125,11 @@ def data(value: Json) -> bytes:
 
 
 async def deltas_of(
-    turn: LiveTurn, reader: AnswerReader, noting: Noting, keepalive: float
+    turn: LiveTurn, reader: AnswerReader, noting: Noting, keepalive: float, *, cancels: bool = True
 ) -> AsyncGenerator[Json | None]:
     """Yield what the turn adds to the message, and None where nothing happened for a while; it is noted as it goes on.
 
-    A client of OpenAI's that leaves wants no more of the answer, so the turn is cancelled then.
+    A client of OpenAI's that leaves wants no more of the answer, so the turn is cancelled then, unless this says otherwise.
     """
     events = turn.events()
     upcoming: asyncio.Future[Event] | None = None
@@ -148,7 +148,7 @@ async def deltas_of(
             if isinstance(event, RunStarted | RunEnded):
                 await noting(reader)
     finally:
-        if not has_ended:
+        if not has_ended and cancels:
             asyncio.ensure_future(turn.cancel())  # noqa: RUF006 - the turn itself keeps what waits for it
         if upcoming:
             upcoming.cancel()

@@ -101,7 +101,8 @@ async def continue_chat(here: RequestContext, chat: ClientChat, client_tools: Se
     if chat.is_answer:
         raise Invalid("These tool results answer no call of this chat. Send the chat with the calls as they came.")
     place = chat.new_from()
-    made = await create_conversation(here.runtime, here.scope, chat.agent_id, {})
+    summary = {"summary": f"chat_{chat.name}"} if chat.name else {}
+    made = await create_conversation(here.runtime, here.scope, chat.agent_id, summary)
     earlier = [one for one in chat.messages[:place] if one.role in ("user", "assistant") and one.text.strip()]
     if earlier:
         past = [PastMessage("user" if one.role == "user" else "assistant", (one.text,)) for one in earlier]

@@ -36,14 +36,22 @@ class ChatTurn:
 
 
 async def chat_turn(
-    here: RequestContext, agent: NamedAgent, body: ChatRequest, *, after: str | None = None
+    here: RequestContext,
+    agent: NamedAgent,
+    body: ChatRequest,
+    *,
+    after: str | None = None,
+    is_retry: bool = False,
+    sent: bytes | None = None,
 ) -> ChatTurn:
     """Return the turn that a request asks for, in the conversation of its chat, or `after` the run with this id.
 
-    Raises Invalid, Unsupported, NotFound.
+    `sent` is what tells this request from others, its body as it came if nothing is given; with `is_retry`, which OpenAI's clients
+    say in a header, an answer to an equal one is taken up again. Raises Invalid, Unsupported, NotFound.
     """
-    headers, sent = here.request.headers, await here.request.body()
-    is_retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
+    headers = here.request.headers
+    sent = await here.request.body() if sent is None else sent
+    is_retry = is_retry or headers.get("x-stainless-retry-count", "0") not in ("", "0")
     name = headers.get(CHAT_HEADER) or body.named("chat_id")
     chat = ClientChat(agent.id, name, body.user or "", body.messages, is_retry)
     if body.messages[-1].role not in ("user", "tool"):

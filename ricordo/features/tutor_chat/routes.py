@@ -1,0 +1,135 @@
+"""A student's chat with a tutor, as server-sent events: `status`, `tool_call`, `reasoning`, `message`, `error` and `done`."""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from ricordo.agents.turn import run_turn
+from ricordo.api.call import Here, RequestContext, for_user, scope_of_user
+from ricordo.api.models.base import HealthResponse, Json
+from ricordo.api.routing import Routes, needs
+from ricordo.api.server import health as server_health
+from ricordo.api.sse import STREAM, sse_response
+from ricordo.domain.event import Event, StepSaved
+from ricordo.domain.scope import IMPERSONATE
+from ricordo.errors import Invalid, NotFound
+from ricordo.features.courses import queries as courses
+from ricordo.features.memories.service import changes_of
+from ricordo.features.openai_api.answers import PING, AnswerReader, data, deltas_of
+from ricordo.features.openai_api.models import ChatMessage, ChatRequest, LenientRequest
+from ricordo.features.openai_api.queries import NamedAgent, agent_of
+from ricordo.features.openai_api.routes import noting, reader_of
+from ricordo.features.openai_api.turns import chat_turn
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(tags=["tutor"], scope="messages")
+
+
+class TutorChatRequest(LenientRequest):
+    """A chat to go on with: all of its messages so far, the last one the student's.
+
+    `model` is a course, an agent's name or its id; it can be left out where there is one course. `user_id` is needed with a
+    service's key. With `resume` an answer that was begun for these very messages is taken up again.
+    """
+
+    user_id: str | None = Field(None, min_length=1, max_length=255)
+    chat_id: str | None = Field(None, max_length=255)
+    model: str | None = Field(None, max_length=300)
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
+    resume: bool = False
+
+
+class TutorReader(AnswerReader):
+    """Reads a turn as deltas of an answer, and says besides which tools the agent called."""
+
+    def read(self, event: Event) -> Iterator[Json]:
+        """Yield what the event adds to the answer."""
+        if isinstance(event, StepSaved):
+            yield from ({"tool": call.name} for message in event.messages for call in message.tool_calls)
+        yield from AnswerReader.read(self, event)
+
+
+@router.get("/health", response_model=HealthResponse)
+@needs()
+async def health() -> Json:
+    """Say that the server is there."""
+    return await server_health()
+
+
+@router.post("/chat/stream", response_class=StreamingResponse, responses=STREAM)
+@needs("messages:write")
+async def stream(here: Here, body: TutorChatRequest) -> Response:
+    """Go on with a chat, and stream the answer. A reader who leaves does not cut it off: `resume` takes it up again."""
+    here = await _as_student(here, body.user_id)
+    agent = await here.store.read(lambda tx: _agent(tx, here, body.model))
+    name = {"chat_id": body.chat_id} if body.chat_id else None
+    chat = ChatRequest.model_construct(model=agent.model, messages=body.messages, stream=True, metadata=name)
+    sent = body.model_dump_json(exclude={"resume"}).encode()
+    asked = await chat_turn(here, agent, chat, is_retry=body.resume, sent=sent)
+    usual = reader_of(here, asked)
+    reader = TutorReader(usual.clock, usual.client_tools, usual.page)
+    turn = await run_turn(here.runtime, asked.request)
+    deltas = deltas_of(turn, reader, noting(here, asked), here.runtime.settings.keepalive, cancels=False)
+    return sse_response(_events(here, deltas, reader, asked.request.conversation_id or ""))
+
+
+async def _as_student(here: RequestContext, user: str | None) -> RequestContext:
+    """The call as this student, who is made where new. Raises Forbidden, and Invalid where nobody is named."""
+    scope = here.scope
+    if user is not None and scope.subject is None and scope.may(IMPERSONATE):
+        acting = await scope_of_user(here.store, scope, user, makes=True)
+        return replace(here, scope=acting or scope)
+    if user is not None:
+        return await for_user(here, user, reads=False)
+    if scope.subject is None:
+        raise Invalid("Say in user_id who is chatting, or send the key of a user.")
+    return here
+
+
+def _agent(tx: Transaction, here: RequestContext, model: str | None) -> NamedAgent:
+    """The agent of a course, or the one with this name or id. Raises NotFound, Invalid."""
+    listed = courses.page(tx, here.scope, Page(limit=1000, order="asc"))
+    known = {f"{one.name}/{name}": id for one in listed for name, id in one.agents.items()}
+    known |= {one.name: next(iter(one.agents.values())) for one in listed if len(one.agents) == 1}
+    if model is None:
+        ids = {id for one in listed for id in one.agents.values()}
+        if len(ids) != 1:
+            names = ", ".join(sorted(known)) or "none yet"
+            raise Invalid(f"Say in model with which course or agent the chat is. Courses are: {names}.")
+        return agent_of(tx, here.scope, next(iter(ids)))
+    try:
+        return agent_of(tx, here.scope, known.get(model, model))
+    except NotFound:
+        raise NotFound(f'There is no course and no agent "{model[:80]}". GET /v1/models lists what there is.') from None
+
+
+async def _events(
+    here: RequestContext, deltas: AsyncGenerator[Json | None], reader: AnswerReader, conversation_id: str
+) -> AsyncGenerator[bytes]:
+    yield data({"type": "status", "content": "Thinking…", "conversation_id": conversation_id})
+    async with aclosing(deltas):
+        async for delta in deltas:
+            if delta is None:
+                yield PING
+            elif tool := delta.get("tool"):
+                yield data({"type": "tool_call", "name": tool, "status": "completed"})
+            elif words := delta.get("reasoning_content"):
+                yield data({"type": "reasoning", "content": words})
+            elif words := delta.get("content"):
+                yield data({"type": "message", "content": words})
+    run = reader.run
+    if reader.failed:
+        yield data({"type": "error", "message": reader.failed.message, "kind": reader.failed.kind})
+    elif run:
+        page = f"{str(here.request.base_url).rstrip('/')}/ui/people/{here.scope.subject}"
+        filed = await here.store.read(lambda tx: changes_of(tx, here.scope, run.id))
+        for one in filed:
+            words = "Remembered" if one.status == "applied" else "Proposed to remember"
+            yield data({"type": "status", "content": f"{words}: {one.label}", "url": page, "id": one.id})
+    yield data({"type": "done", "run_id": run.id if run else None, "conversation_id": conversation_id})

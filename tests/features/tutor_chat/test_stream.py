@@ -1,0 +1,142 @@
+"""A student's chat: streamed, kept as a conversation of this student, and taken up again where the line broke."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+
+from ricordo.errors import ModelError
+from ricordo.llm.scripted import call
+from tests.seams.http import ok, refused
+from tests.seams.server import MODEL, Gate, ServerInThread, serving
+
+OPERATOR = "the-operator"
+COURSE = f"""
+[[agent]]
+name = "coach"
+model = "{MODEL}"
+instructions = "Coach them."
+[[block]]
+label = "student"
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    with serving(tmp_path_factory.mktemp("tutor"), api_key=OPERATOR) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ServerInThread) -> ServerInThread:
+    running.forget()
+    return running
+
+
+@pytest.fixture(scope="module")
+def http(running: ServerInThread) -> Iterator[httpx2.Client]:
+    with running.http(headers={"authorization": f"Bearer {running.key(role='service')}"}) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", autouse=True)
+def course(running: ServerInThread) -> str:
+    with running.http(headers={"authorization": f"Bearer {OPERATOR}"}) as boss:
+        made = ok(boss.put("/v1/courses/essay", json={"source": COURSE}))
+    return str(made["agents"]["coach"])
+
+
+def said(*texts: str) -> list[dict[str, str]]:
+    """A chat in which user and assistant take turns."""
+    return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
+
+
+def chat(http: httpx2.Client, user: str | None, chat_id: str | None, *texts: str, **more: Any) -> list[dict[str, Any]]:
+    body = {"user_id": user, "chat_id": chat_id, "messages": said(*texts), **more}
+    answer = http.post("/chat/stream", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return [
+        orjson.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line.startswith("data: ")
+    ]
+
+
+def words(events: list[dict[str, Any]]) -> str:
+    return "".join(event["content"] for event in events if event["type"] == "message")
+
+
+def test_a_chat_is_streamed_and_what_is_proposed_is_told(server: ServerInThread, http: httpx2.Client) -> None:
+    server.says(call("memory_insert", label="student", new_string="Plays the cello."), "A cello, I see.")
+    events = chat(http, "ada", "c1", "I play the cello.")
+    assert [event["type"] for event in events if event["type"] != "message"] == [
+        "status",
+        "tool_call",
+        "status",
+        "done",
+    ]
+    assert words(events) == "A cello, I see."
+    assert (events[-2]["content"], "/ui/people/" in events[-2]["url"]) == ("Proposed to remember: student", True)
+    assert [one["label"] for one in ok(http.get("/users/ada/diffs"))] == ["student"]
+    (conversation,) = ok(http.get("/v1/conversations/", headers={"x-ricordo-user": "ada"}))
+    assert (conversation["summary"], conversation["id"]) == ("chat_c1", events[-1]["conversation_id"])
+    assert http.get("/health", headers={"authorization": ""}).json()["status"] == "ok"
+
+
+def test_a_chat_goes_on_and_forks_where_it_was_edited(server: ServerInThread, http: httpx2.Client) -> None:
+    server.says("One.", "Two.", "Another two.", "Three.")
+    first = chat(http, "bea", "c2", "a")
+    second = chat(http, "bea", "c2", "a", "One.", "b")
+    assert second[-1]["conversation_id"] == first[-1]["conversation_id"]
+    edited = chat(http, "bea", "c2", "a", "One.", "b, I mean c")
+    assert edited[-1]["conversation_id"] != first[-1]["conversation_id"]
+    shown = [message.text for message in server.model.requests[-1].messages[1:]]
+    assert shown == ["a", "One.", "b, I mean c"]
+    chat(http, "bea", "c2", "a", "One.", "b", "Two.", "d")
+    assert [message.text for message in server.model.requests[-1].messages[1:]] == ["a", "One.", "b", "Two.", "d"]
+
+
+def test_students_and_chats_are_apart(server: ServerInThread, http: httpx2.Client) -> None:
+    server.says("One.", "Two.", "Three.")
+    made = {
+        chat(http, user, id, "Hello")[-1]["conversation_id"] for user, id in (("cy", "x"), ("di", "x"), ("cy", "y"))
+    }
+    assert len(made) == 3
+    assert all(len(request.messages) == 2 for request in server.model.requests)
+    ada = {"authorization": f"Bearer {server.key('eve')}"}
+    refused(http.post("/chat/stream", json={"user_id": "cy", "chat_id": "x", "messages": said("a")}, headers=ada), 403)
+    own = http.post("/chat/stream", json={"chat_id": "x", "messages": said("a")}, headers=ada)
+    assert own.status_code == 200
+    assert "user_id" in refused(http.post("/chat/stream", json={"messages": said("a")}), 400)
+
+
+def test_a_reader_who_left_takes_the_answer_up_again(server: ServerInThread, http: httpx2.Client) -> None:
+    gate = Gate(server, "At last.")
+    server.answers_with(gate)
+    body = {"user_id": "flo", "chat_id": "c3", "messages": said("Slowly.")}
+    with suppress(httpx2.ReadTimeout), http.stream("POST", "/chat/stream", json=body, timeout=0.5) as answer:
+        for _ in answer.iter_lines():
+            pass
+    gate.wait()
+    gate.open()
+    events = chat(http, "flo", "c3", "Slowly.", resume=True)
+    assert words(events) == "At last."
+    assert len(server.model.requests) == 1
+    again = chat(http, "flo", "c3", "Slowly.")  # the same without `resume`: another answer is wanted
+    assert len(server.model.requests) == 2
+    assert again[-1]["run_id"] != events[-1]["run_id"]
+
+
+def test_what_fails_is_an_event_and_what_is_wrong_a_sentence(server: ServerInThread, http: httpx2.Client) -> None:
+    server.says(ModelError("llm_rate_limit", "Slow down."))
+    events = chat(http, "gus", "c4", "Hello")
+    assert [event["type"] for event in events] == ["status", "error", "done"]
+    assert "Slow down." in events[1]["message"]
+    unknown = {"user_id": "gus", "model": "nobody", "messages": said("a")}
+    assert 'no course and no agent "nobody"' in refused(http.post("/chat/stream", json=unknown), 404)
+    assert "last message" in refused(
+        http.post("/chat/stream", json={"user_id": "gus", "messages": said("a", "b")}), 400
+    )
+    assert words(chat(http, "gus", None, "Hello", model="essay/coach")) == "ok"
