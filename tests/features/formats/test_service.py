@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ricordo.domain.block_schema import KINDS, BlockSchema, FieldValue, SchemaField
 from ricordo.errors import Invalid
 from ricordo.features.formats.service import ParsedText, from_markdown, from_toml, to_markdown, to_toml
-from ricordo.memory.schemas import _BLOCK_KEYS, _FIELD_KEYS, parse_schema
+from ricordo.memory.schemas import _FIELD_KEYS, BLOCK_KEYS, parse_schema
 from ricordo.memory.sections import LAYOUTS, starting_text, write_sections
 from tests.memory.test_sections import LOOSE, SIGNS, STUDENT, filled
 
@@ -254,5 +254,5 @@ def test_what_the_page_on_formats_shows_is_what_happens() -> None:
 
 
 def test_every_kind_of_field_and_every_key_is_on_the_page_on_formats() -> None:
-    words = [*KINDS, *_BLOCK_KEYS, *_FIELD_KEYS, *LAYOUTS]
+    words = [*KINDS, *BLOCK_KEYS, *_FIELD_KEYS, *LAYOUTS]
     assert [word for word in words if f"`{word}`" not in PAGE] == []
