@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import and_
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
@@ -20,7 +20,7 @@ from ricordo.agents.lifecycle import (
     warn_of_small_window,
 )
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
+from ricordo.api.call import Here, Paging, RequestContext, agent_json, note, whole_agent
 from ricordo.api.messages import new_message
 from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate, ContextResponse
 from ricordo.api.models.base import Json, NoteResponse, given
@@ -29,12 +29,12 @@ from ricordo.api.routing import Routes
 from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ModelSettings
-from ricordo.domain.scope import Scope
+from ricordo.domain.run import StopReason
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import agents, blocks, messages, tools, users
+from ricordo.storage.agents import AgentOrder
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.users import user_id_of
 from ricordo.tools.toolbox import schema_of
 
 router = Routes(prefix="/v1/agents", tags=["agents"], scope="agents")
@@ -68,19 +68,29 @@ class AgentFilters:
     identifier_keys: Annotated[list[str] | None, Query(description="Kept to any of these users.")] = None
     template_id: Annotated[str | None, Query(description="Made from this version of a template.")] = None
     base_template_id: Annotated[str | None, Query(description="Made from this template.")] = None
-    sort_by: Annotated[Literal["created_at"] | None, Query(description="The older name of `order_by`.")] = None
+    created_by_id: Annotated[str | None, Query(description="Made by this user.")] = None
+    last_stop_reason: Annotated[
+        StopReason | None, Query(description="Whose last turn, in the default conversation, ended for this reason.")
+    ] = None
+    sort_by: Annotated[AgentOrder | None, Query(description="The older name of `order_by`, which goes first.")] = None
 
-    def user_ids(self, tx: Transaction, scope: Scope) -> list[str] | None:
-        """Return the users whose agents are asked for; None where agents are not asked for by users."""
-        names = [*(self.identifier_keys or ()), *([user_id_of(self.identity_id)] if self.identity_id else ())]
-        return [user.id for name in names if (user := users.find(tx, scope, name))] if names else None
+
+@dataclass(frozen=True, slots=True)
+class AgentPaging(Paging):
+    """The query parameters of a list of agents, which may be ordered by other times."""
+
+    order_by: Annotated[AgentOrder | None, Query(description="What to order by.")] = None  # type: ignore[assignment]
 
 
 @router.get("/", response_model=list[AgentResponse])
-def list_agents(tx: Transaction, here: Here, paging: Paged, which: Annotated[AgentFilters, Depends()]) -> list[Json]:
+def list_agents(
+    tx: Transaction, here: Here, paging: Annotated[AgentPaging, Depends()], which: Annotated[AgentFilters, Depends()]
+) -> list[Json]:
     """Agents, by default newest first; by name, by a piece of it, by tags, or by the users they are kept to."""
-    user_ids = which.user_ids(tx, here.scope)
+    user_ids = users.ids_of(tx, here.scope, which.identity_id, which.identifier_keys or ())
     conditions = [] if user_ids is None else [agents.is_kept_to(user_ids)]
+    if which.last_stop_reason:
+        conditions.append(agents.last_ended_for(tx, here.scope, which.last_stop_reason))
     if made_from := given(template_id=which.template_id, base_template_id=which.base_template_id):
         conditions.append(agents.is_made_from(**made_from))
     wanted: Any = {
@@ -88,7 +98,8 @@ def list_agents(tx: Transaction, here: Here, paging: Paged, which: Annotated[Age
         "all_tags": which.match_all_tags,
         "search": which.query_text,
         "condition": reduce(and_, conditions) if conditions else None,
-        **given(name=which.name, hidden=which.hidden),
+        "place": agents.place_of(tx, here.scope, paging.order_by or which.sort_by or "created_at"),
+        **given(name=which.name, hidden=which.hidden, created_by=which.created_by_id),
     }
     found = agents.page(tx, here.scope, paging.page(), **wanted)
     return [agent_json(here, here.runtime.complete(tx, state)) for state in found]

@@ -4,15 +4,15 @@ The routes of users' memory (users.py) show versions in the same way, of a block
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import Query, Response
+from fastapi import Depends, Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, note, told, whole_agent
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
-from ricordo.api.models.base import Json, NoteResponse, TextPiece
+from ricordo.api.models.base import MAX_COUNT, Json, NoteResponse, TextPiece
 from ricordo.api.models.entity_tags import IfMatch, require_match
 from ricordo.api.models.memory import (
     BlamedLineResponse,
@@ -36,10 +36,12 @@ from ricordo.memory.blame import BlamedLine, blame
 from ricordo.memory.rotation import read_rotation
 from ricordo.memory.submission import Submitted
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
-from ricordo.storage import agents, blocks, history, versions
+from ricordo.storage import agents, blocks, history, users, versions
+from ricordo.storage.block_filter import AgentCount
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["blocks"], scope="agents")
+AgentNumber = Annotated[int, Query(ge=0, le=MAX_COUNT)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many versions at most.")]
 Before = Annotated[str | None, Query(max_length=40, description="Only versions older than this one.")]
 At = Annotated[str | None, Query(max_length=40, description="As of this version; by default the current one.")]
@@ -58,22 +60,49 @@ def create(tx: Transaction, here: Here, body: BlockRequest) -> Block:
     return blocks.insert_all(tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}"))[0]
 
 
+@dataclass(frozen=True, slots=True)
+class BlockQuery:
+    """Which blocks are wanted."""
+
+    label: str | None = None
+    value_search: TextPiece = None
+    label_search: TextPiece = None
+    description_search: TextPiece = None
+    tags: Annotated[list[str] | None, Query()] = None
+    match_all_tags: bool = False
+    name: Annotated[str | None, Query(description="Templates of this name: there are none.")] = None
+    templates_only: Annotated[bool, Query(description="Only templates: there are none.")] = False
+    identity_id: Annotated[str | None, Query(description="Attached to this identity.")] = None
+    identifier_keys: Annotated[list[str] | None, Query(description="Attached to any of these users.")] = None
+    connected_to_agents_count_eq: Annotated[
+        list[AgentNumber] | None, Query(description="Attached to so many agents, or to one of these numbers.")
+    ] = None
+    connected_to_agents_count_gt: Annotated[AgentNumber | None, Query(description="Attached to more agents.")] = None
+    connected_to_agents_count_lt: Annotated[AgentNumber | None, Query(description="Attached to fewer agents.")] = None
+
+    def filter(self, tx: Transaction, scope: Scope) -> blocks.BlockFilter:
+        searched = {"label": self.label_search, "value": self.value_search, "description": self.description_search}
+        user_ids = users.ids_of(tx, scope, self.identity_id, self.identifier_keys or ())
+        return blocks.BlockFilter(
+            label=self.label,
+            # A block that is a template, which alone has a name, is not kept here: `is_template` is false in every answer.
+            ids=() if self.templates_only or self.name else None,
+            pieces={name: piece for name, piece in searched.items() if piece},
+            tags=tuple(self.tags or ()),
+            all_tags=self.match_all_tags,
+            user_ids=None if user_ids is None else tuple(user_ids),
+            agents=AgentCount(
+                tuple(self.connected_to_agents_count_eq or ()),
+                self.connected_to_agents_count_gt,
+                self.connected_to_agents_count_lt,
+            ),
+        )
+
+
 @router.get("/blocks/", response_model=list[BlockResponse])
-async def list_blocks(
-    here: Here,
-    paging: Paged,
-    label: str | None = None,
-    value_search: TextPiece = None,
-    label_search: TextPiece = None,
-    description_search: TextPiece = None,
-    tags: Annotated[list[str] | None, Query()] = None,
-    match_all_tags: bool = False,
-) -> Sequence[Block]:
-    """Blocks, by default newest first; by label, by a piece of label, value or description, or by tags."""
-    searched = {"label": label_search, "value": value_search, "description": description_search}
-    pieces = {name: piece for name, piece in searched.items() if piece}
-    wanted = blocks.BlockFilter(label=label, pieces=pieces, tags=tuple(tags or ()), all_tags=match_all_tags)
-    return await here.store.read(lambda tx: blocks.page(tx, here.scope, paging.page(), wanted))
+async def list_blocks(here: Here, paging: Paged, which: Annotated[BlockQuery, Depends()]) -> Sequence[Block]:
+    """Blocks, by default newest first; by label, a piece of label, value or description, tags, identities, or numbers of agents."""
+    return await here.store.read(lambda tx: blocks.page(tx, here.scope, paging.page(), which.filter(tx, here.scope)))
 
 
 @router.get("/blocks/count", response_model=int)

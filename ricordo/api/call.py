@@ -58,10 +58,9 @@ IGNORED_QUERIES: Mapping[str, str] = {
     "update_timestamp": "The prompt says when memory was changed, not when the prompt was made.",
     "max_steps": "Agent files have no steps.",
     "max_message_length": "The older client needs it. How much stays is a setting of the agent.",
+    "project_id": "Everything is in one project.",
     "include_err": "Failures are told by runs and steps, and no message is left out for one.",
 }
-# What some version of `letta-client` asks for in lists and there is not here: off, it changes nothing; on, it is refused.
-_OFF_QUERIES = {"templates_only", "return_only_letta_tools", "exclude_letta_tools"}
 # Where user_id selects by the user alone, without what is shared.
 _SELECT_BY_USER = {"/v1/ledger"}
 
@@ -115,9 +114,8 @@ def _require_known(request: Request) -> None:
     if dependant is None:
         return
     known = {"user_id", *_query_names(dependant)}
-    for name, value in request.query_params.items():
-        is_off = name in _OFF_QUERIES and value.lower() == "false"
-        if name not in known and name not in IGNORED_QUERIES and not is_off:
+    for name in request.query_params:
+        if name not in known and name not in IGNORED_QUERIES:
             raise Unsupported(
                 f"The query parameter {name[:80]} is not supported by this version of Ricordo. Leave it out. "
                 f"Here are: {', '.join(sorted(known))}."

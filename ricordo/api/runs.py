@@ -112,6 +112,9 @@ class StepQuery:
     feedback: Feedback | None = None
     has_feedback: bool | None = None
     tags: Annotated[list[str] | None, Query(description="Steps with any of these tags.")] = None
+    trace_ids: Annotated[
+        list[str] | None, Query(description="Steps with any of these as their `trace_id`: it is null for all, so none.")
+    ] = None
     start_date: Annotated[str | None, Query(description="Steps from this day or time on, UTC without a zone.")] = None
     end_date: Annotated[str | None, Query(description="Steps up to this day or time, UTC without a zone.")] = None
 
@@ -123,6 +126,7 @@ class StepQuery:
             self.feedback,
             parse_date(self.start_date, UTC, name="start_date") if self.start_date else None,
             parse_date(self.end_date, UTC, name="end_date", end=True) if self.end_date else None,
+            is_none=bool(self.trace_ids),
         )
 
 

@@ -31,6 +31,8 @@ class ToolQuery:
     search: TextPiece = None
     tool_types: Names = None
     exclude_tool_types: Names = None
+    return_only_letta_tools: Annotated[bool, Query(description="Only tools whose type begins with `letta`.")] = False
+    exclude_letta_tools: Annotated[bool, Query(description="Only tools whose type does not.")] = False
 
     def filter(self) -> tools.ToolFilter:
         return tools.ToolFilter(
@@ -39,6 +41,7 @@ class ToolQuery:
             types=tuple(self.tool_types or ()),
             other_types=tuple(self.exclude_tool_types or ()),
             search=self.search or "",
+            is_built_in=(True,) * self.return_only_letta_tools + (False,) * self.exclude_letta_tools,
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Row, Text, and_, bindparam, cast, delete, func, insert, select
 
@@ -66,6 +66,7 @@ _ARCHIVE = slice(_CONVERSATION.stop, _CONVERSATION.stop + len(archives.ROWS.colu
 _ONE = equal(agents, "id", "organization_id")
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
 _TIMEZONE_FOR_ONE = _TIMEZONE.where(MAY_USE)
+AgentOrder = Literal["created_at", "updated_at", "last_run_completion"]
 _MOST_NAMED = 1000  # agents of an answer that names one of them
 _INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
@@ -186,9 +187,13 @@ def page(
     all_tags: bool = False,
     search: str | None = None,
     condition: ColumnElement[bool] | None = None,
+    place: ColumnElement[Any] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a condition, and columns."""
+    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a condition, and columns.
+
+    They are ordered by their creation, or by `place`.
+    """
     listed = _ROWS.page_of_ids(
         tx,
         scope,
@@ -197,6 +202,7 @@ def page(
         condition,
         *may_use(scope),
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
+        place=place,
         **equal,
     )
     return _load_all(tx, scope, listed)
@@ -218,6 +224,36 @@ def has_block(block_id: str) -> ColumnElement[bool]:
 def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
     """Return the condition that the agent is kept to any of these users."""
     return USERS.where(agents_users.c.user_id.in_(user_ids)).exists()
+
+
+def last_ended_for(tx: Transaction, scope: Scope, reason: str) -> ColumnElement[bool]:
+    """Return the condition that the last turn of the conversation that `load_whole` shows ended for this reason."""
+    shown = select(conversations_table.c.id).where(_is_shown(tx, scope))
+    return shown.where(conversations_table.c.last_stop_reason == reason).correlate(agents).exists()
+
+
+def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnElement[Any] | None:
+    """Return what agents are ordered by; None for their creation. One whose conversation never ran comes before all that did."""
+    if order_by == "last_run_completion":
+        # A function always, so that there is one row: a user may have begun a conversation before they were given the agent's.
+        last = func.coalesce(func.max(conversations_table.c.last_run_ended_at), 0)
+        return select(last).where(_is_shown(tx, scope)).correlate(agents).scalar_subquery()
+    return agents.c.updated_at if order_by == "updated_at" else None
+
+
+def _is_shown(tx: Transaction, scope: Scope) -> ColumnElement[bool]:
+    """Return the condition that a conversation is the caller's default one with the agent; one statement where they are a user."""
+    table = conversations_table.c
+    is_there = (table.agent_id == agents.c.id) & table.deleted_at.is_(None)
+    if scope.subject_id is None:
+        return is_there & table.is_default
+    is_shown = table.is_default & (table.user_id.is_(None) if scope.subject is None else table.user_id == scope.subject)
+    if scope.subject is not None:
+        statement = select(table.id, table.agent_id).where(table.user_id == scope.subject, table.deleted_at.is_(None))
+        rows = tx.all(statement.where(table.organization_id == scope.organization_id))
+        own = [row.id for row in rows if row.id == conversations.users_default_id(row.agent_id, scope.subject)]
+        is_shown |= table.id.in_(own)
+    return is_there & is_shown
 
 
 def is_made_from(**ids: str) -> ColumnElement[bool]:

@@ -5,7 +5,7 @@ taken out, and the chain it belongs to gets a version in the same transaction.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, or_, select
@@ -15,8 +15,8 @@ from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
-from ricordo.storage import proposals, versions
-from ricordo.storage.engine.repository import Page, Repository, equal, one_of, seen_by, setter, tagged_with
+from ricordo.storage import block_filter, proposals, versions
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of, seen_by, setter
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
@@ -90,19 +90,8 @@ _DETACH = delete(agents_blocks).where(equal(agents_blocks, "agent_id", "block_id
 _AGENT_IDS = select(agents_blocks.c.agent_id).where(equal(agents_blocks, "block_id")).order_by(agents_blocks.c.seq)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockFilter:
-    """Which blocks are wanted; empty means: any. `pieces` are to be found in these columns."""
-
-    label: str | None = None
-    chain_id: str | None = None
-    ids: tuple[str, ...] | None = None
-    pieces: Mapping[str, str] = field(default_factory=dict)
-    tags: tuple[str, ...] = ()
-    all_tags: bool = False
-
-
 ONE = Page(limit=1)
+BlockFilter = block_filter.BlockFilter
 
 
 def insert_all(
@@ -219,16 +208,7 @@ def add_seen(found: dict[str, Block], block: Block) -> None:
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
     """Return one page of the blocks that pass the filter."""
-    listed = ROWS.page(
-        tx,
-        scope,
-        wanted,
-        *(blocks.c[name].icontains(piece, autoescape=True) for name, piece in which.pieces.items()),
-        None if which.ids is None else blocks.c.id.in_(which.ids),
-        tagged_with(blocks_tags, blocks.c.id, which.tags, all_tags=which.all_tags) if which.tags else None,
-        label=which.label,
-        chain_id=which.chain_id,
-    )
+    listed = ROWS.page(tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id)
     found = _found(tx, scope, [block.id for block in listed]) if listed else {}
     return [found[block.id] for block in listed]
 

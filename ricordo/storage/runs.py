@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, func, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, false, func, insert, literal, or_, select, update
 
 from ricordo.domain.clock import DAY
 from ricordo.domain.run import Run, Step, Trace
@@ -176,6 +176,7 @@ class StepFilter:
     feedback: Literal["positive", "negative"] | None = None
     since: int | None = None
     until: int | None = None
+    is_none: bool = False
 
 
 def page_of_steps(
@@ -193,6 +194,7 @@ def page_of_steps(
         None if which.has_feedback is None else steps.c.feedback.is_not(None) == which.has_feedback,
         None if which.since is None else steps.c.created_at >= which.since,
         None if which.until is None else steps.c.created_at <= which.until,
+        false() if which.is_none else None,
         by=("created_at", "seq") if "agent_id" in equal else ("seq",),
         feedback=which.feedback,
         **equal,

@@ -42,7 +42,7 @@ _DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))
 
 @dataclass(frozen=True, slots=True)
 class ToolFilter:
-    """Which tools are wanted; empty means: any. `search` is a piece of the name."""
+    """Which tools are wanted; empty means: any. `search` is a piece of the name; of both in `is_built_in` there is no tool."""
 
     names: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
@@ -50,6 +50,7 @@ class ToolFilter:
     other_types: tuple[str, ...] = ()
     search: str = ""
     agent_id: str | None = None
+    is_built_in: tuple[bool, ...] = ()
 
 
 def lock(tx: Transaction, scope: Scope) -> None:
@@ -127,6 +128,8 @@ def _conditions(which: ToolFilter) -> Iterator[ColumnElement[bool]]:
         yield tools.c.tool_type.not_in(which.other_types)
     if which.search:
         yield tools.c.name.icontains(which.search, autoescape=True)
+    for is_built_in in which.is_built_in:
+        yield tools.c.tool_type.startswith("letta") == is_built_in
     if which.agent_id is not None:
         yield tools.c.id.in_(select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id))
 

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,6 +71,12 @@ def require(tx: Transaction, scope: Scope, name: str) -> User:
 def user_id_of(identity_id: str) -> str:
     """Return the id of the user whom older clients know as this identity."""
     return f"user-{identity_id.removeprefix('identity-')}"
+
+
+def ids_of(tx: Transaction, scope: Scope, identity_id: str | None, keys: Sequence[str]) -> list[str] | None:
+    """Return the ids of the users that a list asks for by an identity and identifiers; None where it asks for none."""
+    names = [*keys, *([user_id_of(identity_id)] if identity_id else ())]
+    return [user.id for name in names if (user := find(tx, scope, name))] if names else None
 
 
 def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool = False) -> User:

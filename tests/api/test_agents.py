@@ -154,6 +154,25 @@ def test_agents_are_counted_and_found_by_name_by_a_piece_of_it_and_by_tags(api: 
     assert ids(query_text="100%_") == []
 
 
+def test_agents_are_found_by_who_made_them_and_how_they_ended_and_ordered_by_their_last_run(api: Api) -> None:
+    mark = new_id("tag")
+    first, second, idle = [api.client.agents.create(model=MODEL, tags=[mark]).id for _ in range(3)]
+    for id in (second, first):
+        api.client.agents.messages.create(id, input="Hello.")
+    api.client.agents.update(second, description="Changed.")
+
+    def ids(**query: Any) -> list[str]:
+        return [found.id for found in api.client.agents.list(tags=[mark], **query)]
+
+    assert ids(last_stop_reason="end_turn") == [second, first]
+    assert ids(last_stop_reason="error") == []
+    assert ids(created_by_id=LOCAL_USER, project_id="here") == [idle, second, first]
+    assert ids(created_by_id="user-other") == []
+    assert ids(order_by="last_run_completion", limit=1) == [first, second, idle]
+    assert ids(sort_by="last_run_completion", order="asc", limit=2) == [idle, second, first]
+    assert ids(order_by="updated_at", sort_by="last_run_completion") == [second, idle, first]
+
+
 def test_a_deleted_agent_is_gone_and_its_blocks_stay(client: StrictLetta, agent: AgentState) -> None:
     client.agents.messages.create(agent.id, input="Hello.")
 

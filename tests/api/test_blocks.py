@@ -74,6 +74,30 @@ def test_blocks_are_counted_and_found_by_label_by_pieces_and_by_tags(client: Str
     assert ids(tags=[mark, "hot"], match_all_tags=True) == [tea.id]
 
 
+def test_blocks_are_found_by_identities_and_by_how_many_agents_have_them(api: Api) -> None:
+    client, http = api.client, api.http
+    mark = new_id("mark")
+    none, one, two = [client.blocks.create(label=f"{mark}/{name}", value="").id for name in ("none", "one", "two")]
+    for attached in ([one, two], [two]):
+        client.agents.create(model=MODEL, block_ids=attached)
+    ada, bob = [
+        ok(http.post("/v1/identities/", json={"identifier_key": mark + name, "name": name, "identity_type": "user"}))
+        for name in ("ada", "bob")
+    ]
+    http.patch(f"/v1/blocks/{one}/identities/attach/{ada['id']}")
+
+    def ids(**query: Any) -> list[str]:
+        return [found.id for found in client.blocks.list(label_search=mark, **query)]
+
+    assert ids(connected_to_agents_count_eq=[0]) == [none]
+    assert ids(connected_to_agents_count_eq=[0, 2]) == [two, none]
+    assert ids(connected_to_agents_count_gt=0, connected_to_agents_count_lt=2) == [one]
+    assert ids(identity_id=ada["id"]) == ids(identifier_keys=[mark + "bob", mark + "ada"]) == [one]
+    assert ids(identity_id=bob["id"]) == ids(identifier_keys=["nobody"]) == ids(templates_only=True) == []
+    assert ids(project_id="here", limit=2) == ids()
+    refused(http.get("/v1/blocks/", params={"connected_to_agents_count_gt": "-1"}), 422)
+
+
 def test_a_deleted_block_leaves_every_prompt(client: StrictLetta, agent: AgentState) -> None:
     human = client.agents.blocks.retrieve("human", agent_id=agent.id)
 

@@ -52,13 +52,6 @@ def test_a_query_parameter_that_a_route_does_not_know_is_refused_by_name(world: 
         assert world.send(OPERATOR, "GET", "/v1/agents/", params={name: "x"}).status_code == 200
 
 
-def test_a_filter_that_is_not_there_may_be_switched_off(world: World) -> None:
-    for path, name in (("/v1/blocks/", "templates_only"), ("/v1/tools/", "return_only_letta_tools")):
-        shown = world.ask(OPERATOR, "GET", path)
-        assert world.ask(OPERATOR, "GET", path, params={name: "false"}) == shown
-        refused(world.send(OPERATOR, "GET", path, params={name: "true"}), 422)
-
-
 # Values that may make a difference, beside ids of what is there; with `WITH`, what has to stand beside them.
 TRIED: dict[str, tuple[str, ...]] = {
     "limit": ("1", "2"),
@@ -79,8 +72,8 @@ NO_DIFFERENCE: dict[str, str] = {
     "onlineOnly": "there are no environments to choose from",
     "source": "there are no environments to choose from",
     "userId": "there are no environments to choose from",
-    "order_by": "takes one value, which is the default",
-    "sort_by": "takes one value, which is the default",
+    "order_by": "takes one value, which is the default; of agents and conversations more: tests/storage",
+    "sort_by": "shows where agents have run: tests/api/test_agents.py",
     "use_assistant_message": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",
     "assistant_message_tool_name": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",
     "assistant_message_tool_kwarg": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",

@@ -1,6 +1,7 @@
 """Agents in storage: with all that is attached, what loading one costs, lists, and what deletion takes along."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -99,6 +100,38 @@ async def test_a_page_is_filtered_by_tags_name_block_and_columns(store: SqliteSt
     assert await found(condition=agents.has_block(three.blocks[0].id)) == [three.agent.id]
     assert await found(hidden=True) == [two.id]
     assert await found(name="Bob", tags=["a"]) == []
+
+
+@pytest.mark.parametrize("order_by", ["created_at", "updated_at", "last_run_completion"])
+async def test_pages_of_agents_have_every_agent_once_in_every_order(
+    store: SqliteStore, scope: Scope, order_by: agents.AgentOrder
+) -> None:
+    made = []
+    for created, updated, ran in ((1, 9, None), (2, 5, 7), (2, 7, 5), (3, 5, 7), (4, 4, None)):
+        agent = make.agent(created_at=created, updated_at=updated)
+        id = (await make.stored_agent(store, agent)).conversation.id
+        await store.write(lambda tx, id=id, ran=ran: conversations.change(tx, id, last_run_ended_at=ran))  # type: ignore[misc]
+        made.append(agent.id)
+    places = {"created_at": [0, 1, 2, 3, 4], "updated_at": [4, 1, 3, 2, 0], "last_run_completion": [0, 4, 2, 1, 3]}
+    expected = [made[place] for place in places[order_by]]
+
+    async def page(wanted: Page) -> list[str]:
+        def read(tx: Transaction) -> list[str]:
+            place = agents.place_of(tx, scope, order_by)
+            return [state.agent.id for state in agents.page(tx, scope, wanted, place=place)]
+
+        with count_statements(store) as counted:
+            found = await store.read(read)
+        assert len(counted.statements) <= 4
+        return found
+
+    for order, limit in product(("asc", "desc"), (1, 2, 5)):
+        ordered = expected if order == "asc" else expected[::-1]
+        pages: list[str] = []
+        while found := await page(Page(limit, None, pages[-1] if pages else None, order)):  # type: ignore[arg-type]
+            pages += found
+        assert pages == ordered
+        assert await page(Page(2, ordered[3], None, order)) == ordered[1:3]  # type: ignore[arg-type]
 
 
 async def test_a_window_and_the_counts_of_a_thread_are_saved_together(store: SqliteStore, scope: Scope) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Conflict, NotFound
-from ricordo.storage import blocks, versions
+from ricordo.storage import agent_access, blocks, users, versions
+from ricordo.storage.block_filter import AgentCount
 from ricordo.storage.blocks import BlockFilter
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -52,6 +53,24 @@ async def test_another_organizations_block_is_not_found(store: SqliteStore) -> N
     assert await store.read(
         lambda tx: (blocks.count(tx, ELSEWHERE), blocks.page(tx, ELSEWHERE, Page(), BlockFilter()))
     ) == (0, [])
+
+
+async def test_agents_that_the_caller_may_not_use_do_not_count(store: SqliteStore, scope: Scope) -> None:
+    (block,) = await make.stored_blocks(store, make.block(created_by=None))
+    ada = await store.write(lambda tx: users.find_or_make(tx, scope, "ada"))
+    for _ in range(2):
+        agent = (await make.stored_agent(store)).agent
+        await store.write(lambda tx, agent=agent: blocks.attach(tx, agent.id, [block]))  # type: ignore[misc]
+    await store.write(lambda tx: agent_access.attach_user(tx, agent.id, ada.id))
+
+    async def has(count: int, caller: Scope) -> bool:
+        which = BlockFilter(agents=AgentCount(any_of=(count,), more_than=count - 1, fewer_than=count + 1))
+        return await store.read(lambda tx: blocks.page(tx, caller, Page(), which)) == [block]
+
+    users_own = replace(scope, role="user")
+    assert await has(2, scope)
+    assert await has(2, replace(users_own, subject_id=ada.id))
+    assert await has(1, replace(users_own, subject_id="user-bob"))
 
 
 async def test_a_label_stands_once_in_a_chain(store: SqliteStore, scope: Scope) -> None:

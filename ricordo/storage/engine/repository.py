@@ -168,11 +168,22 @@ class Repository(Generic[V]):
         return [self.of(row) for row in read_page(tx, statement, self.table, wanted, by=by)]
 
     def page_of_ids(
-        self, tx: Transaction, scope: Scope, wanted: Page, *conditions: ColumnElement[bool] | None, **equal: Any
+        self,
+        tx: Transaction,
+        scope: Scope,
+        wanted: Page,
+        *conditions: ColumnElement[bool] | None,
+        place: ColumnElement[Any] | None = None,
+        **equal: Any,
     ) -> list[str]:
-        """Return the ids of what `page` returns."""
+        """Return the ids of what `page` returns, ordered by `place` where that is given, and those that are level by `seq`."""
+        table: Any = self.table
         statement = select(self.table.c.id).where(*self._chosen(scope, conditions, equal))
-        return [row.id for row in read_page(tx, statement, self.table, wanted)]
+        if place is not None:
+            # Pages are cut by what the list is ordered by, under the name that they know.
+            table = select(self.table.c.id, self.table.c.seq, place.label("created_at")).subquery()
+            statement = statement.join(table, table.c.seq == self.table.c.seq)
+        return [row.id for row in read_page(tx, statement, table, wanted)]
 
     def _chosen(
         self, scope: Scope | None, conditions: Sequence[ColumnElement[bool] | None], equal: Mapping[str, Any]
