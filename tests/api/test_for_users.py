@@ -261,14 +261,14 @@ def test_all_routes_show_the_same_blocks_of_an_agent_about_a_user(api: Api) -> N
 
 def test_a_users_agents_are_found_and_ordered_by_the_users_own_last_turns(api: Api, agent_id: str) -> None:
     other = str(ok(api.http.post("/v1/agents/", json={"model": MODEL}))["id"])
-    with key_of(api, "eve") as eve:
-        say(api, other, "I am Eve.", "eve")
+    with key_of(api, "zoe") as zoe:
+        say(api, other, "I am Zoe.", "zoe")
         say(api, agent_id, "For all.")
         query = {"last_stop_reason": "end_turn"}
-        assert [found["id"] for found in ok(eve.get("/v1/agents/", params=query))] == [other]
-        say(api, agent_id, "I am Eve.", "eve")
+        assert [found["id"] for found in ok(zoe.get("/v1/agents/", params=query))] == [other]
+        say(api, agent_id, "I am Zoe.", "zoe")
         say(api, other, "For all.")
-        newest = ok(eve.get("/v1/agents/", params={"order_by": "last_run_completion", "limit": 2}))
+        newest = ok(zoe.get("/v1/agents/", params={"order_by": "last_run_completion", "limit": 2}))
         assert [found["id"] for found in newest] == [agent_id, other]
-        with api.server.http(headers=acting("fay")) as fay:
-            assert ok(fay.get("/v1/agents/", params=query)) == []
+        with api.server.http(headers=acting("yan")) as yan:
+            assert ok(yan.get("/v1/agents/", params=query)) == []
