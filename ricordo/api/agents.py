@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
-from operator import and_
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
@@ -93,15 +91,15 @@ def list_agents(
         conditions.append(agents.last_ended_for(tx, here.scope, which.last_stop_reason))
     if made_from := given(template_id=which.template_id, base_template_id=which.base_template_id):
         conditions.append(agents.is_made_from(**made_from))
+    if which.query_text:
+        conditions.append(agents.is_named_like(which.query_text))
     wanted: Any = {
         "tags": which.tags or (),
         "all_tags": which.match_all_tags,
-        "search": which.query_text,
-        "condition": reduce(and_, conditions) if conditions else None,
         "place": agents.place_of(tx, here.scope, paging.order_by or which.sort_by or "created_at"),
         **given(name=which.name, hidden=which.hidden, created_by=which.created_by_id),
     }
-    found = agents.page(tx, here.scope, paging.page(), **wanted)
+    found = agents.page(tx, here.scope, paging.page(), *conditions, **wanted)
     return [agent_json(here, here.runtime.complete(tx, state)) for state in found]
 
 

@@ -146,7 +146,7 @@ def list_agents(tx: Transaction, here: Here, block_id: str, paging: Paged) -> li
     blocks.get(tx, here.scope, block_id)
     return [
         agent_json(here, state)
-        for state in agents.page(tx, here.scope, paging.page(), condition=agents.has_block(block_id))
+        for state in agents.page(tx, here.scope, paging.page(), agents.has_block(block_id))
     ]
 
 

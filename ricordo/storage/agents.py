@@ -182,15 +182,13 @@ def page(
     tx: Transaction,
     scope: Scope,
     wanted: Page,
-    *,
+    *conditions: ColumnElement[bool] | None,
     tags: Sequence[str] = (),
     all_tags: bool = False,
-    search: str | None = None,
-    condition: ColumnElement[bool] | None = None,
     place: ColumnElement[Any] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """Return one page of agents with all that is attached, filtered by tags, a piece of the name, a condition, and columns.
+    """Return one page of agents with all that is attached, filtered by conditions, tags and columns.
 
     They are ordered by their creation, or by `place`.
     """
@@ -198,8 +196,7 @@ def page(
         tx,
         scope,
         wanted,
-        agents.c.name.icontains(search, autoescape=True) if search else None,
-        condition,
+        *conditions,
         *may_use(scope),
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
         place=place,
@@ -214,6 +211,11 @@ def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:
     names_it = cast(agents.c.tool_rules, Text).contains(tool.name, autoescape=True)
     found = _ROWS.page(tx, Scope(scope.organization_id), Page(_MOST_NAMED), has_tool, names_it)
     return [agent for agent in found if any(rule.tool_name == tool.name for rule in agent.tool_rules)]
+
+
+def is_named_like(piece: str) -> ColumnElement[bool]:
+    """Return the condition that the agent's name has this piece."""
+    return agents.c.name.icontains(piece, autoescape=True)
 
 
 def has_block(block_id: str) -> ColumnElement[bool]:

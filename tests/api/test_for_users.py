@@ -270,5 +270,6 @@ def test_a_users_agents_are_found_and_ordered_by_the_users_own_last_turns(api: A
         say(api, other, "For all.")
         newest = ok(zoe.get("/v1/agents/", params={"order_by": "last_run_completion", "limit": 2}))
         assert [found["id"] for found in newest] == [agent_id, other]
-        with api.server.http(headers=acting("yan")) as yan:
+        ok(api.http.post("/v1/identities/", json={"identifier_key": "yan", "name": "Yan", "identity_type": "user"}))
+        with key_of(api, "yan") as yan:
             assert ok(yan.get("/v1/agents/", params=query)) == []

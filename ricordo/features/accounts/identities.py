@@ -149,7 +149,7 @@ async def delete_identity(here: Here, identity_id: str) -> Json:
 def list_agents(tx: Transaction, here: Here, identity_id: str, paging: Paged) -> list[Json]:
     """Return the agents that are kept to an identity."""
     user = _user(tx, here, identity_id)
-    found = agents.page(tx, here.scope, paging.page(), condition=agents.is_kept_to([user.id]))
+    found = agents.page(tx, here.scope, paging.page(), agents.is_kept_to([user.id]))
     return [agent_json(here, state) for state in found]
 
 

@@ -67,7 +67,7 @@ def find_block(tx: Transaction, scope: Scope, given: dict[str, Any]) -> BlockAdd
     chain = Chain(block.chain_id, block.organization_id, "agent", owner.id)
     decision = ChangeMetadata(scope.actor).policy_decision(block.rule, chain)
     if owner.kind == "block":
-        seen_by = next(iter(agents.page(tx, scope, Page(limit=1), condition=agents.has_block(block.id))), None)
+        seen_by = next(iter(agents.page(tx, scope, Page(limit=1), agents.has_block(block.id))), None)
         owner = MemoryOwner("agent", seen_by.agent.id, seen_by.agent.name) if seen_by else owner
     address = f"/blocks/{block.id}"
     return BlockAddress(
