@@ -1,9 +1,6 @@
 """A real browser for the tests: Debian's Chromium, driven by Playwright, and cut off from everything but one server."""
 
-import os
-import shutil
 import struct
-import subprocess
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +11,8 @@ from typing import Any
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
 
+from tests.support.debian import program
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Milliseconds that an action may take on a busy machine.
 PATIENCE = 20_000
@@ -21,15 +20,7 @@ PATIENCE = 20_000
 
 def chromium() -> str:
     """The path of a Chromium, which is installed where there is none and this may be done. Raises RuntimeError."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found:
-        return found
-    if shutil.which("apt-get") and os.geteuid() == 0:
-        print("installing Debian's chromium for the tests of the pages")
-        for command in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", "chromium"]):
-            subprocess.run(["apt-get", *command], check=True, capture_output=True)
-        return chromium()
-    raise RuntimeError("The tests of the pages need Chromium. Install it, for example with: apt-get install chromium")
+    return program(*NAMES, package="chromium", tests="The tests of the pages")
 
 
 @contextmanager
