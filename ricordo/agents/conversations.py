@@ -161,12 +161,19 @@ async def change_conversation(
 
 
 async def fork_conversation(
-    runtime: Runtime, scope: Scope, conversation_id: str, *, message_id: str | None = None, is_hidden: bool = False
+    runtime: Runtime,
+    scope: Scope,
+    conversation_id: str,
+    *,
+    message_id: str | None = None,
+    is_hidden: bool = False,
+    id: str | None = None,
 ) -> Conversation:
     """Make a conversation that goes on from this one's saved window, or from it up to this message.
 
     Calls that have no results yet stay behind, as those that wait for approval and those of a turn that still runs: only the
-    conversation they were made in can answer them. Raises NotFound, and Invalid where it cannot be forked at that message.
+    conversation they were made in can answer them. Raises NotFound, Invalid where it cannot be forked at that message, and
+    Collision where there is one with the `id`.
     """
 
     def work(tx: Transaction) -> Conversation:
@@ -184,7 +191,7 @@ async def fork_conversation(
         now = tx.clock.now()
         fork = replace(
             source,
-            id=new_id("conv"),
+            id=id or new_id("conv"),
             is_default=False,
             user_id=source.user_id or scope.subject,
             hidden=is_hidden,

@@ -65,7 +65,8 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
     if turn.approval:
         saved, action = await resume_after_approval(turn, turn.approval)
         yield saved
-    for number in range(1, turn.request.max_steps + 1):
+    most = min(turn.request.max_steps, turn.state.agent.max_steps or turn.request.max_steps)
+    for number in range(1, most + 1):
         if action.stop:
             break
         step = _new_step(turn, number)
@@ -84,7 +85,7 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
             yield await save_calls(turn, step, reply)
         results = await run_tools(turn, step, parsed)
         action = next_action(turn, offered, reply, parsed, results, action)
-        if action.stop is None and number == turn.request.max_steps:
+        if action.stop is None and number == most:
             action = NextAction("max_steps")
         yield await save_step(turn, step, reply, action, results)
         if parsed.is_waiting:

@@ -79,6 +79,12 @@ class Agent:
         return course if isinstance(course, str) else None
 
     @property
+    def max_steps(self) -> int | None:
+        """How many steps a turn of the agent may take at most, as its course says; None: as each request says."""
+        most = (self.settings.get("course") or {}).get("max_steps")
+        return most if isinstance(most, int) else None
+
+    @property
     def user_block_policy(self) -> Policy:
         """The policy of blocks that the agent makes for the user it talks with."""
         policy: Policy = self.settings.get("user_block_policy", "propose")

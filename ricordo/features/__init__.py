@@ -28,6 +28,7 @@ FEATURES: tuple[str, ...] = (
     "run_code",
     "sandbox",
     "schedules",
+    "tasks",
     "templates",
     "traces",
     "tutor_chat",

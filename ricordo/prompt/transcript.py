@@ -205,6 +205,12 @@ def rejection_event(label: str, proposal_id: str, reason: str, time: str) -> Eve
     return EventPart(_dump(told), event="rejection")
 
 
+def task_event(name: str, instructions: str, time: str) -> EventPart:
+    """The event that asks an agent to carry out a background task."""
+    message = f"{_NOT_FROM_USER}Carry out this task now. Nobody reads your answer.\n{instructions}"
+    return EventPart(_dump({"type": "background_task", "task": name, "message": message, "time": time}), event="task")
+
+
 def login_event(time: str) -> EventPart:
     """The event of a user who comes in for the first time."""
     return EventPart(_dump({"type": "login", "last_login": FIRST_LOGIN, "time": time}), event="login")

@@ -237,6 +237,14 @@ SHARED = {
         POST /v1/courses/(apply|<course_name>/check)
         (PUT|DELETE) /v1/courses/<course_name>
     """,
+    "a background task is the organization's, and a run of it the user's it was for": """
+        (GET|POST) /background/tasks
+        (GET|DELETE) /background/tasks/<task_name>
+        GET /background/tasks/<task_name>/runs
+        POST /background/tasks/<task_name>/(enable|disable|run)
+        GET /ui/tasks(/<task_name>)?
+        POST /ui/tasks/<task_name>/(enable|disable|run)
+    """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
         POST /ui/first
         GET /ui/(runs|jobs|models|search|people|schedules)
@@ -370,6 +378,7 @@ def spare(world: World, hers: Mapping[str, str], cell: Cell) -> dict[str, str]:
         mcp |= world.new_variable(new_id("SPARE").replace("-", "_"))
     mcp |= world.new_template(agent["id"])
     mcp |= world.new_course(new_id("spare")) if "course_name" in cell.path else {}
+    mcp |= world.new_task(new_id("spare"), agent["id"]) if "task_name" in cell.path else {}
     return {**hers, **mcp, **{f"{name}_id": each["id"] for name, each in made.items()}}
 
 
@@ -513,7 +522,7 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
     for cell in in_order([cell for cell in cells if (cell.method, cell.path) not in ALWAYS_REFUSED]):
         is_hers = any(f"{{{name}" in cell.path for name in world.own) and "/identities/" not in cell.path
         is_page = cell.path.startswith("/ui/")
-        is_twice = is_page or "/tools/mcp/" in cell.path  # another route deletes the same
+        is_twice = is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path  # another route deletes the same
         given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False

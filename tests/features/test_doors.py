@@ -39,6 +39,7 @@ TURNS = {
     "features.schedules.jobs.send",
     *("features.openai_api.routes.create_chat_completion", "features.openai_api.responses.create_response"),
     "features.tutor_chat.routes.stream",
+    "features.tasks.jobs.carry_out",
     # Readers of a past turn, which begins one anew for the request that it was asked for; these two have none.
     *("api.stored_streams.resume", "api.stored_streams.resume_conversation", "api.callbacks.call_back"),
 }

@@ -183,6 +183,7 @@ class World(People):
             "block_label": "persona",
             "shared_block_id": agent["memory"]["blocks"][0]["id"],
         }
+        self.shared |= self.new_task("nightly", agent["id"])
 
     def new_variable(self, name: str) -> dict[str, str]:
         """Store a variable of the organization's tools; returns what names it in routes."""
@@ -198,6 +199,19 @@ class World(People):
         """Make a course; returns what names it in routes."""
         source = '[[agent]]\nname = "coach"\ninstructions = "Coach."'
         return {"course_name": self.ask(OPERATOR, "PUT", f"/v1/courses/{name}", json={"source": source})["name"]}
+
+    def new_task(self, name: str, agent_id: str) -> dict[str, str]:
+        """Make a background task of the agent; returns what names it in routes."""
+        trigger = {"type": "cron", "schedule": "0 0 1 1 *"}
+        body = {"name": name, "agent_id": agent_id, "instructions": "Look.", "trigger": trigger}
+        return {"task_name": self.ask(OPERATOR, "POST", "/background/tasks", json=body)["name"]}
+
+    def new_task_run(self) -> dict[str, str]:
+        """Let the task run for Ada, to its end; returns what names the run in routes."""
+        place = f"/background/tasks/{self.shared['task_name']}/run"
+        (run,) = self.ask(OPERATOR, "POST", place, json={"user_id": "ada"})["runs"]
+        self._wait(lambda: self.ask(OPERATOR, "GET", f"/background/runs/{run['id']}")["ended_at"])
+        return {"task_run_id": run["id"]}
 
     def new_schedule(self, key: str) -> dict[str, str]:
         """Make a schedule for the shared agent; returns what names it in routes."""
@@ -247,7 +261,7 @@ class World(People):
         self.server.says(f"Aside {CANARY}.")
         aside = {"messages": [{"role": "user", "content": f"I whisper {CANARY}."}]}
         self.ask(self.ada, "POST", f"/v1/agents/{agent}/messages", json=aside)
-        self.own |= self.new_schedule(self.ada) | self.new_token(self.ada)
+        self.own |= self.new_schedule(self.ada) | self.new_token(self.ada) | self.new_task_run()
 
     def new_token(self, key: str) -> dict[str, str]:
         """Make an access token for the shared agent; returns what names it in routes."""

@@ -81,6 +81,12 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/memories"): {"messages": "Hello."},
     ("POST", "/chat/stream"): {"model": "{agent_id}", "messages": TEXT},
+    ("POST", "/background/tasks"): {
+        "name": "another",
+        "agent_id": "{agent_id}",
+        "instructions": "Look.",
+        "trigger": {"type": "cron", "schedule": "0 0 1 1 *"},
+    },
     ("PUT", "/v1/courses/{course_name}"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
     ("POST", "/v1/courses/{course_name}/check"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
     ("POST", "/users/{user_id}/memories/search"): {"query": "vuqkzoqada"},

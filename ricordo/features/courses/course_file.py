@@ -30,6 +30,7 @@ _AGENT: dict[str, type] = {
 _AGENT.update(context_window=int, max_steps=int, workspace=str)
 _BLOCK = {**BLOCK_KEYS, "label": str, "value": str, "shared": bool, "teachers_see": bool}
 _TASK = {"name": str, "agent": str, "instructions": str, "cron": str, "idle_minutes": int, "cooldown_minutes": int}
+_TASK.update(active_days=int)
 Workspace = Literal["none", "isolated", "shared"]
 _WORKSPACES = ("none", "isolated", "shared")
 _WRITING = {
@@ -89,6 +90,7 @@ class CourseTask:
     cron: str | None = None
     idle_minutes: int | None = None
     cooldown_minutes: int | None = None
+    active_days: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,7 @@ def _task(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Probl
         problems.append(lines.problem('"cooldown_minutes" belongs to "idle_minutes".', *path, "cooldown_minutes"))
     for key in ("idle_minutes", "cooldown_minutes"):
         _require_between(one, key, 1, 525_600, lines, problems, *path)
+    _require_between(one, "active_days", 1, 3650, lines, problems, *path)
     if len(problems) > before:
         return None
     return CourseTask(**{"agent": "", **one}, line=lines.place(*path).line)

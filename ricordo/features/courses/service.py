@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from ricordo.agents.agent_types import chosen_system, traits_of
@@ -245,12 +246,13 @@ def write_schemas(course: Course, data_dir: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Put the text into the file, the whole of it or nothing."""
-    temporary = path.with_suffix(".new")
+    temporary = path.with_name(f"{path.name}.{token_hex(8)}")  # of this writer alone
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary.write_text(text, "utf-8")
         temporary.replace(path)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise Unavailable(f"{path} cannot be written: {error.strerror}. See to its permissions.") from error
 
 

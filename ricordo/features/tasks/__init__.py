@@ -1,0 +1,35 @@
+"""Background tasks: what an agent does for each user by itself, at certain times or once they were away for a while."""
+
+from typing import Any
+
+from ricordo.plugins import PluginPage
+
+
+class TasksPlugin:
+    """Adds the tables of tasks and of their runs, the jobs that carry them out, their routes, and a page."""
+
+    requires = ("courses", "memories", "openai_api", "schedules", "web")
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.tasks.queries import task_runs, tasks
+
+        return [tasks, task_runs]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.tasks.jobs import HANDLERS
+
+        return [*HANDLERS]
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [
+            LazyRouter("ricordo.features.tasks.routes", ("/background",)),
+            LazyRouter("ricordo.features.tasks.pages", ("/ui/tasks",)),
+        ]
+
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Tasks", "/ui/tasks")]
+
+
+plugin = TasksPlugin()

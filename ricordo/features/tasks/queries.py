@@ -1,0 +1,234 @@
+"""The tables of background tasks and of their runs, and when users were last active.
+
+A run is one task for one user in one window: the time that a cron expression named, or the user's last activity before they were
+away. The three together are unique, so that no window is done twice, however many servers look.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sqlalchemy import Index, UniqueConstraint, bindparam, delete, func, select
+
+from ricordo.domain.scope import Scope
+from ricordo.domain.usage import Usage
+from ricordo.errors import NotFound
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import flag, json_value, numbers, reference, root, strings, table, timestamps, usage
+from ricordo.storage.schema.core_tables import conversations, users
+
+Trigger = Literal["cron", "idle", "manual"]
+RunState = Literal["waiting", "running", "done", "failed", "skipped"]
+
+tasks = table(
+    "background_tasks",
+    *root(),
+    *strings("name", null=False),
+    reference("agent_id", "agents"),
+    *strings("course"),
+    *strings("instructions", null=False),
+    *strings("cron"),
+    *numbers("idle_minutes", "cooldown_minutes", "max_steps", null=True),
+    *numbers("active_days"),
+    flag("enabled"),
+    *timestamps("next_at", null=True),
+    *timestamps("created_at", "updated_at"),
+    UniqueConstraint("organization_id", "name"),
+    erasure="keep",
+)
+task_runs = table(
+    "task_runs",
+    *root(),
+    reference("task_id", "background_tasks"),
+    *strings("user_id", null=False),
+    *timestamps("window"),
+    *strings("trigger", "status", null=False, erasure="keep"),
+    *strings("conversation_id", "run_id", erasure="keep"),
+    *strings("problem"),
+    json_value("changes", "'[]'"),
+    *usage(),
+    *numbers("step_count"),
+    *timestamps("created_at"),
+    *timestamps("started_at", "ended_at", null=True),
+    UniqueConstraint("task_id", "user_id", "window"),
+    Index("task_runs_by_task", "task_id", "created_at", "seq"),
+    Index("task_runs_by_user", "user_id"),
+    Index("task_runs_by_status", "status", "seq"),
+    erasure="delete",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundTask:
+    """What an agent does for each user, by a cron expression or once they were idle. Times are microseconds.
+
+    `active_days` says whom it is for: users who talked with the agent, or with another of its `course`, in so many days.
+    """
+
+    id: str
+    organization_id: str
+    name: str
+    agent_id: str
+    instructions: str
+    course: str | None = None
+    cron: str | None = None
+    idle_minutes: int | None = None
+    cooldown_minutes: int | None = None
+    max_steps: int | None = None
+    active_days: int = 30
+    enabled: bool = True
+    next_at: int | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """One task for one user in one window. `changes` are the `id`, `status` and `label` of what was written or proposed."""
+
+    id: str
+    organization_id: str
+    task_id: str
+    user_id: str
+    window: int
+    trigger: Trigger
+    status: RunState = "waiting"
+    conversation_id: str | None = None
+    run_id: str | None = None
+    problem: str | None = None
+    changes: tuple[dict[str, Any], ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    step_count: int = 0
+    created_at: int = 0
+    started_at: int | None = None
+    ended_at: int | None = None
+
+
+_TASKS, RUNS = Repository(BackgroundTask, tasks), Repository(TaskRun, task_runs)
+_NAMED = _TASKS.select.where(equal(tasks, "organization_id", "name"))
+_LOCK_TASK = select(tasks.c.id).where(equal(tasks, "id")).with_for_update()
+_OPEN = task_runs.c.status.in_(("waiting", "running"))
+_NEXT = RUNS.select.where(_OPEN, ~one_of(task_runs.c.id, "taken")).order_by(task_runs.c.seq).limit(1)
+_LOCK_RUN = RUNS.select.where(equal(task_runs, "id")).with_for_update()
+_INSERT_RUN = Missing(task_runs)
+# What a task runs in is deleted with its end, and is no activity before.
+_OF_TASKS = select(task_runs.c.conversation_id).where(_OPEN, task_runs.c.conversation_id.is_not(None))
+_last = func.max(conversations.c.last_run_ended_at)
+_ACTIVE = (
+    select(conversations.c.user_id, _last.label("last_at"))
+    .join(users, users.c.id == conversations.c.user_id)
+    .where(one_of(conversations.c.agent_id, "agent_ids"), conversations.c.deleted_at.is_(None))
+    .where(users.c.disabled_at.is_(None), conversations.c.id.not_in(_OF_TASKS))
+    .group_by(conversations.c.user_id)
+    .having(_last >= bindparam("since"), _last <= bindparam("until"))
+    .order_by(conversations.c.user_id)
+)
+_DONE = (
+    select(
+        task_runs.c.user_id, func.max(task_runs.c.window).label("window"), func.max(task_runs.c.created_at).label("at")
+    )
+    .where(equal(task_runs, "task_id"), task_runs.c.trigger == "idle")
+    .group_by(task_runs.c.user_id)
+)
+_NEWEST_CHAT = (
+    select(conversations.c.id)
+    .where(equal(conversations, "agent_id", "user_id"), conversations.c.deleted_at.is_(None))
+    .where(conversations.c.last_run_ended_at.is_not(None))
+    .order_by(conversations.c.last_run_ended_at.desc(), conversations.c.seq.desc())
+    .limit(1)
+)
+_CHANGED = ("agent_id", "instructions", "cron", "idle_minutes", "cooldown_minutes", "max_steps", "active_days")
+change = _TASKS.updates(*_CHANGED, "enabled", "next_at", "updated_at")
+_ENDED = ("status", "run_id", "problem", "changes", "step_count", "ended_at")
+_USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+save_run = RUNS.updates(*_ENDED, *_USAGE, "conversation_id", "started_at")
+insert_task = _TASKS.insert
+
+
+def find(tx: Transaction, scope: Scope, name: str) -> BackgroundTask | None:
+    return _TASKS.first(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
+
+
+def get(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
+    """Return the task with this name. Raises NotFound."""
+    if "\0" in name or (found := find(tx, scope, name)) is None:
+        raise NotFound(f'There is no background task "{name[:80]}". Look in the list of tasks.')
+    return found
+
+
+def by_id(tx: Transaction, id: str) -> BackgroundTask | None:
+    return next(iter(_TASKS.by_ids(tx, [id])), None)
+
+
+def lock(tx: Transaction, id: str) -> BackgroundTask | None:
+    """Return the task, if it is still there, and lock it until this transaction ends."""
+    tx.lock(_LOCK_TASK, {"id": id})
+    return by_id(tx, id)
+
+
+def page(tx: Transaction, scope: Scope, wanted: Page) -> list[BackgroundTask]:
+    return _TASKS.page(tx, scope, wanted)
+
+
+def of_course(tx: Transaction, scope: Scope, course: str) -> list[BackgroundTask]:
+    """Return the tasks that a course brought."""
+    listed = _TASKS.select.where(equal(tasks, "organization_id", "course")).order_by(tasks.c.seq)
+    return _TASKS.all(tx, listed, {"organization_id": scope.organization_id, "course": course})
+
+
+def enabled_ids(tx: Transaction) -> list[str]:
+    """Return the ids of the tasks of all organizations that are not paused."""
+    return [row.id for row in tx.all(select(tasks.c.id).where(tasks.c.enabled).order_by(tasks.c.seq))]
+
+
+def remove(tx: Transaction, task: BackgroundTask) -> None:
+    """Delete the task with its history."""
+    tx.run(delete(task_runs).where(task_runs.c.task_id == task.id))
+    tx.run(delete(tasks).where(tasks.c.id == task.id))
+
+
+def active(tx: Transaction, agent_ids: Iterable[str], since: int, until: int) -> dict[str, int]:
+    """Return by id the users whose last turn with any of these agents ended between these times, and when."""
+    values = {"agent_ids": list(agent_ids), "since": since, "until": until}
+    return {row.user_id: row.last_at for row in tx.all(_ACTIVE, values)}
+
+
+def last_idle(tx: Transaction, task_id: str) -> dict[str, tuple[int, int]]:
+    """Return by user the last window that this task was done for since they were idle, and when that began."""
+    return {row.user_id: (row.window, row.at) for row in tx.all(_DONE, {"task_id": task_id})}
+
+
+def newest_chat(tx: Transaction, agent_id: str, user_id: str) -> str | None:
+    """Return the id of the conversation in which the user last talked with the agent."""
+    row = tx.first(_NEWEST_CHAT, {"agent_id": agent_id, "user_id": user_id})
+    return row.id if row else None
+
+
+def add_run(tx: Transaction, run: TaskRun) -> bool:
+    """Store a run; False where this window was there already."""
+    return tx.run(_INSERT_RUN, RUNS.values(run)) > 0
+
+
+def are_open(tx: Transaction) -> bool:
+    """Return whether any run waits, or was left behind."""
+    return tx.first(_NEXT, {"taken": []}) is not None
+
+
+def next_open(tx: Transaction, taken: Sequence[str]) -> TaskRun | None:
+    """Return the oldest run that waits or was left behind, but for those that are `taken`."""
+    return RUNS.first(tx, _NEXT, {"taken": list(taken)})
+
+
+def lock_run(tx: Transaction, id: str) -> TaskRun | None:
+    return RUNS.first(tx, _LOCK_RUN, {"id": id})
+
+
+def open_run_of(tx: Transaction, task_id: str, user_id: str) -> TaskRun | None:
+    """Return the run of this task for this user that has not ended, if there is one."""
+    listed = RUNS.select.where(equal(task_runs, "task_id", "user_id"), _OPEN).limit(1)
+    return RUNS.first(tx, listed, {"task_id": task_id, "user_id": user_id})
+
+
+def runs_of(tx: Transaction, scope: Scope, wanted: Page, task_id: str, user_id: str | None = None) -> list[TaskRun]:
+    return RUNS.page(tx, scope, wanted, task_id=task_id, user_id=user_id)

@@ -1,0 +1,308 @@
+"""Tasks of a running server: who gets them, what they leave behind, and who may pause them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import select, update
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job
+from ricordo.domain.model import ModelRequest
+from ricordo.domain.scope import Scope
+from ricordo.features.tasks import jobs as work
+from ricordo.features.tasks import queries, service
+from ricordo.llm.scripted import call
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import conversations, users
+from ricordo.storage.schema.core_tables import jobs as job_rows
+from tests.seams.http import ok, refused
+from tests.seams.server import MODEL, ServerInThread, serving
+
+OPERATOR = "the-operator"
+COURSE = f"""
+[[agent]]
+name = "coach"
+model = "{MODEL}"
+instructions = "Coach them."
+max_steps = 3
+[[block]]
+label = "notes"
+[[task]]
+name = "look"
+idle_minutes = 60
+cooldown_minutes = 600
+instructions = "Is there something to note?"
+"""
+TASK = "essay.look"
+DAILY = {"type": "cron", "schedule": "0 3 * * *"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerInThread]:
+    with serving(tmp_path, api_key=OPERATOR) as running:
+        running.write(lambda tx: tx.run(update(job_rows).values(status="cancelled")))  # the tests say when to look
+        yield running
+
+
+@pytest.fixture
+def http(server: ServerInThread) -> Iterator[httpx2.Client]:
+    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def coach(http: httpx2.Client) -> str:
+    return str(ok(http.put("/v1/courses/essay", json={"source": COURSE}))["agents"]["coach"])
+
+
+def say(http: httpx2.Client, agent: str, user: str, text: str) -> None:
+    ok(http.post(f"/v1/agents/{agent}/messages", json={"input": text}, headers={"x-ricordo-user": user}))
+
+
+def pass_minutes(server: ServerInThread, minutes: int) -> None:
+    """Let so much time have passed since everybody's last turn, and since all runs of tasks."""
+    shift = minutes * 60 * SECOND
+    last, at = conversations.c.last_run_ended_at, queries.task_runs.c.created_at
+
+    def work(tx: Transaction) -> None:
+        tx.run(update(conversations).where(last.is_not(None)).values(last_run_ended_at=last - shift))
+        runs = queries.task_runs
+        tx.run(update(runs).values(created_at=at - shift))
+        tx.run(update(runs).where(runs.c.trigger == "idle").values(window=runs.c.window - shift))
+
+    server.write(work)
+
+
+def look(server: ServerInThread) -> None:
+    """Let a minute's look be done now, and what it finds."""
+    job = Job("tasks.look", "")
+    server.run(work.look(server.runtime, job, lambda _done, _all: None))
+    server.run(work.carry_out(server.runtime, job, lambda _done, _all: None))
+
+
+def runs_of(http: httpx2.Client, task: str = TASK, **query: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ok(http.get(f"/background/tasks/{task}/runs", params=query))
+    return found
+
+
+def start(http: httpx2.Client, task: str = TASK, **body: str) -> list[dict[str, Any]]:
+    told = ok(http.post(f"/background/tasks/{task}/run", json=body))
+    assert told["started"] == len(told["runs"])
+    found: list[dict[str, Any]] = told["runs"]
+    return found
+
+
+def left_behind(server: ServerInThread) -> list[str]:
+    """The conversations of tasks that are still there."""
+    theirs = select(queries.task_runs.c.conversation_id)
+    found = select(conversations.c.id).where(conversations.c.id.in_(theirs), conversations.c.deleted_at.is_(None))
+    return [row.id for row in server.read(lambda tx: tx.all(found))]
+
+
+def notes_what_was_said(request: ModelRequest) -> Any:
+    """A model that answers in chats, and in a task notes the last words of the student."""
+    said = [one for one in request.messages if one.role == "user"]
+    if "background_task" not in said[-1].text:
+        return "I see."
+    if request.messages[-1].role == "tool":
+        return "Noted."
+    return call("memory_insert", label="notes", new_string=f"Said: {said[-2].text}")
+
+
+def test_idle_students_get_a_proposal_each_and_see_nothing_of_the_task(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    server.answers_with(notes_what_was_said)
+    for name in ("ada", "bob"):
+        say(http, coach, name, f"{name} likes the sea.")
+    look(server)
+    assert runs_of(http) == []
+    pass_minutes(server, 61)
+    look(server)
+    look(server)
+    runs = runs_of(http)
+    assert [(run["status"], run["trigger"], len(run["changes"])) for run in runs] == [("done", "idle", 1)] * 2
+    assert all(run["usage"]["prompt_tokens"] > 0 and run["step_count"] == 2 for run in runs)
+    assert left_behind(server) == []
+    for name, other in (("ada", "bob"), ("bob", "ada")):
+        headers = {"authorization": f"Bearer {server.key(name)}"}
+        with server.http(headers=headers) as own:
+            (diff,) = ok(own.get(f"/users/{name}/diffs"))
+            assert f"Said: {name} likes the sea." in str(diff)
+            (mine,) = runs_of(own)
+            assert mine["changes"] == [{"id": diff["id"], "status": "waits", "label": "notes"}]
+            theirs = next(run["id"] for run in runs if run["id"] != mine["id"])
+            refused(own.get(f"/background/runs/{theirs}"), 404)
+            assert ok(own.get(f"/background/runs/{mine['id']}")) == mine
+            said = str(ok(own.get(f"/v1/agents/{coach}/messages")))
+            assert "background_task" not in said
+            assert f"{other} likes" not in said
+    # The same silence is no second window, and a new one within the cooldown waits.
+    say(http, coach, "ada", "ada likes tea.")
+    pass_minutes(server, 120)
+    look(server)
+    assert len(runs_of(http)) == 2
+    pass_minutes(server, 500)
+    look(server)
+    assert len(runs_of(http)) == 3
+
+
+def test_a_course_says_its_tasks_and_a_pause_stays(server: ServerInThread, http: httpx2.Client, coach: str) -> None:
+    look(server)
+    (task,) = ok(http.get("/background/tasks"))
+    assert (task["name"], task["agent_id"], task["course"], task["enabled"]) == (TASK, coach, "essay", True)
+    assert task["trigger"] == {"type": "idle", "idle_minutes": 60, "cooldown_minutes": 600}
+    ok(http.post(f"/background/tasks/{TASK}/disable"))
+    changed = COURSE.replace("idle_minutes = 60", 'cron = "0 3 * * *"').replace("cooldown_minutes = 600", "")
+    ok(http.put("/v1/courses/essay", json={"source": changed}))
+    look(server)
+    task = ok(http.get(f"/background/tasks/{TASK}"))
+    assert (task["trigger"], task["enabled"], task["next_at"]) == (DAILY | {"type": "cron"}, False, None)
+    assert ok(http.post(f"/background/tasks/{TASK}/enable"))["next_at"].endswith("T03:00:00.000000Z")
+    assert "essay/agents.toml" in refused(http.delete(f"/background/tasks/{TASK}"), 409)
+    own = {"name": TASK, "agent_id": coach, "instructions": "x", "trigger": DAILY}
+    assert "essay/agents.toml" in refused(http.post("/background/tasks", json=own), 409)
+    ok(http.put("/v1/courses/essay", json={"source": COURSE.partition("[[task]]")[0]}))
+    look(server)
+    assert ok(http.get("/background/tasks")) == []
+
+
+def test_a_task_is_made_changed_run_and_deleted(server: ServerInThread, http: httpx2.Client, coach: str) -> None:
+    body: dict[str, Any] = {"name": "daily", "agent_id": coach, "instructions": "Look.", "trigger": DAILY}
+    made = ok(http.post("/background/tasks", json=body))
+    assert made["next_at"].endswith("T03:00:00.000000Z")
+    changed = ok(http.post("/background/tasks", json={**body, "instructions": "Look well.", "max_steps": 2}))
+    assert (changed["id"], changed["instructions"], changed["next_at"]) == (made["id"], "Look well.", made["next_at"])
+    say(http, coach, "ada", "Hello")
+    say(http, coach, "bob", "Hello")
+    (started,) = start(http, "daily", user_id="ada")
+    assert [run["id"] for run in start(http, "daily", user_id="ada")] == [started["id"]]
+    assert len(start(http, "daily")) == 2
+    server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
+    assert [run["status"] for run in runs_of(http, "daily")] == ["done", "done"]
+    assert [run["id"] for run in runs_of(http, "daily", user_id="ada")] == [started["id"]]
+    assert "Look well." in server.model.requests[-1].messages[-1].text
+    refused(http.post("/background/tasks/daily/run", json={"user_id": "nobody-here"}), 404)
+    ok(http.delete("/background/tasks/daily"))
+    refused(http.get("/background/tasks/daily/runs"), 404)
+    refused(http.get(f"/background/runs/{started['id']}"), 404)
+
+
+WRONG: list[tuple[dict[str, Any], int, str]] = [
+    ({"trigger": {"type": "cron", "schedule": "soon"}}, 400, "five fields"),
+    ({"trigger": {"type": "cron", "schedule": "0 0 30 2 *"}}, 400, "never comes"),
+    ({"trigger": {"type": "idle", "idle_minutes": 0}}, 422, "greater than or equal"),
+    ({"trigger": {"type": "weekly"}}, 422, "idle"),
+    ({"name": "No/slash"}, 422, "pattern"),
+    ({"agent_id": "nobody"}, 404, "no agent"),
+    ({"instructions": ""}, 422, "at least 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "status", "words"), WRONG)
+def test_what_cannot_be_a_task_is_refused(
+    http: httpx2.Client, coach: str, change: dict[str, Any], status: int, words: str
+) -> None:
+    body = {"name": "daily", "agent_id": coach, "instructions": "Look.", "trigger": DAILY} | change
+    assert words in refused(http.post("/background/tasks", json=body), status)
+    assert ok(http.get("/background/tasks")) == []
+
+
+def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    say(http, coach, "ada", "Hello")
+    look(server)
+
+    def begin(tx: Transaction) -> Any:
+        task = queries.get(tx, Scope(), TASK)
+        (user_id,) = queries.active(tx, [coach], 0, tx.clock.now())
+        run = service._add(tx, task, user_id, 1, "cron")
+        assert run
+        return service.begin(tx, run.id, work._conversation_of)
+
+    begun = server.write(begin)
+    assert begun
+    task, row, scope = begun
+    server.run(work._answered(server.runtime, scope, task, row))  # and here the server is killed
+    asked = len(server.model.requests)
+    assert runs_of(http)[0]["status"] == "running"
+    server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
+    assert (runs_of(http)[0]["status"], len(server.model.requests), left_behind(server)) == ("done", asked, [])
+    server.run(work.do(server.runtime, row.id))
+    assert len(server.model.requests) == asked
+
+
+def test_what_cannot_be_done_is_told_and_holds_up_nobody(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    for name in ("ada", "bob", "cem", "dan"):
+        say(http, coach, name, "Hello")
+    look(server)
+    ok(http.post(f"/background/tasks/{TASK}/run"))
+    server.write(lambda tx: tx.run(update(users).where(users.c.identifier == "bob").values(disabled_at=1)))
+
+    def answer(request: ModelRequest) -> Any:
+        return RuntimeError("The model broke.") if request.user_id == ids["cem"] else "Done."
+
+    ids = {one["identifier_key"]: one["id"].replace("identity-", "user-") for one in ok(http.get("/v1/identities/"))}
+    server.answers_with(answer)
+    server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
+    ended = {run["user_id"]: (run["status"], run["problem"]) for run in runs_of(http)}
+    assert ended[ids["ada"]] == ended[ids["dan"]] == ("done", None)
+    assert ended[ids["bob"]] == ("skipped", "The user is disabled.")
+    assert ended[ids["cem"]][0] == "failed"
+    assert left_behind(server) == []
+
+
+def test_a_paused_task_leaves_out_what_waits_and_runs_by_hand(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    say(http, coach, "ada", "Hello")
+    pass_minutes(server, 61)
+    job = Job("tasks.look", "")
+    server.run(work.look(server.runtime, job, lambda _done, _all: None))
+    ok(http.post(f"/background/tasks/{TASK}/disable"))
+    look(server)
+    assert [(run["status"], run["problem"]) for run in runs_of(http)] == [
+        ("skipped", "The task was disabled before this began.")
+    ]
+    ok(http.post(f"/background/tasks/{TASK}/run"))
+    look(server)
+    assert [run["status"] for run in runs_of(http)] == ["done", "skipped"]
+
+
+def test_users_start_and_pause_no_tasks(server: ServerInThread, http: httpx2.Client, coach: str) -> None:
+    look(server)
+    ada = {"authorization": f"Bearer {server.key('ada')}"}
+    for what in ("enable", "disable", "run"):
+        refused(http.post(f"/background/tasks/{TASK}/{what}", headers=ada), 403)
+    body = {"name": "daily", "agent_id": coach, "instructions": "Look.", "trigger": DAILY}
+    refused(http.post("/background/tasks", json=body, headers=ada), 403)
+    for name in ("ada", "bob"):
+        say(http, coach, name, "Hello")
+    designer = {"authorization": f"Bearer {server.key('dora', 'developer')}"}
+    told = ok(http.post(f"/background/tasks/{TASK}/run", headers=designer))
+    assert told == {"started": 2, "runs": []}  # a developer is not told who the students are
+    assert ok(http.get(f"/background/tasks/{TASK}/runs", headers=designer)) == []
+    assert ok(http.get("/background/tasks", headers=ada))[0]["name"] == TASK
+
+
+def test_the_page_shows_tasks_with_their_history_and_pauses_them(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    say(http, coach, "ada", "Hello")
+    look(server)
+    ok(http.post(f"/background/tasks/{TASK}/run"))
+    server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
+    assert TASK in http.get("/ui/tasks").text
+    page = http.get(f"/ui/tasks/{TASK}").text
+    assert "idle for 60 minutes" in page
+    assert "done" in page
+    told = http.post(f"/ui/tasks/{TASK}/disable", follow_redirects=True).text
+    assert "The task is paused." in told
+    assert "Go on" in told
+    assert ok(http.get(f"/background/tasks/{TASK}"))["enabled"] is False
