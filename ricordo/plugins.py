@@ -110,7 +110,8 @@ class Plugins:
         return self._collect("block_formats")
 
     def routes(self) -> list[Any]:
-        return self._collect("routes")
+        # What brings the login page answers for every page that is not there, so it is asked last.
+        return sorted(self._collect("routes"), key=lambda router: bool(getattr(router, "login", "")))
 
     def jobs(self) -> "list[JobHandler]":
         return self._collect("jobs")

@@ -198,7 +198,8 @@ class PromptDirectory:
 class AgentState:
     """An agent with everything attached to it: what one turn needs and what the wire shows.
 
-    `waiting` is the message whose calls wait for an answer; `directories` are there where `Runtime.complete` was asked for them.
+    `waiting` is the message whose calls wait for an answer. `directories` and `instructions`, which come from a file of the
+    user's, are there where `Runtime.complete` was asked for them.
     """
 
     agent: Agent
@@ -209,8 +210,12 @@ class AgentState:
     tags: tuple[str, ...] = ()
     waiting: Message | None = None
     directories: tuple[PromptDirectory, ...] = ()
+    instructions: str = ""
+    is_others_instructions: bool = False
 
     @property
     def shows_files(self) -> bool:
-        """Whether the prompt holds text of files, which is untrusted."""
-        return any(file.content for directory in self.directories for file in directory.files)
+        """Whether the prompt holds text of files that others may have written, which is untrusted."""
+        return self.is_others_instructions or any(
+            file.content for directory in self.directories for file in directory.files
+        )

@@ -36,4 +36,5 @@ FEATURES: tuple[str, ...] = (
     "vector_services",
     "web",
     "web_tools",
+    "workspaces",
 )

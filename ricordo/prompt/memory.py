@@ -33,7 +33,14 @@ _RULE_LINES: dict[Policy, str] = {
 _SHARED = "- shared=true (everybody you talk with sees it)\n"
 _OPENS, _SLASHES = "<\uff1c\ufe64", "/\uff0f\u2044\u2215"
 _UNSEEN = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f"
-_SECTIONS = ("memory_blocks", "memory_metadata", "tool_usage_rules", "directories", "base_instructions")
+_SECTIONS = (
+    "memory_blocks",
+    "memory_metadata",
+    "tool_usage_rules",
+    "directories",
+    "base_instructions",
+    "workspace_instructions",
+)
 _IN_BLOCK = ("value", "description", "metadata")
 _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 

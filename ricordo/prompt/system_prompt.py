@@ -49,13 +49,17 @@ def system_prompt(
     local = to_datetime(now).astimezone(zone(agent.timezone))
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
     metadata = _metadata(state, local, recall_count, tags)
-    body = f"{memory}\n\n{metadata}" if memory else metadata
-    template = agent.system
+    template, told = agent.system, _instructions(state.instructions)
+    body = "\n\n".join(filter(None, (told, memory, metadata)))
     text = template.replace(PLACEHOLDER, body) if PLACEHOLDER in template else f"{template}\n\n{body}"
     has_archive = any(archive.passage_count for archive in state.archives)
-    return SystemPrompt(
-        text=text, stable=_digest(template, memory), daily=_digest(local.date().isoformat(), str(has_archive), *tags)
-    )
+    stable = _digest(template, *([told] if told else []), memory)
+    return SystemPrompt(text=text, stable=stable, daily=_digest(local.date().isoformat(), str(has_archive), *tags))
+
+
+def _instructions(text: str) -> str:
+    """The section with what a file of the workspace tells the agent."""
+    return f"<workspace_instructions>\n{disarm(text)}\n</workspace_instructions>" if text else ""
 
 
 def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Sequence[str]) -> str:

@@ -106,7 +106,7 @@ def test_a_page_or_a_filter_that_cannot_be_is_refused(http: httpx2.Client) -> No
             answer = http.get(f"/v1/{path}", params={name: value})
             assert (answer.status_code, answer.json()["trace_id"]) == (422, ""), (path, name, value)
             assert f"query.{name}: " in answer.json()["detail"]
-    for path in ("blocks/?identity_id=x", "steps/?trace_ids=x", "blocks/?project_id=x"):
+    for path in ("blocks/?colour=x", "steps/?trace=x", "runs/?identity_id=x"):
         answer = http.get(f"/v1/{path}")
         assert answer.status_code == 422, path
         assert "is not supported by this version" in answer.json()["detail"]

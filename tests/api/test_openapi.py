@@ -172,6 +172,8 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
         kind, body = content
         ending = "file" if path.startswith("/v1/agents/") and path.endswith("/export") else path.rsplit("/", 1)[1]
         kinds = {"stream": "text/event-stream", "export": "application/zip"}
+        if method == "get":
+            kinds |= dict.fromkeys(("{file_path}", "{shared_path}"), "application/octet-stream")
         assert (kind, bool(body["schema"])) == (kinds.get(ending, "application/json"), True), where
 
 

@@ -237,6 +237,11 @@ SHARED = {
         POST /v1/courses/(apply|<course_name>/check)
         (PUT|DELETE) /v1/courses/<course_name>
     """,
+    "the shared workspace is the organization's, and the page shows the caller's own": """
+        GET /v1/workspace/files(/<shared_path>)?
+        (PUT|DELETE) /v1/workspace/files/<shared_path>
+        GET /ui/workspace
+    """,
     "a background task is the organization's, and a run of it the user's it was for": """
         (GET|POST) /background/tasks
         (GET|DELETE) /background/tasks/<task_name>
@@ -378,6 +383,9 @@ def spare(world: World, hers: Mapping[str, str], cell: Cell) -> dict[str, str]:
         mcp |= world.new_variable(new_id("SPARE").replace("-", "_"))
     mcp |= world.new_template(agent["id"])
     mcp |= world.new_course(new_id("spare")) if "course_name" in cell.path else {}
+    if "shared_path" in cell.path:
+        world.ask(OPERATOR, "PUT", "/v1/workspace/files/spare.txt", content="Spare.")
+        mcp |= {"shared_path": "spare.txt"}
     mcp |= world.new_task(new_id("spare"), agent["id"]) if "task_name" in cell.path else {}
     return {**hers, **mcp, **{f"{name}_id": each["id"] for name, each in made.items()}}
 
@@ -499,12 +507,15 @@ def test_another_organization_is_another_world(
     free = [
         cell
         for cell in cells
-        if cell.path.startswith("/v1/schemas/")
+        if cell.path.startswith(("/v1/schemas/", "/v1/workspace/"))  # each organization has a shared workspace
         or (elsewhere.fullmatch(f"{cell.method} {cell.path}") and "{" not in cell.path)
     ]
     require_refused(world, watch, [cell for cell in cells if cell not in free], (404,), boss, hers)
     before = her_view(world, cells, world.shared | world.own)
-    told_to_all = {"persona", *(hers[name] for name in ("tool_name", "mcp_url", "mcp_server_name", "mcp_tool_name"))}
+    told_to_all = {
+        "persona",
+        *(hers[name] for name in ("tool_name", "mcp_url", "mcp_server_name", "mcp_tool_name", "shared_path")),
+    }
     secrets = {*world.shared.values(), *world.secrets} - told_to_all
     for cell in free:
         answer = cell.ask(world.http, hers, boss)
@@ -528,6 +539,8 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False
         if is_page and "{scheduled_message_id}" in cell.path:
             given = {**hers, **world.new_schedule(world.ada)}
+        if is_page and "{file_path" in cell.path:
+            given = {**hers, **world.new_file("spare.txt")}
         if is_page and "{passage_id}" in cell.path:
             home = fill("/v1/agents/{agent_id}/archival-memory", hers)
             given = {**hers, "passage_id": world.ask(world.ada, "POST", home, json={"text": "Spare."})[0]["id"]}

@@ -277,12 +277,19 @@ class World(People):
         agent, made = self.shared["agent_id"], self.new_folder(CANARY, self.ada)
         self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/folders/attach/{made['folder_id']}")
         self.ask(self.ada, "PATCH", f"/v1/agents/{agent}/files/{made['file_id']}/open")
-        self.own |= made
+        self.own |= made | self.new_file("diary.txt")
+        self.ask(OPERATOR, "PUT", "/v1/workspace/files/all.txt", content="For all.")
+        self.shared["shared_path"] = "all.txt"
         form = {"kind": "mem0", "agent": agent}
         memory = json.dumps([{"id": "1", "memory": f"Imported {CANARY}."}]).encode()
         brought = self.ask(self.ada, "POST", "/v1/imports", data=form, files={"file": ("memories.json", memory)})
         self._wait(lambda: self.ask(self.ada, "GET", f"/v1/imports/{brought['id']}")["status"] == "completed")
         self.own["import_id"] = brought["id"]
+
+    def new_file(self, path: str) -> dict[str, str]:
+        """Store a file in Ada's workspace; returns what names it in routes."""
+        self.ask(self.ada, "PUT", f"/users/ada/workspace/files/{path}", content=f"Filed {CANARY}.")
+        return {"file_path": path}
 
     def new_folder(self, name: str, key: str = OPERATOR) -> dict[str, str]:
         """Make a folder with a file; returns what names both in routes."""

@@ -81,6 +81,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/memories"): {"messages": "Hello."},
     ("POST", "/chat/stream"): {"model": "{agent_id}", "messages": TEXT},
+    ("PUT", "/users/{user_id}/workspace/files/{file_path:path}"): b"Mine.",
+    ("PUT", "/v1/workspace/files/{shared_path:path}"): b"For all.",
     ("POST", "/background/tasks"): {
         "name": "another",
         "agent_id": "{agent_id}",
@@ -127,7 +129,7 @@ FORMS: dict[str, Mapping[str, str]] = {
 }
 UPLOADS = (
     *("/v1/folders/{folder_id}/upload", "/v1/sources/{folder_id}/upload", "/ui/files/{folder_id}/upload"),
-    *("/v1/agents/import", "/v1/imports", "/ui/imports"),
+    *("/v1/agents/import", "/v1/imports", "/ui/imports", "/ui/workspace/{user_id}/upload"),
 )
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="mine.txt"\r\n\r\nMine.\r\n--x--\r\n'
 EXPORT = b'--x\r\ncontent-disposition: form-data; name="kind"\r\n\r\nclaude\r\n' + FILE.replace(b"Mine.", b"[]")

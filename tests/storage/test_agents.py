@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from sqlalchemy import ColumnElement
 
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
@@ -87,17 +88,17 @@ async def test_a_page_is_filtered_by_tags_name_block_and_columns(store: SqliteSt
     two = (await make.stored_agent(store, make.agent("annX1", hidden=True), tags=["b"])).agent
     three = await make.stored_agent(store, make.agent("Bob"), with_blocks=[make.block()])
 
-    async def found(**filters: object) -> list[str]:
-        states = await store.read(lambda tx: agents.page(tx, scope, Page(order="asc"), **filters))  # type: ignore[arg-type]
+    async def found(*conditions: ColumnElement[bool], **filters: object) -> list[str]:
+        states = await store.read(lambda tx: agents.page(tx, scope, Page(order="asc"), *conditions, **filters))  # type: ignore[arg-type]
         return [state.agent.id for state in states]
 
     assert await found() == [one.id, two.id, three.agent.id]
     assert await found(tags=["a", "b"]) == [one.id, two.id]
     assert await found(tags=["a", "b", "a"], all_tags=True) == [one.id]
-    assert await found(search="ANN") == [one.id, two.id]
-    assert await found(search="n_1") == [one.id]
-    assert await found(search="Än") == [one.id]
-    assert await found(condition=agents.has_block(three.blocks[0].id)) == [three.agent.id]
+    assert await found(agents.is_named_like("ANN")) == [one.id, two.id]
+    assert await found(agents.is_named_like("n_1")) == [one.id]
+    assert await found(agents.is_named_like("Än")) == [one.id]
+    assert await found(agents.has_block(three.blocks[0].id)) == [three.agent.id]
     assert await found(hidden=True) == [two.id]
     assert await found(name="Bob", tags=["a"]) == []
 

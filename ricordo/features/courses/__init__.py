@@ -8,7 +8,7 @@ from ricordo.plugins import Commands
 class CoursesPlugin:
     """Adds the table of courses, their routes, `ricordo course`, and the job that applies changed files."""
 
-    requires = ("formats", "schedules", "templates")
+    requires = ("formats", "schedules", "templates", "workspaces")
 
     def tables(self) -> list[Any]:
         from ricordo.features.courses.queries import courses

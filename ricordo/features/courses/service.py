@@ -38,6 +38,7 @@ from ricordo.features.courses.queries import StoredCourse
 from ricordo.features.formats.service import write_toml
 from ricordo.features.templates.jobs import Migration, rework
 from ricordo.features.templates.models import TemplateSaveRequest
+from ricordo.features.workspaces import TOOLS as WORKSPACE_TOOLS
 from ricordo.memory.schemas import FOLDER, find_schema
 from ricordo.memory.sections import Problem, refuse, starting_text
 from ricordo.memory.submission import Submission
@@ -196,7 +197,7 @@ async def _prepared(runtime: Runtime, course: Course, agent: CourseAgent) -> tup
         description=agent.description or course.description,
         metadata={"course": course.name},
         blocks=tuple(_block(course, block) for block in course.blocks),
-        tool_names=agent.tools or (),
+        tool_names=(*(agent.tools or ()), *(WORKSPACE_TOOLS if agent.workspace != "none" else ())),
         has_base_tools=agent.tools is None,
         tags=("course",),
     )

@@ -35,6 +35,7 @@ tasks = table(
     *timestamps("next_at", null=True),
     *timestamps("created_at", "updated_at"),
     UniqueConstraint("organization_id", "name"),
+    Index("background_tasks_by_agent", "agent_id"),
     erasure="keep",
 )
 task_runs = table(

@@ -442,6 +442,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "openai_chats",
         "schedules",
         "task_runs",
+        "workspace_files",
     }
     rows = {"api_keys.user_id", "messages.user_id", "messages.sender_id", "passages.user_id", "runs.user_id"}
     rows |= {f"{name}.user_id" for name in own}

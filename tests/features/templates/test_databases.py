@@ -63,7 +63,7 @@ async def test_agents_are_found_by_their_template_and_brought_to_its_version(sta
 
     async def found(**ids: str) -> list[str]:
         where = agents.is_made_from(**ids)
-        listed = await stage.store.read(lambda tx: agents.page(tx, SCOPE, Page(), condition=where))
+        listed = await stage.store.read(lambda tx: agents.page(tx, SCOPE, Page(), where))
         return [state.agent.id for state in listed]
 
     mark = (await stage.state(one)).agent.settings["template"]

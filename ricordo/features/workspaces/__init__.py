@@ -1,0 +1,62 @@
+"""Workspaces: files of a user that agents read, write and run commands on; what their CLAUDE.md says is in the agents' prompts."""
+
+from typing import TYPE_CHECKING, Any
+
+from ricordo.plugins import PluginPage
+
+if TYPE_CHECKING:
+    from ricordo.domain.agent import AgentState
+    from ricordo.storage.engine.store import Transaction
+
+# The names of the tools, for features that give them to agents.
+TOOLS = (
+    *("list_workspace", "search_workspace", "read_workspace_file", "write_workspace_file", "edit_workspace_file"),
+    "run_in_workspace",
+)
+
+
+class WorkspacesPlugin:
+    """Adds the files to the API, the tools, and a page."""
+
+    requires = ("sandbox", "web")
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.workspaces.queries import workspace_files
+
+        return [workspace_files]
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [
+            LazyRouter("ricordo.features.workspaces.routes", ("/users/*/workspace", "/v1/workspace")),
+            LazyRouter("ricordo.features.workspaces.pages", ("/ui/workspace",)),
+        ]
+
+    def tools(self) -> list[Any]:
+        from ricordo.features.workspaces import tools
+        from ricordo.tools.toolbox import ServerTool
+
+        reads: Any = {"brings_untrusted": True, "runs_in_parallel": True}
+        return [
+            ServerTool(tools.list_workspace, "letta_builtin", **reads),
+            ServerTool(tools.search_workspace, "letta_builtin", **reads),
+            ServerTool(tools.read_workspace_file, "letta_builtin", **reads),
+            ServerTool(tools.write_workspace_file, "letta_builtin", acts_outside=True),
+            ServerTool(tools.edit_workspace_file, "letta_builtin", acts_outside=True),
+            ServerTool(tools.run_in_workspace, "letta_builtin", acts_outside=True, brings_untrusted=True),
+        ]
+
+    def complete_agent(self, tx: "Transaction", state: "AgentState") -> "AgentState":
+        """What CLAUDE.md of the workspace says; for an agent without these tools without a statement."""
+        if not any(tool.name in TOOLS for tool in state.tools):
+            return state
+        from ricordo.features.workspaces.service import with_instructions
+
+        return with_instructions(tx, state)
+
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Workspace", "/ui/workspace")]
+
+
+plugin = WorkspacesPlugin()
