@@ -39,7 +39,7 @@ MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
 LATE = set(
     """
     anthropic anyio cryptography dulwich fastapi google httpx2 jinja2 jsonschema markdown_it mcp numpy openai
-    procrastinate psycopg pydantic_ai pymysql re2 rich ricordo.llm.providers ricordo.storage.engine.postgres
+    procrastinate prometheus_client psycopg pydantic_ai pymysql re2 rich ricordo.llm.providers ricordo.storage.engine.postgres
     sqlalchemy tokenizers typer urllib3 uvicorn uvloop
     """.split()
 )
@@ -167,7 +167,7 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
 
 
 def mixed_features(modules: Iterable[Module]) -> list[str]:
-    """The core imports no feature, and a feature only those in its `requires`: it can be deleted with its line in the list."""
+    """The core imports no feature, and a feature only those in its `requires`: it can be deleted with its name in the list."""
     modules = list(modules)
     required: dict[str | None, list[str]] = {None: []}
     for module in modules:

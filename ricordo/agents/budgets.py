@@ -54,6 +54,13 @@ def require_budget(tx: Transaction, settings: Settings, agent: Agent, purpose: s
             raise BudgetSpent(whose, budget, percent)
 
 
+def require_common_budget(tx: Transaction, settings: Settings, organization_id: str) -> None:
+    """Raise BudgetSpent where the budget of all agents together leaves no room for a call of a model."""
+    for whose, budget in _budgets(tx, settings, organization_id, None):
+        if budget.is_spent(100):
+            raise BudgetSpent(whose, budget, 100)
+
+
 async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bool:
     """Return whether background work must wait for the next day; if so, the job is added again for then.
 

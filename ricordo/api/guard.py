@@ -25,6 +25,9 @@ from ricordo.storage.keys import TOKEN
 _HEALTH = ("/v1/health", "/v1/health/")
 # What anybody may see: that a server is here and how to talk to it.
 OPEN_PATHS = ("/", *_HEALTH)
+# Whose clients read refusals in OpenAI's shape.
+_OPENAI_PATH = re.compile(r"/v1/(?:chat/completions|responses|embeddings)(?:/|$)")
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 # git sends a key as the password of any user, and only after it was asked for one.
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 # A login's key, which a browser sends by itself.
@@ -132,7 +135,7 @@ class Guard:
                 return
             asks = status == 401 and _GIT_PATH.match(get_route_path(scope))
             headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
-            await refuse(status, detail, headers)(scope, receive, send)
+            await refuse(status, detail, headers, path=get_route_path(scope))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -280,8 +283,13 @@ def _is_navigation(scope: Scope) -> bool:
     return scope["method"] in ("GET", "POST") and asks_page
 
 
-def refuse(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps({"detail": detail}), status, headers, "application/json")
+def refuse(status: int, detail: str, headers: dict[str, str] | None = None, *, path: str = "") -> Response:
+    """Return the answer to a request that no route sees; OpenAI's clients read what `error` says."""
+    told: dict[str, Any] = {"detail": detail}
+    if _OPENAI_PATH.match(path):
+        kind = _OPENAI_TYPES.get(status, "invalid_request_error")
+        told["error"] = {"type": kind, "message": detail, "param": None, "code": None}
+    return Response(orjson.dumps(told), status, headers, "application/json")
 
 
 def _is_near(scope: Scope) -> bool:

@@ -17,6 +17,7 @@ from enum import Enum
 from functools import partial, wraps
 from importlib import import_module
 from inspect import iscoroutinefunction, signature
+from time import perf_counter
 from typing import Any, TypeVar, cast
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -30,6 +31,7 @@ from ricordo.api.bodies import LARGE_BODIES, read_large
 from ricordo.api.call import answer
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
+from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 
@@ -310,6 +312,7 @@ class Application(FastAPI):
         super().__init__(**options)
         self._base = base
         self.lazy_routes = LazyRoutes(self.router.routes, features)
+        self.request_counts = RequestCounts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._base and scope["type"] == "http":
@@ -319,24 +322,37 @@ class Application(FastAPI):
         if scope["type"] == "http" and (path := get_route_path(scope)).startswith("/latest/"):
             # Another name of /v1, as in the retired Letta V1 server.
             scope["path"] = f"{scope['path'].removesuffix(path)}/v1{path.removeprefix('/latest')}"
-        await super().__call__(scope, receive, _explaining(scope, receive, send))
+        if scope["type"] != "http" or REQUEST_SCOPE in scope:  # what this server asks of itself is no traffic
+            await super().__call__(scope, receive, send)
+            return
+        began = perf_counter()
+        statuses: list[int] = []
+        try:
+            await super().__call__(scope, receive, _explaining(scope, receive, send, statuses))
+        finally:
+            self.request_counts.note(scope, next(iter(statuses), 0), perf_counter() - began)
 
     def openapi(self) -> dict[str, Any]:
         self.lazy_routes.load_all()
         return super().openapi()
 
 
-def _explaining(scope: Scope, receive: Receive, send: Send) -> Send:
-    """Return what sends an answer; of a body that is too long it says how long one may be, which the framework does not."""
+def _explaining(scope: Scope, receive: Receive, send: Send, statuses: list[int]) -> Send:
+    """Return what sends an answer, and notes its status.
+
+    Of a body that is too long it says how long one may be, which the framework does not.
+    """
     is_answered = False
 
     async def explain(message: Message) -> None:
         nonlocal is_answered
+        if "status" in message:
+            statuses.append(message["status"])
         if message.get("status") == 413:
             is_answered = True
             most = scope.get(MAX_BODY_SIZE_SCOPE_KEY, 0) // 1024**2
             words = f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
-            await refuse(413, words, {"connection": "close"})(scope, receive, send)
+            await refuse(413, words, {"connection": "close"}, path=get_route_path(scope))(scope, receive, send)
         elif not is_answered:
             await send(message)
 

@@ -1,40 +1,10 @@
-"""The built-in features: each is a folder that can be deleted with its line here, and the server still starts."""
+"""The built-in features: each is a folder that can be deleted with its name here, and the server still starts."""
 
-FEATURES: tuple[str, ...] = (
-    "access_tokens",
-    "accounts",
-    "agent_files",
-    "audit",
-    "backups",
-    "courses",
-    "custom_tools",
-    "dolt",
-    "erasure",
-    "files",
-    "formats",
-    "git",
-    "imports",
-    "ledger",
-    "letta_extras",
-    "librarian",
-    "login",
-    "mcp",
-    "mcp_server",
-    "memories",
-    "move",
-    "openai_api",
-    "remotes",
-    "review",
-    "run_code",
-    "sandbox",
-    "schedules",
-    "tasks",
-    "templates",
-    "traces",
-    "tutor_chat",
-    "typed_memory",
-    "vector_services",
-    "web",
-    "web_tools",
-    "workspaces",
+FEATURES: tuple[str, ...] = tuple(
+    """
+    access_tokens accounts admin agent_files ask audit backups courses custom_tools dolt erasure files formats
+    git imports ledger letta_extras librarian login mcp mcp_server memories move openai_api remotes review
+    run_code sandbox schedules tasks templates traces tutor_chat typed_memory vector_services web web_tools
+    workspaces
+    """.split()
 )

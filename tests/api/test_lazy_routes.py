@@ -134,13 +134,15 @@ async def test_behind_the_start_everything_is_made_ready_in_pieces(
     monkeypatch.setattr(asyncio, "sleep", pause)
     await app.lazy_routes.prepare()
     heavy = [router.module for router in app.lazy_routes.table if router.is_heavy]
-    assert heavy == ["ricordo.features.git.routes", "ricordo.features.mcp_server.routes"], "left until they are asked"
-    for path in ("/users/ada/memory.git", "/mcp"):
+    assert heavy == [f"ricordo.features.{name}" for name in ("admin.metrics", "git.routes", "mcp_server.routes")], (
+        "left until they are asked"
+    )
+    for path in ("/users/ada/memory.git", "/mcp", "/metrics"):
         app.lazy_routes.load_for(path)
 
     assert table(app) == table(eager)
     built = (route for route in app.routes if isinstance(route, LazyRoute) and "memory.git" not in route.path)
-    assert all(route.is_built for route in built if route.path != "/mcp")
+    assert all(route.is_built for route in built if route.path not in ("/mcp", "/metrics"))
     assert len(pauses) > len(TABLE) - len(AT_START) - len(heavy)
 
 

@@ -32,6 +32,8 @@ OPEN = {
         "/",
         "/v1/health",
         "/v1/health/",
+        "/v1/health/live",
+        "/v1/health/ready",
         "/health",
         "/login",
         "/login/callback",
@@ -242,6 +244,7 @@ SHARED = {
         (PUT|DELETE) /v1/workspace/files/<shared_path>
         GET /ui/workspace
     """,
+    "metrics are numbers of the server, and name nobody": "GET /metrics",
     "a background task is the organization's, and a run of it the user's it was for": """
         (GET|POST) /background/tasks
         (GET|DELETE) /background/tasks/<task_name>

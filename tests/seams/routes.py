@@ -91,6 +91,7 @@ BODIES: dict[tuple[str, str], Any] = {
     },
     ("PUT", "/v1/courses/{course_name}"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
     ("POST", "/v1/courses/{course_name}/check"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
+    ("POST", "/users/{user_id}/ask"): {"question": "What do I like?"},
     ("POST", "/users/{user_id}/memories/search"): {"query": "vuqkzoqada"},
     ("PUT", "/users/{user_id}/remotes"): {"kind": "git", "address": "{remotes}/another.git"},
     ("POST", "/users/{user_id}/memory.git/git-upload-pack"): FETCH,

@@ -347,3 +347,18 @@ def test_a_response_that_fails_says_so_in_its_stream(server: ServerInThread, cli
     assert events[-1].type == "response.failed"
     assert events[-1].response.error
     assert events[-1].response.error.message == "Slow down."
+
+
+def test_refusals_before_a_route_have_openais_shape(server: ServerInThread, agent: str) -> None:
+    words = [user("Hello")]
+    with openai_client(server, key="wrong") as stranger:
+        with pytest.raises(openai.AuthenticationError) as told:
+            stranger.chat.completions.create(model=agent, messages=words)
+        assert told.value.type == "authentication_error"
+        assert "unknown, expired or revoked" in told.value.body["message"]  # type: ignore[index]
+        with pytest.raises(openai.AuthenticationError):
+            stranger.embeddings.create(model="embedded", input="x")
+    with openai_client(server) as client, pytest.raises(openai.APIStatusError) as long:
+        client.chat.completions.create(model=agent, messages=[user("x" * 40_000_000)])
+    assert long.value.status_code == 413
+    assert "RICORDO_MAX_BODY_MB" in long.value.body["message"]  # type: ignore[index]

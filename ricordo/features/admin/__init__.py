@@ -1,0 +1,29 @@
+"""For who runs the server: whether it lives and is ready, and its metrics for Prometheus."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ricordo.domain.run import Run
+    from ricordo.runtime import Runtime
+
+_HEALTH = ("/v1/health/live", "/v1/health/ready")
+
+
+class AdminPlugin:
+    """Adds three routes, and counts turns as they end."""
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [
+            LazyRouter("ricordo.features.admin.routes", _HEALTH, open=_HEALTH),
+            LazyRouter("ricordo.features.admin.metrics", ("/metrics",), is_heavy=True),
+        ]
+
+    async def after_turn(self, runtime: "Runtime", run: "Run") -> None:
+        from ricordo.features.admin.turn_counts import counts_of
+
+        counts_of(runtime.store).note(run)
+
+
+plugin = AdminPlugin()

@@ -1,0 +1,35 @@
+"""The turns that ended in this process: how, how long they took, and what they cost."""
+
+from collections import Counter
+from weakref import WeakKeyDictionary
+
+from ricordo.domain.request_counts import Histogram
+from ricordo.domain.run import Run
+from ricordo.storage.engine.store import Store
+
+
+class TurnCounts:
+    """Counts of turns by purpose and stop reason, of their steps and tokens, and their times."""
+
+    def __init__(self) -> None:
+        self.ended: Counter[tuple[str, str]] = Counter()
+        self.tokens: Counter[str] = Counter()
+        self.steps = 0
+        self.times = Histogram()
+
+    def note(self, run: Run) -> None:
+        """Count a turn."""
+        usage = run.usage
+        self.ended[run.purpose or "chat", run.stop_reason or run.status] += 1
+        self.tokens.update(prompt=usage.prompt_tokens, completion=usage.completion_tokens)
+        self.tokens["cached"] += usage.cached_tokens or 0
+        self.steps += run.step_count
+        self.times.note((run.duration_ns or 0) / 1e9)
+
+
+# One server's store is one server.
+_COUNTS: WeakKeyDictionary[Store, TurnCounts] = WeakKeyDictionary()
+
+
+def counts_of(store: Store) -> TurnCounts:
+    return _COUNTS.setdefault(store, TurnCounts())

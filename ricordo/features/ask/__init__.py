@@ -1,0 +1,23 @@
+"""Questions about a user, answered from all that is kept of them, with the messages and lines of memory that the answer is from."""
+
+from typing import Any
+
+
+class AskPlugin:
+    """Adds the route and the tool."""
+
+    requires = ("memories",)
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.ask.routes", ("/users/*/ask",))]
+
+    def tools(self) -> list[Any]:
+        from ricordo.features.ask.tools import query_student
+        from ricordo.tools.toolbox import ServerTool
+
+        return [ServerTool(query_student, "letta_builtin", brings_untrusted=True)]
+
+
+plugin = AskPlugin()
