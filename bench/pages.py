@@ -182,12 +182,12 @@ def _paints(server: Server) -> list[Figure]:
 
 
 def page_costs(model_url: str) -> list[Figure]:
-    with _filled(model_url) as server:
+    with filled(model_url) as server:
         return measure(server)
 
 
 @contextmanager
-def _filled(model_url: str) -> Iterator[Server]:
+def filled(model_url: str) -> Iterator[Server]:
     with tempfile.TemporaryDirectory(prefix="ricordo-pages-") as folder:
         asyncio.run(fill(model_url, Path(folder)))
         with ricordo(model_url, Path(folder)) as server:

@@ -156,7 +156,7 @@ def core_memory(tx: Transaction, here: Here, agent_id: str) -> AgentState:
 @router.get("/agents/{agent_id}/core-memory/blocks", response_model=list[BlockResponse])
 def list_of_agent(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> Sequence[Block]:
     """The agent's blocks, and those of the user that its conversation is about."""
-    seen = tuple(block.id for block in agents.load(tx, here.scope, agent_id).blocks)
+    seen = tuple(block.id for block in agents.blocks_seen(tx, here.scope, agent_id))
     return blocks.page(tx, here.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, Row, Text, and_, bindparam, cast, delete, func, insert, select
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
+from ricordo.domain.block import Block
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
@@ -85,14 +86,7 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
     The conversation is by default the agent's default one or, where the caller acts for a user, this user's, which is empty where
     it was not begun yet.
     """
-    ids = [conversation_id] if conversation_id else _default_ids(scope, agent_id)
-    values = {"agent_id": agent_id, "organization_id": scope.organization_id, "user_id": scope.subject}
-    statement, values = for_caller(scope, _STATE, _STATE_FOR_ONE, values)
-    rows = next((rows for id in ids if (rows := tx.all(statement, values | {"conversation_id": id}))), ())
-    agent, conversation = _talk(scope, rows, is_default=conversation_id is None) if rows else (None, None)
-    if agent is None or conversation is None or (conversation_id and not scope.sees(conversation.user_id)):
-        what = f"Agent with ID {agent_id}" if conversation_id is None else f"Conversation with ID {conversation_id}"
-        raise NotFound(f"{what} not found")
+    agent, conversation, rows = _found(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
     return AgentState(
         agent,
@@ -101,6 +95,27 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
         tools=tools.of_agent(tx, agent_id),
         archives=_archives(rows),
     )
+
+
+def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ...]:
+    """Return the blocks that the agent has in the caller's default conversation; two statements. Raises NotFound."""
+    agent, conversation, _ = _found(tx, scope, agent_id)
+    return blocks.of_agent(tx, agent_id, scope.subject_id or conversation.user_id, agent.course)
+
+
+def _found(
+    tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None
+) -> tuple[Agent, Conversation, Sequence[Row[Any]]]:
+    """Return the agent with a conversation, as for `load`, and their rows. Raises NotFound."""
+    ids = [conversation_id] if conversation_id else _default_ids(scope, agent_id)
+    values = {"agent_id": agent_id, "organization_id": scope.organization_id, "user_id": scope.subject}
+    statement, values = for_caller(scope, _STATE, _STATE_FOR_ONE, values)
+    rows = next((rows for id in ids if (rows := tx.all(statement, values | {"conversation_id": id}))), ())
+    agent, conversation = _talk(scope, rows, is_default=conversation_id is None) if rows else (None, None)
+    if agent is None or conversation is None or (conversation_id and not scope.sees(conversation.user_id)):
+        what = f"Agent with ID {agent_id}" if conversation_id is None else f"Conversation with ID {conversation_id}"
+        raise NotFound(f"{what} not found")
+    return agent, conversation, rows
 
 
 def _default_ids(scope: Scope, agent_id: str) -> list[str]:

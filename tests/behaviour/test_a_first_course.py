@@ -1,0 +1,110 @@
+"""The newcomer's hour of docs/a-first-course.md: its commands as they stand, and the same with a model and two days that pass."""
+
+import os
+import re
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job
+from ricordo.domain.model import LIBRARIAN, ModelRequest
+from ricordo.features.tasks import jobs
+from ricordo.llm.scripted import call
+from ricordo.storage.schema.core_tables import conversations
+from tests.seams.http import ok
+from tests.seams.server import MODEL, ServerInThread, events_of, serving
+
+PAGE = (Path(__file__).parents[2] / "docs" / "a-first-course.md").read_text("utf-8")
+ADDRESS = "http://127.0.0.1:8283"
+TASK = "/background/tasks/essay.think-again"
+
+
+def run(commands: str, home: Path) -> str:
+    """Run the commands of a newcomer, with everything in this home; returns what they print."""
+    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8"}
+    done = subprocess.run(["bash", "-e", "-c", commands], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> dict[str, str]:
+    """The commands by the headings that they stand below; those of the first are done."""
+    found = {
+        part.partition("\n")[0]: "\n".join(re.findall(r"```sh\n(.*?)```", part, re.S)) for part in PAGE.split("\n## ")
+    }
+    assert "essay: 1 agent, 3 blocks, 1 task" in run(found["Write it"], tmp_path)
+    return found
+
+
+@pytest.fixture
+def server(parts: dict[str, str], tmp_path: Path) -> Iterator[ServerInThread]:
+    with serving(tmp_path / ".ricordo", model=LIBRARIAN) as running:
+        yield running
+
+
+def test_the_page_goes_as_it_stands(parts: dict[str, str], server: ServerInThread, tmp_path: Path) -> None:
+    def told(heading: str) -> str:
+        return run(parts[heading].replace(ADDRESS, server.url), tmp_path)
+
+    assert '"title":"Essays for spring"' in told("Start it")
+    chats = told("Chat as two students")
+    assert chats.count("Proposed to remember: notes") == 2
+    decided = told("Decide")
+    assert "grandfather" in decided
+    with server.http() as http:
+        assert "grandfather" in str(ok(http.get("/users/ada/blocks/notes"))["body"])
+        assert "chess" not in str(ok(http.get("/users/bob/blocks")))
+    assert '"started":1' in told("Let it think")
+    assert "grandfather" in told("Ask")
+
+
+def test_two_students_and_an_idle_task_with_a_model(server: ServerInThread, tmp_path: Path) -> None:
+    path = tmp_path / ".ricordo" / "courses" / "essay" / "agents.toml"
+    path.write_text(path.read_text("utf-8").replace("[[agent]]\n", f'[[agent]]\nmodel = "{MODEL}"\n'), "utf-8")
+
+    def answer(request: ModelRequest) -> Any:
+        said = [one.text for one in request.messages if one.role == "user"]
+        if request.messages[-1].role == "tool":
+            return "Noted."
+        if "background_task" in said[-1]:
+            return call("memory_insert", label="journey", new_string=f"Thought again of: {said[-2]}")
+        return call("memory_insert", label="notes", new_string=f"Said: {said[-1]}")
+
+    server.answers_with(answer)
+    look = Job("tasks.look", "")
+    with server.http() as http:
+        assert ok(http.post("/v1/courses/apply"))[0]["fault"] is None
+        for user, words in (("ada", "My grandfather sails."), ("bob", "Chess taught me to lose.")):
+            body = {"user_id": user, "chat_id": "1", "messages": [{"role": "user", "content": words}]}
+            events = [
+                data for _, data in events_of(http.post("/chat/stream", json=body).text) if isinstance(data, dict)
+            ]
+            assert "Proposed to remember: notes" in [event.get("content") for event in events]
+        ok(http.post("/users/ada/diffs/approve", json={"all": True}))
+        ok(http.post("/users/bob/diffs/reject", json={"all": True, "reason": "Not yet."}))
+        assert "My grandfather sails." in ok(http.get("/users/ada/blocks/notes"))["body"]
+        server.run(jobs.look(server.runtime, look, lambda _done, _all: None))
+        assert ok(http.get(f"{TASK}/runs")) == []
+        two_days = (2880 + 1) * 60 * SECOND
+        last = conversations.c.last_run_ended_at
+        server.write(
+            lambda tx: tx.run(update(conversations).where(last.is_not(None)).values(last_run_ended_at=last - two_days))
+        )
+        server.run(jobs.look(server.runtime, look, lambda _done, _all: None))
+        server.run(jobs.carry_out(server.runtime, look, lambda _done, _all: None))
+        assert [run["status"] for run in ok(http.get(f"{TASK}/runs"))] == ["done", "done"]
+        for user, words, others in (("ada", "grandfather", "Chess"), ("bob", "Chess", "grandfather")):
+            (waiting,) = ok(http.get(f"/users/{user}/diffs"))
+            assert waiting["label"] == "journey"
+            assert words in str(waiting)
+            # Histories are apart: nothing of the one student is anywhere with the other.
+            kept = [ok(http.get(f"/users/{user}/{what}")) for what in ("blocks", "diffs?status=all")]
+            assert others not in str(kept)
