@@ -20,7 +20,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.openai_api.models import CalledFunction, ChatMessage, MadeCall
-from ricordo.features.openai_api.queries import note_run, runs_of
+from ricordo.features.openai_api.queries import AnsweredState, answered_states, note_run
 from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Transaction
 
@@ -95,8 +95,9 @@ async def continue_chat(here: RequestContext, chat: ClientChat, client_tools: Se
     Raises NotFound, and Invalid for results of calls that nobody asked for.
     """
     if known := await _known(here, chat):
-        new_from, run_id = known
-        if found := await _conversation_after(here, run_id, () if chat.is_answer else client_tools):
+        new_from, state = known
+        tools = () if chat.is_answer else client_tools
+        if found := state.goes_on_in or await _conversation_after(here, state.run_id, tools):
             return Continuation(found, new_from)
     if chat.is_answer:
         raise Invalid("These tool results answer no call of this chat. Send the chat with the calls as they came.")
@@ -135,7 +136,7 @@ async def note_answer(here: RequestContext, chat: ClientChat, run: Run, text: st
     await here.store.write(lambda tx: note_run(tx, key, run))
 
 
-async def _known(here: RequestContext, chat: ClientChat) -> tuple[int, str] | None:
+async def _known(here: RequestContext, chat: ClientChat) -> tuple[int, AnsweredState] | None:
     """The longest beginning of the chat that a run answered, and that run."""
     states = states_of(here, chat)
     last = len(chat.messages)
@@ -143,14 +144,14 @@ async def _known(here: RequestContext, chat: ClientChat) -> tuple[int, str] | No
     if chat.is_retry:
         places = [last, *places]
     keys = [key for place in places for key in (states[place].exact, states[place].loose)]
-    found = await here.store.read(lambda tx: runs_of(tx, keys))
+    found = await here.store.read(lambda tx: answered_states(tx, keys))
     for place in places:
         is_same = chat.is_retry and place == last
-        run_id = found.get(states[place].exact) if not is_same else None
-        if run_id is None and (chat.name or is_same):
-            run_id = found.get(states[place].loose)
-        if run_id:
-            return (chat.new_from() if is_same else place), run_id
+        state = found.get(states[place].exact) if not is_same else None
+        if state is None and (chat.name or is_same):
+            state = found.get(states[place].loose)
+        if state:
+            return (chat.new_from() if is_same else place), state
     return None
 
 

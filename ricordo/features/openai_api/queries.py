@@ -3,17 +3,18 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Index, UniqueConstraint, bindparam, delete, insert, or_, select
+from sqlalchemy import Index, UniqueConstraint, bindparam, delete, or_, select
 
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage.agent_access import may_use
-from ricordo.storage.engine.repository import equal, one_of
+from ricordo.storage.engine.repository import Missing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import reference, seq, strings, table, timestamps
-from ricordo.storage.schema.core_tables import agents
+from ricordo.storage.schema.core_tables import agents, conversations, runs
 
 # `key` is a digest of a chat until then, from which nothing can be read.
 openai_chats = table(
@@ -28,9 +29,22 @@ openai_chats = table(
     Index("openai_chats_by_conversation", "conversation_id"),
     erasure="delete",
 )
-_RUNS = select(openai_chats.c.key, openai_chats.c.run_id).where(one_of(openai_chats.c.key, "keys"))
+_ANSWERED = (
+    select(
+        openai_chats.c.key,
+        openai_chats.c.run_id,
+        conversations.c.id,
+        conversations.c.window,
+        conversations.c.last_run_ended_at,
+        conversations.c.last_stop_reason,
+        runs.c.ended_at,
+    )
+    .outerjoin(runs, runs.c.id == openai_chats.c.run_id)
+    .outerjoin(conversations, (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None))
+    .where(one_of(openai_chats.c.key, "keys"))
+)
 _FORGET = delete(openai_chats).where(equal(openai_chats, "key"))
-_NOTE = insert(openai_chats)
+_NOTE = Missing(openai_chats)
 _AGENTS = (
     select(agents.c.id, agents.c.name, agents.c.created_at)
     .where(equal(agents, "organization_id"), agents.c.hidden.is_(False))
@@ -54,16 +68,31 @@ class UnknownModel(NotFound):
     """No agent has this name."""
 
 
-def runs_of(tx: Transaction, keys: Sequence[str]) -> Mapping[str, str]:
+@dataclass(frozen=True, slots=True)
+class AnsweredState:
+    """The run that answered a state of a chat; `goes_on_in` is its conversation where nothing came after the run there."""
+
+    run_id: str
+    goes_on_in: str | None
+
+
+def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, AnsweredState]:
     """Return the runs that answered these states of chats, by key."""
-    return {row.key: row.run_id for row in tx.all(_RUNS, {"keys": list(keys)})}
+    found = {}
+    for row in tx.all(_ANSWERED, {"keys": list(keys)}):
+        is_last = row.ended_at is not None and row.ended_at == row.last_run_ended_at
+        is_plain = row.last_stop_reason != "requires_approval" and len(row.window or ()) > 1
+        found[row.key] = AnsweredState(row.run_id, row.id if is_last and is_plain else None)
+    return found
 
 
 def note_run(tx: Transaction, key: str, run: Run) -> None:
     """Store that this run answered the state of a chat; an earlier one is forgotten."""
-    tx.run(_FORGET, {"key": key})
-    row = {"conversation_id": run.conversation_id, "user_id": run.user_id, "run_id": run.id}
-    tx.run(_NOTE, {**row, "key": key, "created_at": tx.clock.now()})
+    place = {"conversation_id": run.conversation_id, "user_id": run.user_id}
+    row: dict[str, Any] = {**place, "run_id": run.id, "key": key, "created_at": tx.clock.now()}
+    if not tx.run(_NOTE, row):
+        tx.run(_FORGET, {"key": key})
+        tx.run(_NOTE, row)
 
 
 def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:

@@ -1,6 +1,6 @@
 """A student's chat with a tutor, as server-sent events: `status`, `tool_call`, `reasoning`, `message`, `error` and `done`."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated
@@ -15,8 +15,9 @@ from ricordo.api.models.base import HealthResponse, Json
 from ricordo.api.routing import Routes, needs
 from ricordo.api.server import health as server_health
 from ricordo.api.sse import STREAM, sse_response
+from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Event, StepSaved
-from ricordo.domain.scope import IMPERSONATE
+from ricordo.domain.scope import IMPERSONATE, Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.courses import queries as courses
 from ricordo.features.memories.service import changes_of
@@ -29,6 +30,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(tags=["tutor"], scope="messages")
+_FRESH = 2 * SECOND
 
 
 class TutorChatRequest(LenientRequest):
@@ -48,9 +50,12 @@ class TutorChatRequest(LenientRequest):
 class TutorReader(AnswerReader):
     """Reads a turn as deltas of an answer, and says besides which tools the agent called."""
 
+    has_called = False
+
     def read(self, event: Event) -> Iterator[Json]:
         """Yield what the event adds to the answer."""
         if isinstance(event, StepSaved):
+            self.has_called |= any(message.tool_calls for message in event.messages)
             yield from ({"tool": call.name} for message in event.messages for call in message.tool_calls)
         yield from AnswerReader.read(self, event)
 
@@ -94,23 +99,38 @@ async def _as_student(here: RequestContext, user: str | None) -> RequestContext:
 
 def _agent(tx: Transaction, here: RequestContext, model: str | None) -> NamedAgent:
     """The agent of a course, or the one with this name or id. Raises NotFound, Invalid."""
-    listed = courses.page(tx, here.scope, Page(limit=1000, order="asc"))
-    known = {f"{one.name}/{name}": id for one in listed for name, id in one.agents.items()}
-    known |= {one.name: next(iter(one.agents.values())) for one in listed if len(one.agents) == 1}
+    known = _agents_of_courses(tx, here.scope)
+    if model not in known and (model or len(set(known.values())) != 1):
+        known = _agents_of_courses(tx, here.scope, anew=True)
     if model is None:
-        ids = {id for one in listed for id in one.agents.values()}
+        ids = set(known.values())
         if len(ids) != 1:
             names = ", ".join(sorted(known)) or "none yet"
             raise Invalid(f"Say in model with which course or agent the chat is. Courses are: {names}.")
-        return agent_of(tx, here.scope, next(iter(ids)))
+        model = next(iter(known))
+    if id := known.get(model):
+        return NamedAgent(id, model, 0)  # the turn finds out whether the caller may use it
     try:
-        return agent_of(tx, here.scope, known.get(model, model))
+        return agent_of(tx, here.scope, model)
     except NotFound:
         raise NotFound(f'There is no course and no agent "{model[:80]}". GET /v1/models lists what there is.') from None
 
 
+def _agents_of_courses(tx: Transaction, scope: Scope, *, anew: bool = False) -> Mapping[str, str]:
+    """The ids of courses' agents by what they are called. Courses change seldom: they are read again after some seconds."""
+    place, now = (__name__, scope.organization_id), tx.clock.now()
+    read_at, known = tx.cache.get(place, (0, {}))
+    if anew or now - read_at > _FRESH:
+        listed = courses.page(tx, scope, Page(limit=1000, order="asc"))
+        known = {f"{one.name}/{name}": id for one in listed for name, id in one.agents.items()}
+        known |= {one.name: next(iter(one.agents.values())) for one in listed if len(one.agents) == 1}
+        tx.cache[place] = now, known
+    found: Mapping[str, str] = known
+    return found
+
+
 async def _events(
-    here: RequestContext, deltas: AsyncGenerator[Json | None], reader: AnswerReader, conversation_id: str
+    here: RequestContext, deltas: AsyncGenerator[Json | None], reader: TutorReader, conversation_id: str
 ) -> AsyncGenerator[bytes]:
     yield data({"type": "status", "content": "Thinking…", "conversation_id": conversation_id})
     async with aclosing(deltas):
@@ -128,7 +148,7 @@ async def _events(
         yield data({"type": "error", "message": reader.failed.message, "kind": reader.failed.kind})
     elif run:
         page = f"{str(here.request.base_url).rstrip('/')}/ui/people/{here.scope.subject}"
-        filed = await here.store.read(lambda tx: changes_of(tx, here.scope, run.id))
+        filed = await here.store.read(lambda tx: changes_of(tx, here.scope, run.id)) if reader.has_called else ()
         for one in filed:
             words = "Remembered" if one.status == "applied" else "Proposed to remember"
             yield data({"type": "status", "content": f"{words}: {one.label}", "url": page, "id": one.id})
