@@ -1,4 +1,4 @@
-"""What a class costs: 200 students at once with one course's tutor by `/chat/stream`, 2,000 turns, beside plain turns in the same run.
+"""What a class costs: 200 students at once with one tutor by `/chat/stream`, 2,000 turns, beside plain turns in the same run.
 
 `python -m bench.students` measures this alone, in about a minute.
 """

@@ -4,8 +4,9 @@ Ricordo's own settings are named RICORDO_…; an unknown or malformed one stops 
 variables (OPENAI_API_KEY and so on).
 """
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ricordo.errors import Invalid
 from ricordo.setting_types import PACKAGE, PREFIX, Address, Folder, Host, Key, about, absolute, feature_settings
 
+log = logging.getLogger(__name__)
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -285,12 +287,28 @@ class Settings(BaseSettings):
 
 
 _KNOWN = {*Settings.model_fields, "vector_prefix"}
+# Settings of YouLab's first server are taken under their new names, or told what has come in their place.
+_OLDER = "RALPH_"
+# By what follows RALPH_: the new name, and what the value begins with there.
+_NAMES: Mapping[str, tuple[str, str]] = {
+    "OPENROUTER_API_KEY": ("OPENROUTER_API_KEY", ""),
+    "OPENROUTER_MODEL": ("RICORDO_MODEL", "openrouter/"),
+}
+# By what the name goes on with: where the thing is now.
+_PLACES: Mapping[str, str] = {
+    "USER_DATA_DIR": "Files of users are in the database: docs/workspaces.md",
+    "AGENT_WORKSPACE": 'Write workspace = "shared" into the course, and upload the files: docs/workspaces.md',
+    "DOLT_": "Memory is in the database, and a Dolt database can follow it as a remote: docs/remotes.md",
+    "HONCHO_": "Questions about a student are answered from the history that is kept here: docs/ask.md",
+    "OPENWEBUI_": "Nothing is synced with Open WebUI's knowledge. Chats come by its pipe: docs/courses.md",
+}
 
 
 def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     """Read all settings; options that are None are ignored. Raises Invalid with a sentence for each fault."""
     given = {name: value for name, value in options.items() if value is not None}
     features = feature_settings()
+    _take_older_settings(file=dotenv_values(".env"))
     known = {*_KNOWN, *(name for kind in features for name in kind.model_fields)}
     faults = [
         f"{name} is not a setting of Ricordo. `ricordo settings` lists them all."
@@ -355,3 +373,23 @@ def _variable(prefix: str, name: str) -> str:
     both = next((names for names in _TWO_NAMES if name.lower() in names), (name,))
     is_set = {key.lower() for key, value in {**dotenv_values(".env"), **os.environ}.items() if value}
     return prefix + next((each for each in both if each in is_set), name).upper()
+
+
+def _take_older_settings(
+    environment: MutableMapping[str, str] | None = None, file: Mapping[str, str | None] | None = None
+) -> None:
+    """Set the new names of older settings that are set, unless they are set too, and warn of each. `file` is what .env holds."""
+    environment = os.environ if environment is None else environment
+    given = {**(file or {}), **environment}
+    for name, value in sorted(given.items()):
+        if not name.startswith(_OLDER) or not value:
+            continue
+        rest = name.removeprefix(_OLDER)
+        if rest in _NAMES:
+            new, begin = _NAMES[rest]
+            if not given.get(new):
+                environment[new] = value if value.startswith(begin) else f"{begin}{value}"
+            log.warning("%s is an older name. Set %s instead.", name, new)
+        else:
+            place = next((words for start, words in _PLACES.items() if rest.startswith(start)), "It has no effect.")
+            log.warning("%s is a setting of an older server. %s", name, place)

@@ -333,6 +333,7 @@ INSIDE = {
     "memory": "pure modules, and units of work on repositories",
     "tools": "pure modules, and tools without a turn around them",
     "agents": "the parts of a turn, each by itself",
+    "behaviour/test_a_first_course.py": "days pass between two looks of the job",
     "background": "the worker and its handlers, without a server around them",
     "api": "response models against the OpenAPI document, and parts of the HTTP shell",
     "cli": "what commands compute, apart from what they print",

@@ -207,3 +207,24 @@ def test_two_places_for_one_vector_service_stop_the_start(monkeypatch: pytest.Mo
             assert faults() == [f"{one} and {other} are both set. Set one of them."]
             with pytest.raises(Invalid, match="are both set"):
                 load_vector_settings()
+
+
+def test_settings_of_the_older_server_are_taken_with_a_notice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENROUTER_API_KEY", "RICORDO_MODEL"):  # what is set is taken back at the end
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("RALPH_OPENROUTER_API_KEY", "sk-or-older")
+    (tmp_path / ".env").write_text("RALPH_OPENROUTER_MODEL=anthropic/claude-sonnet-4\nRALPH_DOLT_HOST=db\n")
+    settings, providers = load_settings()
+    assert settings.model == "openrouter/anthropic/claude-sonnet-4"
+    assert providers.openrouter_api_key
+    assert providers.openrouter_api_key.get_secret_value() == "sk-or-older"
+    told = "\n".join(caplog.messages)
+    assert "RALPH_OPENROUTER_MODEL is an older name. Set RICORDO_MODEL instead." in told
+    assert "RALPH_DOLT_HOST is a setting of an older server." in told
+    assert "docs/remotes.md" in told
+    assert "sk-or" not in told
+    monkeypatch.setenv("RICORDO_MODEL", "openrouter/other")
+    assert load_settings()[0].model == "openrouter/other"

@@ -244,6 +244,7 @@ SHARED = {
         (PUT|DELETE) /v1/workspace/files/<shared_path>
         GET /ui/workspace
     """,
+    "notes are the caller's own": "GET /api/you/notes/",
     "metrics are numbers of the server, and name nobody": "GET /metrics",
     "a background task is the organization's, and a run of it the user's it was for": """
         (GET|POST) /background/tasks

@@ -23,6 +23,7 @@ from ricordo.llm.scripted import call
 from ricordo.settings import ProviderSettings, Settings
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.api.test_openapi import operations, routes_of_the_client
+from tests.behaviour.test_youlab_endpoints import ENDPOINTS, MISSING
 from tests.seams.http import ok
 from tests.seams.mcp import mcp_server, notes
 from tests.seams.server import MODEL
@@ -302,7 +303,9 @@ def page() -> str:
     assert all(reasons.values()), reasons
     listed = "\n".join(f"| `{route.split()[0].upper()} {route.split()[1]}` | {why} |" for route, why in reasons.items())
     ignored = "\n".join(f"| `{name}` | {why} |" for name, why in IGNORED_QUERIES.items())
-    return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored)
+    youlab = "\n".join(f"| `{route}` | `{test}` |" for route, test in ENDPOINTS.items())
+    youlab += "".join(f"\n| `{route}` | not served: {why} |" for route, why in MISSING.items())
+    return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored, youlab=youlab)
 
 
 def _order(item: tuple[str, set[str]]) -> tuple[int, ...]:
@@ -337,6 +340,15 @@ These are taken in any query, and change nothing. Other parameters that a route 
 | parameter | why |
 |---|---|
 {ignored}
+
+## Programs of the YouLab tutor
+
+These are the endpoints of YouLab's first server, each with the test that shows it. Settings that begin with `RALPH_` are taken
+under their new names, with a warning that says which.
+
+| endpoint | test |
+|---|---|
+{youlab}
 """
 
 

@@ -65,6 +65,7 @@ BLOCKS_AND_AGENTS = {
     "features.typed_memory.client.AgentCalls.create": "test_typed_memory_writes_through_the_door",
     "features.typed_memory.client.BlockCalls.update": "test_typed_memory_writes_through_the_door",
     "api.block_proposals.approve": "test_a_proposal_to_an_agents_block_is_approved_as_a_version_of_the_agent",
+    "features.notes.routes.update": "test_an_edit_of_a_note_is_the_owners_version_without_a_secret",
     "api.blocks.delete": "test_a_block_that_is_deleted_by_its_id_leaves_a_version",
 }
 _ROOT = Path(ricordo.__file__).parent

@@ -553,3 +553,16 @@ def test_nothing_can_be_proposed_for_what_only_its_owner_writes(begin: Begin) ->
     own = begin(PROPOSALS_WAYS["PendingDiffStore.propose"], "read_only")
     with pytest.raises(Forbidden):
         own.propose_in_process()
+
+
+def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(server: ServerInThread, http: httpx2.Client) -> None:
+    owner = {"x-ricordo-user": "note-owner"}
+    body = {"body": BEFORE, "policy": "propose"}
+    block = http.put("/users/note-owner/blocks/human", json=body).json()
+    (note,) = http.get("/api/you/notes/", headers=owner).json()
+    for policy, count in (("propose", 2), ("read_only", 2)):
+        http.patch("/users/note-owner/blocks/human", json={"policy": policy})
+        sent = {"data": {"content": {"md": AFTER}}}
+        assert http.post(f"/api/you/notes/{note['id']}/update", json=sent, headers=owner).status_code == 200
+        assert state_of(server, block["id"]) == ("human", STORED)
+        require_version(server, block["id"], "user", count)

@@ -304,6 +304,7 @@ class World(People):
         """Write a block of hers, propose to it, and let a remote follow it."""
         block = {"body": f"One {CANARY}.\n", "title": CANARY, "policy": "propose", "message": CANARY}
         diary = self.ask(self.ada, "PUT", "/users/ada/blocks/diary", json=block)
+        self.own["note_id"] = self.ask(self.ada, "GET", "/api/you/notes/")[0]["id"]
         made = self.ask(self.ada, "PUT", "/users/ada/blocks/notes", json=block)
         changed = self.ask(self.ada, "PUT", "/users/ada/blocks/notes", json={"body": f"One {CANARY}.\nTwo.\n"})
         edit = {"old_string": "Two", "new_string": f"Three {CANARY}", "reasoning": CANARY}

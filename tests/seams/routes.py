@@ -83,6 +83,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/chat/stream"): {"model": "{agent_id}", "messages": TEXT},
     ("PUT", "/users/{user_id}/workspace/files/{file_path:path}"): b"Mine.",
     ("PUT", "/v1/workspace/files/{shared_path:path}"): b"For all.",
+    ("POST", "/api/you/notes/{note_id}/update"): {"data": {"content": {"md": "Mine."}}},
     ("POST", "/background/tasks"): {
         "name": "another",
         "agent_id": "{agent_id}",

@@ -1,7 +1,6 @@
 """The schema, once for both databases: agents with all that is theirs, and the search index. Memory is in `memory_tables.py`.
 
-`seq` is the primary key, the search row and the cursor; `id` is the public name, by which rows refer to each other. Times are
-microseconds UTC. What is filtered, joined or counted is a column; the rest is JSON.
+`seq` is the primary key, the search row and the cursor; `id` is the public name. Times are microseconds UTC.
 """
 
 from typing import Any
@@ -147,7 +146,6 @@ messages = table(
     Index("messages_by_time", "conversation_id", "created_at", "seq"),
     Index("messages_by_agent", "agent_id", "created_at", "seq"),
     Index("messages_by_run", "run_id"),
-    # For the list of all: with the organization in it, it would be four times as long.
     Index("messages_by_creation", "created_at", "seq"),
     erasure="delete",
     sqlite_autoincrement=True,

@@ -1,0 +1,17 @@
+"""Notes: a user's memory blocks in the shape of Open WebUI's notes, for editors that know these."""
+
+from typing import Any
+
+
+class NotesPlugin:
+    """Adds the three routes."""
+
+    requires = ("openai_api", "web")
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.notes.routes", ("/api/you/notes",))]
+
+
+plugin = NotesPlugin()
