@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 IMAGE_EXTRAS := $(addprefix --extra ,anthropic openai google bedrock postgres dolt mcp files)
-LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+# Extras stay in the lines: without them pip takes the newest release for "google-auth[requests]", which has no hash here.
+LOCK := $(BIN)/uv pip compile --no-strip-extras --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 # One more than there are processors, since many tests wait for something.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')

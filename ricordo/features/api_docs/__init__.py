@@ -1,0 +1,17 @@
+"""Pages of the API at `/docs`, made of the OpenAPI document, which load nothing from anywhere else."""
+
+from typing import Any
+
+
+class ApiDocsPlugin:
+    """Adds the pages."""
+
+    requires = ("web",)
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.api_docs.pages", ("/docs", "/redoc"))]
+
+
+plugin = ApiDocsPlugin()
