@@ -196,7 +196,7 @@ def create_app(
         version=__version__,
         description="AI agents whose memory belongs to the people it is about. Compatible with letta-client.",
         lifespan=lifespan,
-        # The interactive pages load scripts from other hosts, and nothing here does that; the schema itself is at /openapi.json.
+        # The framework's pages load scripts from other hosts. `features/api_docs` has pages that do not.
         docs_url=None,
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,

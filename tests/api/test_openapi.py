@@ -151,8 +151,6 @@ def test_every_documented_route_answers_and_every_route_is_documented(
 ) -> None:
     with server.http() as http:
         assert http.get("/openapi.json").json() == document
-        # Pages that load scripts from elsewhere are not served.
-        assert [http.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]
         # A route that is there never answers "Not Found" or "Method Not Allowed" in the framework's own words.
         for method, path, _ in operations(document):
             answer = http.request(method, re.sub(r"\{[^}]*\}", "nothing", path))

@@ -49,7 +49,8 @@ ALWAYS_REFUSED = {
     ("PATCH", "/v1/agents/{agent_id}/messages/{message_id}"),
 }
 # With a key of any kind: how to talk to the server, and the end of a session.
-OTHER_ROUTES = {("GET", "/openapi.json"), ("POST", "/logout"), ("POST", "/ui/logout"), ("GET", "/ui/{rest:path}")}
+OTHER_ROUTES = {("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")}
+OTHER_ROUTES |= {("POST", "/logout"), ("POST", "/ui/logout")}
 
 
 @pytest.fixture(scope="module")

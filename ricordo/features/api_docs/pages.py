@@ -69,13 +69,8 @@ def _operations(document: Json) -> Iterator[Json]:
 def _whole(one: Json, document: Json, address: str) -> Json:
     """An operation with what its page shows."""
     operation, schemas = one["operation"], document["components"]["schemas"]
-    content = (operation.get("requestBody") or {}).get("content") or {}
-    kind, sent = next(iter(content.items()), ("", {}))
-    body = shape_of(sent.get("schema") or {}, schemas) if kind else None
-    answers = [
-        (status, answer.get("description", ""), _answer(answer, schemas))
-        for status, answer in sorted(operation["responses"].items())
-    ]
+    bodies: dict[str, Json] = (operation.get("requestBody") or {}).get("content") or {}
+    kind = next(iter(bodies), "")
     parameters = [
         (
             each["name"],
@@ -86,20 +81,23 @@ def _whole(one: Json, document: Json, address: str) -> Json:
         )
         for each in operation.get("parameters", ())
     ]
-    shown = _text(body) if body is not None else ""
     return {
         **one,
         "parameters": parameters,
         "kind": kind,
-        "body": shown,
-        "answers": answers,
+        "body": _text(shape_of(bodies[kind].get("schema") or {}, schemas)) if kind else "",
+        "answers": [
+            (status, answer.get("description", ""), _answer(answer, schemas))
+            for status, answer in sorted(operation["responses"].items())
+        ],
         "command": _command(one, kind, address),
     }
 
 
 def _answer(answer: Json, schemas: Mapping[str, Json]) -> str:
-    kind, sent = next(iter((answer.get("content") or {}).items()), ("", {}))
-    return _text(shape_of(sent.get("schema") or {}, schemas)) if "json" in kind else kind
+    bodies: dict[str, Json] = answer.get("content") or {}
+    kind = next(iter(bodies), "")
+    return _text(shape_of(bodies[kind].get("schema") or {}, schemas)) if "json" in kind else kind
 
 
 def _text(shape: Any) -> str:
@@ -124,14 +122,10 @@ def shape_of(schema: Json, schemas: Mapping[str, Json], depth: int = 0) -> Any:
         name = ref.removeprefix(_REF)
         return name if depth >= _DEEPEST else shape_of(schemas[name], schemas, depth)
     if several := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
-        shapes = [shape_of(each, schemas, depth + 1) for each in several]
-        words = [one if isinstance(one, str) else _named(each) for one, each in zip(shapes, several, strict=True)]
-        objects = [one for one in shapes if not isinstance(one, str)]
-        return (
-            objects[0]
-            if len(objects) == 1 and all(one in ("null", "") for one in words if one in shapes)
-            else " or ".join(dict.fromkeys(words))
-        )
+        real = [each for each in several if each.get("type") != "null"]
+        if len(real) == 1:
+            return shape_of(real[0], schemas, depth)
+        return " or ".join(dict.fromkeys(_named(each, schemas) for each in real))
     if "enum" in schema or "const" in schema:
         return " | ".join(json.dumps(each) for each in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type")
@@ -148,5 +142,7 @@ def shape_of(schema: Json, schemas: Mapping[str, Json], depth: int = 0) -> Any:
     return str(kind or "any")
 
 
-def _named(schema: Json) -> str:
-    return str(schema.get("$ref", "")).removeprefix(_REF) or str(schema.get("type", "object"))
+def _named(schema: Json, schemas: Mapping[str, Json]) -> str:
+    """One of several things that a value can be, in a few words."""
+    shape = shape_of(schema, schemas, _DEEPEST)
+    return shape if isinstance(shape, str) else str(schema.get("type", "object"))

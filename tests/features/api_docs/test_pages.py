@@ -1,0 +1,55 @@
+"""`/docs` has every operation of the document, and loads nothing from anywhere else."""
+
+import re
+from html import unescape
+from pathlib import Path
+from urllib.parse import quote
+
+from ricordo.features.api_docs.pages import shape_of
+from tests.api.test_openapi import operations
+from tests.seams.server import serving
+from tests.support.browser import open_browser, visit
+
+SCHEMAS = {
+    "Node": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "next": {"$ref": "#/components/schemas/Node"}},
+        "required": ["name"],
+    },
+    "Kind": {"enum": ["a", "b"], "type": "string"},
+}
+
+
+def test_a_schema_is_shown_as_what_is_sent_and_one_that_holds_itself_ends() -> None:
+    shown = shape_of({"$ref": "#/components/schemas/Node"}, SCHEMAS)
+    assert shown == {"name": "string", "next?": {"name": "string", "next?": {"name": "string", "next?": "Node"}}}
+    optional = {"anyOf": [{"type": "array", "items": {"$ref": "#/components/schemas/Kind"}}, {"type": "null"}]}
+    assert shape_of(optional, SCHEMAS) == ['"a" | "b"']
+    either = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Node"}, {"type": "null"}]}
+    assert shape_of(either, SCHEMAS) == "string or Node"
+    assert shape_of({}, SCHEMAS) == "any"
+
+
+def test_every_operation_has_its_place(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http:
+        document = http.get("/openapi.json").json()
+        index = http.get("/docs")
+        assert "script-src" in index.headers["content-security-policy"]
+        links = {unescape(link) for link in re.findall(r'href="(/docs/[^"]*)"', index.text)}
+        pages = {link.partition("#")[0] for link in links}
+        texts = {page: http.get(page).text for page in pages}
+        for method, path, operation in operations(document):
+            text = texts[f"/docs/{quote(operation['tags'][0])}"]
+            assert f"<code>{method.upper()} {path}</code>" in unescape(text), (method, path)
+        agents = unescape(texts["/docs/agents"])
+        assert '"memory_blocks?": [' in agents
+        assert f"curl -X POST {server.url}/v1/agents/" in agents
+        assert http.get("/docs/nothing").status_code == 404
+        assert http.get("/redoc").headers["location"] == "/docs"
+
+
+def test_a_browser_that_reaches_nothing_else_shows_it(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, open_browser() as browser, visit(browser, server.url) as visitor:
+        page = visitor.see("/docs")
+        page.get_by_role("link", name="/v1/agents/{agent_id}/messages", exact=True).first.click()
+        page.get_by_role("heading", name="POST /v1/agents/{agent_id}/messages", exact=True).wait_for()
