@@ -3,19 +3,24 @@
 It is a condition of the statements that find agents and their conversations, so that every way to an agent asks it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Text, bindparam, delete, or_, select
 
 from ricordo.domain.scope import Scope
-from ricordo.storage.engine.repository import Missing, equal
+from ricordo.storage.engine.repository import Missing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_users
 
 USERS = select(agents_users.c.agent_id).where(agents_users.c.agent_id == agents.c.id).correlate(agents)
 MAY_USE = or_(~USERS.exists(), USERS.where(agents_users.c.user_id == bindparam("asking_user", type_=Text)).exists())
 _ATTACH, _DETACH = Missing(agents_users), delete(agents_users).where(equal(agents_users, "agent_id", "user_id"))
-_OF_USER = select(agents_users.c.agent_id).where(equal(agents_users, "user_id")).order_by(agents_users.c.seq)
+_OF_USERS = (
+    select(agents_users.c.user_id, agents_users.c.agent_id)
+    .where(one_of(agents_users.c.user_id, "user_ids"))
+    .order_by(agents_users.c.seq)
+)
 
 
 def for_caller(scope: Scope, free: Any, kept: Any, values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -43,4 +48,12 @@ def detach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
 
 def agents_of(tx: Transaction, user_id: str) -> list[str]:
     """Return the ids of the agents that are kept to this user, among others."""
-    return [row.agent_id for row in tx.all(_OF_USER, {"user_id": user_id})]
+    return agents_of_users(tx, [user_id]).get(user_id, [])
+
+
+def agents_of_users(tx: Transaction, user_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return by user the ids of the agents that are kept to each of them; none for one without any."""
+    found: dict[str, list[str]] = {}
+    for row in tx.all(_OF_USERS, {"user_ids": list(user_ids)}):
+        found.setdefault(row.user_id, []).append(row.agent_id)
+    return found

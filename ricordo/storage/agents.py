@@ -223,6 +223,11 @@ def has_block(block_id: str) -> ColumnElement[bool]:
     return agents.c.id.in_(select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id))
 
 
+def uses_archive(archive_id: str) -> ColumnElement[bool]:
+    """Return the condition that an archive is attached to the agent."""
+    return agents.c.id.in_(select(agents_archives.c.agent_id).where(agents_archives.c.archive_id == archive_id))
+
+
 def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
     """Return the condition that the agent is kept to any of these users."""
     return USERS.where(agents_users.c.user_id.in_(user_ids)).exists()

@@ -87,7 +87,7 @@ def list_identities(
 ) -> list[Json]:
     """Return the users as identities, the newest first."""
     found = users.page(tx, here.scope, paging.page(), name=name, identifier=identifier_key, identity_type=identity_type)
-    return [_response(tx, user) for user in found]
+    return _responses(tx, found)
 
 
 @router.get("/identities/count", response_model=int)
@@ -238,12 +238,21 @@ def _properties(given: Sequence[IdentityProperty]) -> tuple[Json, ...]:
 
 
 def _response(tx: Transaction, user: User) -> Json:
-    return IdentityResponse.of(
-        user,
-        id=f"identity-{user.id.removeprefix('user-')}",
-        identifier_key=user.identifier or user.name,
-        identity_type=user.identity_type or "user",
-        agent_ids=agent_access.agents_of(tx, user.id),
-        block_ids=queries.blocks_of(tx, user.id),
-        properties=list(user.properties),
-    )
+    return _responses(tx, [user])[0]
+
+
+def _responses(tx: Transaction, found: Sequence[User]) -> list[Json]:
+    ids = [user.id for user in found]
+    agent_ids, block_ids = agent_access.agents_of_users(tx, ids), queries.blocks_of_users(tx, ids)
+    return [
+        IdentityResponse.of(
+            user,
+            id=f"identity-{user.id.removeprefix('user-')}",
+            identifier_key=user.identifier or user.name,
+            identity_type=user.identity_type or "user",
+            agent_ids=agent_ids.get(user.id, []),
+            block_ids=block_ids.get(user.id, []),
+            properties=list(user.properties),
+        )
+        for user in found
+    ]

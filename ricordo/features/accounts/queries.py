@@ -1,14 +1,20 @@
 """Queries of the blocks that are attached to identities."""
 
+from collections.abc import Sequence
+
 from sqlalchemy import delete, select
 
-from ricordo.storage.engine.repository import Missing, equal
+from ricordo.storage.engine.repository import Missing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.memory_tables import blocks_users
 
 _ATTACH = Missing(blocks_users)
 _DETACH = delete(blocks_users).where(equal(blocks_users, "block_id", "user_id"))
-_OF_USER = select(blocks_users.c.block_id).where(equal(blocks_users, "user_id")).order_by(blocks_users.c.seq)
+_OF_USERS = (
+    select(blocks_users.c.user_id, blocks_users.c.block_id)
+    .where(one_of(blocks_users.c.user_id, "user_ids"))
+    .order_by(blocks_users.c.seq)
+)
 
 
 def attach_block(tx: Transaction, block_id: str, user_id: str) -> None:
@@ -21,4 +27,12 @@ def detach_block(tx: Transaction, block_id: str, user_id: str) -> None:
 
 def blocks_of(tx: Transaction, user_id: str) -> list[str]:
     """Return the ids of the blocks that are attached to the user."""
-    return [row.block_id for row in tx.all(_OF_USER, {"user_id": user_id})]
+    return blocks_of_users(tx, [user_id]).get(user_id, [])
+
+
+def blocks_of_users(tx: Transaction, user_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return by user the ids of the blocks that are attached to each of them; none for one without any."""
+    found: dict[str, list[str]] = {}
+    for row in tx.all(_OF_USERS, {"user_ids": list(user_ids)}):
+        found.setdefault(row.user_id, []).append(row.block_id)
+    return found
