@@ -19,6 +19,7 @@ from ricordo.storage.schema.core_tables import (
     api_keys,
     archives,
     conversations,
+    messages,
     organizations,
     passages,
     passages_tags,
@@ -65,6 +66,12 @@ def add_options_of_tools(connection: Connection) -> None:
     add_columns(connection, tools, "options")
 
 
+def add_index_of_newest_messages(connection: Connection) -> None:
+    """The messages of all agents in the order of their list."""
+    (newest,) = (index for index in messages.indexes if index.name == "messages_newest")
+    newest.create(connection)
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = passages_tags.c
@@ -85,7 +92,12 @@ def add_columns(connection: Connection, table: Table, *names: str) -> None:
 
 
 # The first makes today's schema, so it runs on empty databases alone, and is all that these need.
-MIGRATIONS: Sequence[Migration] = (create_schema, add_keys_and_sharing, add_options_of_tools)
+MIGRATIONS: Sequence[Migration] = (
+    create_schema,
+    add_keys_and_sharing,
+    add_options_of_tools,
+    add_index_of_newest_messages,
+)
 
 
 def migrate(
