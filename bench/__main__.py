@@ -1,14 +1,13 @@
-"""`python -m bench` measures turns, start, memory and pages in about eight minutes. The campaigns are tests: `make soak`."""
+"""`python -m bench` measures turns, start, memory, pages and lists in about ten minutes. The campaigns are tests: `make soak`."""
 
 import argparse
 import asyncio
 
 import httpx2
 
-from bench import process, report
+from bench import lists, pages, process, report
 from bench.files import file_costs
 from bench.keys import OPERATOR, key_costs
-from bench.pages import page_costs
 from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
 from bench.tools import tool_costs
@@ -68,7 +67,9 @@ def measure(rounds: int) -> list[Figure]:
             asyncio.run(_two_hundred_turns(server))
             figures.append(Figure("resident memory at start", at_start, "MB"))
             figures.append(Figure("resident memory after 200 turns", server.memory(), "MB", 120))
-        figures += page_costs(model_url)
+        with pages.filled(model_url) as server:
+            figures += pages.measure(server)
+            figures += lists.measure(server)
         figures += tool_costs(model_url)
         figures += file_costs(model_url)
     return figures

@@ -1,7 +1,6 @@
-"""What a page of each list costs over HTTP, on a server with 10,000 agents and 100,000 messages.
+"""What a page of each list of the OpenAPI document costs on a server with 10,000 agents and 100,000 messages.
 
-`python -m bench.lists` measures this alone, in about two minutes. How many statements each takes is counted by
-`tests/api/test_lists.py`.
+`python -m bench.lists` measures this alone, in about two minutes.
 """
 
 import argparse
@@ -17,48 +16,97 @@ from bench.pages import filled
 from bench.report import Figure
 from bench.servers import Server, model_server
 
-PAGE = 50
-_ROUNDS, _SETTLES, _BUDGET = 21, 5, 20
+_PAGE, _ROUNDS, _BUDGET = 50, 21, 20
+_SETTLES = 5  # seconds for the work after a start
+_SCHEDULE = {
+    "messages": [{"role": "user", "content": "Later."}],
+    "schedule": {"type": "recurring", "cron_expression": "0 0 1 1 *"},
+}
 
 
-def lists(document: dict[str, Any]) -> Iterator[str]:
-    """The paths of the document's lists that can be asked for with an agent's id at most."""
-    for path, operations in document["paths"].items():
-        operation = operations.get("get", {})
-        answer = operation.get("responses", {}).get("200", {}).get("content", {}).get("application/json", {})
-        is_list = answer.get("schema", {}).get("type") == "array"
-        named = {one["name"] for one in operation.get("parameters", []) if one["in"] == "path"}
-        if is_list and named <= {"agent_id"}:
-            yield path
+def add(http: httpx2.Client) -> dict[str, str]:
+    """Fill a page of each kind that the bench of pages has none of; return what names one of each kind in routes."""
+
+    def ask(method: str, path: str, body: Any = None, **given: Any) -> Any:
+        return http.request(method, path, json=body, **given).raise_for_status().json()
+
+    def first(path: str, **query: Any) -> Any:
+        return ask("GET", path, params={"limit": 1, **query})[0]
+
+    agent = first("/v1/agents/")["id"]  # that with 10,000 messages, as copies are as old as what they were copied from
+    archive = ask("POST", "/v1/archives/", {"name": "Books"})["id"]
+    ask("PATCH", f"/v1/agents/{agent}/archives/attach/{archive}")
+    passages = [{"text": f"Passage {number}.", "tags": [f"tag {number}"]} for number in range(_PAGE)]
+    ask("POST", f"/v1/archives/{archive}/passages/batch", {"passages": passages})
+    block = ask("POST", "/v1/blocks/", {"label": "shared", "value": "0"})["id"]
+    folder = ask("POST", "/v1/folders/", {"name": "course"})["id"]
+    identity = first("/v1/identities/")["id"]
+    others = ask("GET", "/v1/agents/", params={"limit": _PAGE, "after": agent})
+    for number, other in enumerate(others):
+        place = f"/v1/agents/{other['id']}"
+        ask("PATCH", place, {"tags": [f"tag {number}"]})
+        ask("PATCH", f"{place}/core-memory/blocks/attach/{block}")
+        ask("PATCH", f"{place}/archives/attach/{archive}")
+        ask("PATCH", f"/v1/blocks/{block}", {"value": str(number)})
+        ask("POST", f"/v1/agents/{agent}/schedule", _SCHEDULE)
+    ask("PATCH", f"/v1/identities/{identity}", {"agent_ids": [other["id"] for other in others]})
+    for number in range(_PAGE):
+        ask("POST", f"/v1/folders/{folder}/upload", files={"file": (f"{number}.txt", b"Tea.")})
+        ask("POST", "/v1/archives/", {"name": f"Archive {number}"})
+        ask("POST", "/v1/folders/", {"name": f"Folder {number}"})
+        source = f"def tool_{number}():\n    'A tool.'"
+        ask("PATCH", f"/v1/agents/{agent}/tools/attach/{ask('POST', '/v1/tools/', {'source_code': source})['id']}")
+        conversation = ask("POST", "/v1/conversations/", {}, params={"agent_id": agent})["id"]
+    said = [{"role": "user", "content": f"{number} tea"} for number in range(_PAGE)]
+    body = {"messages": said, "conversation_id": conversation}
+    ask("POST", f"/v1/agents/{agent}/messages/import", body)
+    ask("PATCH", f"/v1/agents/{agent}/folders/attach/{folder}")
+    run = first("/v1/runs/", agent_id=agent)["id"]
+    step = first(f"/v1/runs/{run}/steps")["id"]
+    return {
+        **{"agent_id": agent, "archive_id": archive, "block_id": block, "folder_id": folder},
+        **{"identity_id": identity, "run_id": run, "step_id": step, "user_id": "person 0", "label": "notes"},
+        "conversation_id": conversation,
+        "sandbox_config_id": ask("GET", "/v1/sandbox-config/")[0]["id"],
+    }
+
+
+def lists(document: Any) -> Iterator[tuple[str, dict[str, int]]]:
+    """The paths, each with its query, of the document that answer an array, or a page of at most `limit` things."""
+    for path, item in document["paths"].items():
+        operation = item.get("get", {})
+        content = operation.get("responses", {}).get("200", {}).get("content", {})
+        is_limited = any(given["name"] == "limit" for given in operation.get("parameters", ()))
+        if is_limited or content.get("application/json", {}).get("schema", {}).get("type") == "array":
+            yield path, {"limit": _PAGE} if is_limited else {}
 
 
 def measure(server: Server) -> list[Figure]:
-    """The median time of a page of each list, the slowest first."""
-    found: list[tuple[float, str, int]] = []
+    """How long a page of each list takes, but of those by the name of a message or of an MCP server."""
+    figures = []
     with httpx2.Client(base_url=server.url, timeout=60) as http:
-        document = http.get("/openapi.json").json()
-        long = http.get("/v1/agents/", params={"limit": 1}).json()[0]["id"]
+        values = add(http)
         time.sleep(_SETTLES)
-        for path in lists(document):
-            asked, times = path.replace("{agent_id}", long), []
+        for path, query in lists(http.get("/openapi.json").json()):
+            try:
+                url = path.format(**values)
+            except KeyError:
+                continue
+            times = []
             for _ in range(_ROUNDS):
                 began = time.perf_counter()
-                answer = http.get(asked, params={"limit": PAGE})
+                answer = http.get(url, params=query)
                 times.append((time.perf_counter() - began) * 1000)
-            if answer.status_code == 200:
-                found.append((statistics.median(times), path, len(answer.json())))
-        health = [_seconds(http) for _ in range(_ROUNDS)]
-    figures = [
-        Figure(f"GET {path} ({count} of them)", wall, "ms", _BUDGET)
-        for wall, path, count in sorted(found, reverse=True)
-    ]
-    return [*figures, Figure("yardstick: one health request", statistics.median(health) * 1000, "ms")]
+                if answer.status_code != 200:
+                    raise RuntimeError(f"{url} answered {answer.status_code}: {answer.text[:300]}")
+            found = answer.json()
+            many = len(found) if isinstance(found, list) else max(map(len, filter(_is_list, found.values())), default=0)
+            figures.append(Figure(f"list: {path}, {many}", statistics.median(times), "ms", _BUDGET))
+    return figures
 
 
-def _seconds(http: httpx2.Client) -> float:
-    began = time.perf_counter()
-    http.get("/v1/health/")
-    return time.perf_counter() - began
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
 def main() -> None:

@@ -181,13 +181,9 @@ def _paints(server: Server) -> list[Figure]:
     return figures
 
 
-def page_costs(model_url: str) -> list[Figure]:
-    with filled(model_url) as server:
-        return measure(server)
-
-
 @contextmanager
 def filled(model_url: str) -> Iterator[Server]:
+    """A server on a folder that `fill` filled."""
     with tempfile.TemporaryDirectory(prefix="ricordo-pages-") as folder:
         asyncio.run(fill(model_url, Path(folder)))
         with ricordo(model_url, Path(folder)) as server:
@@ -196,8 +192,8 @@ def filled(model_url: str) -> Iterator[Server]:
 
 def main() -> None:
     argparse.ArgumentParser(prog="python -m bench.pages", description=__doc__).parse_args()
-    with model_server() as model_url:
-        figures = page_costs(model_url)
+    with model_server() as model_url, filled(model_url) as server:
+        figures = measure(server)
     report.show(figures)
     print(f"Kept in {report.keep(figures)}")
 

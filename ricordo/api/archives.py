@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query, Response
 
 from ricordo.agents.deletion import delete_archive
-from ricordo.api.call import Here, Paged, RequestContext, embedding_of, note, whole_agent
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, embedding_of, note, whole_agent
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.archives import (
     MOST_SKIPPED,
@@ -114,8 +114,8 @@ async def delete(here: Here, archive_id: str) -> Response:
 def list_agents(tx: Transaction, here: Here, archive_id: str, paging: Paged) -> list[Json]:
     """The agents that use the archive."""
     archives.get(tx, here.scope, archive_id)
-    ids = archives.page_of_agents(tx, here.scope, archive_id, paging.page())
-    return [whole_agent(tx, here, agent_id) for agent_id in ids]
+    found = agents.page(tx, here.scope, paging.page(), agents.uses_archive(archive_id))
+    return [agent_json(here, here.runtime.complete(tx, state)) for state in found]
 
 
 @router.post("/archives/{archive_id}/passages", response_model=PassageResponse)

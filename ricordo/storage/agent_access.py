@@ -3,6 +3,7 @@
 It is a condition of the statements that find agents and their conversations, so that every way to an agent asks it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Text, bindparam, delete, or_, select
@@ -45,9 +46,14 @@ def detach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
     tx.run(_DETACH, {"agent_id": agent_id, "user_id": user_id})
 
 
-def agents_of(tx: Transaction, *user_ids: str) -> dict[str, list[str]]:
-    """Return by user the ids of the agents that are kept to them, among others."""
-    found: dict[str, list[str]] = {id: [] for id in user_ids}
+def agents_of(tx: Transaction, user_id: str) -> list[str]:
+    """Return the ids of the agents that are kept to this user, among others."""
+    return agents_of_users(tx, [user_id]).get(user_id, [])
+
+
+def agents_of_users(tx: Transaction, user_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return by user the ids of the agents that are kept to each of them; none for one without any."""
+    found: dict[str, list[str]] = {}
     for row in tx.all(_OF_USERS, {"user_ids": list(user_ids)}):
-        found[row.user_id].append(row.agent_id)
+        found.setdefault(row.user_id, []).append(row.agent_id)
     return found

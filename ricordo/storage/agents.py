@@ -50,14 +50,20 @@ _STATES = (
     .join(conversations_table, conversations_table.c.agent_id == agents.c.id)
     .outerjoin(agents_archives, agents_archives.c.agent_id == agents.c.id)
     .outerjoin(archives_table, archives_table.c.id == agents_archives.c.archive_id)
-    .where(equal(agents, "organization_id"), conversations_table.c.deleted_at.is_(None))
+    .where(conversations_table.c.deleted_at.is_(None))
     .order_by(agents_archives.c.seq)
 )
-_STATE = _STATES.where(agents.c.id == bindparam("agent_id"), conversations_table.c.id == bindparam("conversation_id"))
+_STATE = _STATES.where(
+    equal(agents, "organization_id"),
+    agents.c.id == bindparam("agent_id"),
+    conversations_table.c.id == bindparam("conversation_id"),
+)
 _STATE_FOR_ONE = _STATE.where(MAY_USE)
 _AGENTS_TAGS = select(distinct_list(agents_tags.c.tag)).where(agents_tags.c.agent_id == agents.c.id)
 _STATES_BY_IDS = _STATES.add_columns(_AGENTS_TAGS.label("agents_tags")).where(
-    one_of(conversations_table.c.id, "conversation_ids")
+    one_of(conversations_table.c.id, "conversation_ids"),
+    # Not the bare column: SQLite would take its index for the better one, and read all agents of the organization.
+    func.coalesce(agents.c.organization_id, "") == bindparam("organization_id"),
 )
 _STATES_BY_IDS_FOR_ONE = _STATES_BY_IDS.where(MAY_USE)
 # Where the three parts of such a row begin and end.
@@ -236,6 +242,11 @@ def is_named_like(piece: str) -> ColumnElement[bool]:
 def has_block(block_id: str) -> ColumnElement[bool]:
     """Return the condition that a block is attached to the agent."""
     return agents.c.id.in_(select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id))
+
+
+def uses_archive(archive_id: str) -> ColumnElement[bool]:
+    """Return the condition that an archive is attached to the agent."""
+    return agents.c.id.in_(select(agents_archives.c.agent_id).where(agents_archives.c.archive_id == archive_id))
 
 
 def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:

@@ -9,7 +9,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Scope
 from ricordo.storage.agent_access import may_use
-from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page
+from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_archives, archives, passages, passages_tags
 
@@ -92,17 +92,6 @@ def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
     """Return the archives attached to the agent, in the order of attachment."""
     return ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id})
-
-
-def page_of_agents(tx: Transaction, scope: Scope, archive_id: str, wanted: Page) -> list[str]:
-    """Return the ids of one page of the agents that use the archive."""
-    statement = (
-        select(agents.c.id)
-        .join(agents_archives, agents_archives.c.agent_id == agents.c.id)
-        .where(agents_archives.c.archive_id == archive_id, agents.c.organization_id == scope.organization_id)
-        .where(*may_use(scope))
-    )
-    return [row.id for row in read_page(tx, statement, agents, wanted)]
 
 
 def insert_passages(

@@ -126,7 +126,7 @@ def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
         row = tx.first(_BY_ID, values)
     else:
         row = tx.first(_BY_ID_FOR_ONE, values | {"subject_id": scope.subject_id})
-    return _proposal(tx, found(row, "Proposal", id))
+    return _proposals(tx, [found(row, "Proposal", id)])[0]
 
 
 def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
@@ -138,7 +138,7 @@ def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
 def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
     seen = [] if scope.subject_id is None else seen_by(proposals, scope.subject_id)
     rows = tx.all(_OF_STEP.where(*seen), {"step_id": step_id, "organization_id": scope.organization_id})
-    return [_proposal(tx, row) for row in rows]
+    return _proposals(tx, rows)
 
 
 def follow(tx: Transaction, chain_id: str, old_label: str, label: str) -> None:
@@ -157,15 +157,13 @@ def reopen(tx: Transaction, chain_id: str, label: str) -> None:
 
 def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
     """Return the proposals of this chain that the owner can still decide on, the oldest first."""
-    return [_proposal(tx, row) for row in tx.all(_WAITING, {"chain_id": chain_id})]
+    return _proposals(tx, tx.all(_WAITING, {"chain_id": chain_id}))
 
 
 def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> list[Proposal]:
     """Return what waits of this author for this block, the oldest first."""
     values = {"chain_id": chain_id, "label": label, "author_kind": author.kind, "author_id": author.id}
-    rows = tx.all(_WAITING_BY, values)
-    texts = versions.read_texts(tx, chain_id, [id for row in rows for id in (row.base_blob, row.blob) if id])
-    return [_with_texts(row, texts) for row in rows]
+    return _proposals(tx, tx.all(_WAITING_BY, values))
 
 
 def waiting_ids(tx: Transaction, chain_id: str, most: int) -> list[str]:
@@ -190,14 +188,13 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> 
     statement = _SELECT.where(*in_scope(proposals, scope), *equal)
     if which.waits:
         statement = statement.where(_WAITS)
-    return [_proposal(tx, row) for row in read_page(tx, statement, proposals, wanted)]
+    return _proposals(tx, read_page(tx, statement, proposals, wanted))
 
 
 def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:
     """Return those that wait of what these runs proposed."""
     wanted = proposals.c.run_id.in_(run_ids)
-    rows = tx.all(_SELECT.where(*in_scope(proposals, scope), wanted, _WAITS).order_by(proposals.c.seq))
-    return [_proposal(tx, row) for row in rows]
+    return _proposals(tx, tx.all(_SELECT.where(*in_scope(proposals, scope), wanted, _WAITS).order_by(proposals.c.seq)))
 
 
 def count_waiting(tx: Transaction, scope: Scope) -> int:
@@ -233,8 +230,13 @@ def expire(tx: Transaction) -> int:
     return len(ids)
 
 
-def _proposal(tx: Transaction, row: Row[Any]) -> Proposal:
-    return _with_texts(row, versions.read_texts(tx, row.chain_id, [id for id in (row.base_blob, row.blob) if id]))
+def _proposals(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Proposal]:
+    """The proposals of these rows with their texts, which are read for each chain at once."""
+    ids: dict[str, list[bytes]] = {}
+    for row in rows:
+        ids.setdefault(row.chain_id, []).extend(id for id in (row.base_blob, row.blob) if id)
+    texts = {chain_id: versions.read_texts(tx, chain_id, wanted) for chain_id, wanted in ids.items()}
+    return [_with_texts(row, texts[row.chain_id]) for row in rows]
 
 
 def _with_texts(row: Row[Any], texts: Mapping[bytes, str]) -> Proposal:

@@ -519,7 +519,7 @@ def test_another_organization_is_another_world(
     before = her_view(world, cells, world.shared | world.own)
     told_to_all = {
         "persona",
-        *(hers[name] for name in ("tool_name", "mcp_url", "mcp_server_name", "mcp_tool_name", "shared_path")),
+        *(hers[name] for name in ("tool_name", "mcp_url", "mcp_server_name", "mcp_tool_name", "shared_path", "tag")),
     }
     secrets = {*world.shared.values(), *world.secrets} - told_to_all
     for cell in free:

@@ -122,7 +122,7 @@ class World(People):
         self._upload()
         user_id = self.id_of("ada")
         self.own |= {"user_id": "ada"}
-        self.shared |= {"rest": "no-such-page", "device": "device-1", "connection": "connection-1"}
+        self.shared |= {"tag": "agents", "rest": "no-such-page", "device": "device-1", "connection": "connection-1"}
         self.shared["remotes"] = str(self.server.settings.data_dir / "remotes")
         job = Job("test.none", LOCAL_ORGANIZATION, {"note": CANARY}, user_id=user_id, not_before=2**52, key=CANARY)
         self.server.write(lambda tx: jobs.add(tx, job))

@@ -172,8 +172,10 @@ class _Requests:
         return self._changed(self._named(name, value))
 
     def _headers(self, case: Case) -> dict[str, str]:
-        headers = bearer(self.world.ada if self._random.random() < 0.3 else OPERATOR)
-        if "ada" not in headers["authorization"] and self._random.random() < 0.1:
+        """Of the operator, of a user, or of nobody."""
+        (key,) = self._random.choices([OPERATOR, self.world.ada, None], [0.6, 0.3, 0.1])
+        headers = bearer(key) if key else {}
+        if key == OPERATOR and self._random.random() < 0.1:
             headers["x-ricordo-user"] = self._random.choice(["ada", "fay", "new", "x" * 300])
         if not isinstance(case.body, NotSet):
             headers["content-type"] = case.media_type or "application/json"

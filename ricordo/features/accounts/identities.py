@@ -156,8 +156,7 @@ def list_agents(tx: Transaction, here: Here, identity_id: str, paging: Paged) ->
 @router.get("/identities/{identity_id}/blocks", response_model=list[BlockResponse])
 def list_blocks(tx: Transaction, here: Here, identity_id: str, paging: Paged) -> list[Any]:
     """Return the blocks that are attached to an identity, but for those that are being deleted, or another user's."""
-    user = _user(tx, here, identity_id)
-    attached = tuple(queries.blocks_of(tx, user.id)[user.id])
+    attached = tuple(queries.blocks_of(tx, _user(tx, here, identity_id).id))
     return blocks.page(tx, here.scope, paging.page(), blocks.BlockFilter(ids=attached))
 
 
@@ -222,14 +221,12 @@ def _attach(tx: Transaction, here: RequestContext, user: User, body: IdentityUpd
     """Attach these agents and blocks, and no others."""
     if (body.agent_ids or body.block_ids) and not here.scope.may("agents:write"):
         raise Forbidden("To attach agents and blocks takes the scope agents:write. Leave out agent_ids and block_ids.")
-    for id in (
-        set(agent_access.agents_of(tx, user.id)[user.id]) - {*body.agent_ids} if body.agent_ids is not None else ()
-    ):
+    for id in set(agent_access.agents_of(tx, user.id)) - {*body.agent_ids} if body.agent_ids is not None else ():
         agent_access.detach_user(tx, id, user.id)
     for id in body.agent_ids or ():
         agents.require(tx, here.scope, id)
         agent_access.attach_user(tx, id, user.id)
-    for id in set(queries.blocks_of(tx, user.id)[user.id]) - {*body.block_ids} if body.block_ids is not None else ():
+    for id in set(queries.blocks_of(tx, user.id)) - {*body.block_ids} if body.block_ids is not None else ():
         queries.detach_block(tx, id, user.id)
     for id in body.block_ids or ():
         blocks.get(tx, here.scope, id)
@@ -245,17 +242,16 @@ def _response(tx: Transaction, user: User) -> Json:
 
 
 def _responses(tx: Transaction, found: Sequence[User]) -> list[Json]:
-    """The users as identities: two statements for all of them."""
     ids = [user.id for user in found]
-    kept, attached = agent_access.agents_of(tx, *ids), queries.blocks_of(tx, *ids)
+    agent_ids, block_ids = agent_access.agents_of_users(tx, ids), queries.blocks_of_users(tx, ids)
     return [
         IdentityResponse.of(
             user,
             id=f"identity-{user.id.removeprefix('user-')}",
             identifier_key=user.identifier or user.name,
             identity_type=user.identity_type or "user",
-            agent_ids=kept[user.id],
-            block_ids=attached[user.id],
+            agent_ids=agent_ids.get(user.id, []),
+            block_ids=block_ids.get(user.id, []),
             properties=list(user.properties),
         )
         for user in found

@@ -1,5 +1,7 @@
 """Queries of the blocks that are attached to identities."""
 
+from collections.abc import Sequence
+
 from sqlalchemy import delete, select
 
 from ricordo.storage.engine.repository import Missing, equal, one_of
@@ -23,9 +25,14 @@ def detach_block(tx: Transaction, block_id: str, user_id: str) -> None:
     tx.run(_DETACH, {"block_id": block_id, "user_id": user_id})
 
 
-def blocks_of(tx: Transaction, *user_ids: str) -> dict[str, list[str]]:
-    """Return by user the ids of the blocks that are attached to them."""
-    found: dict[str, list[str]] = {id: [] for id in user_ids}
+def blocks_of(tx: Transaction, user_id: str) -> list[str]:
+    """Return the ids of the blocks that are attached to the user."""
+    return blocks_of_users(tx, [user_id]).get(user_id, [])
+
+
+def blocks_of_users(tx: Transaction, user_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return by user the ids of the blocks that are attached to each of them; none for one without any."""
+    found: dict[str, list[str]] = {}
     for row in tx.all(_OF_USERS, {"user_ids": list(user_ids)}):
-        found[row.user_id].append(row.block_id)
+        found.setdefault(row.user_id, []).append(row.block_id)
     return found

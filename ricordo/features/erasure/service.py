@@ -61,7 +61,7 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
         users.lock(tx, user.id)
         # Whoever is called by this user's name from here on is another.
         hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
-        for agent_id in agent_access.agents_of(tx, user.id)[user.id]:
+        for agent_id in agent_access.agents_of(tx, user.id):
             # An agent that was kept to this user alone is nobody's then, and not everybody's.
             agent_access.attach_user(tx, agent_id, LOCAL_USER)
         if with_agents:

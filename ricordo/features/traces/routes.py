@@ -83,4 +83,5 @@ def traces_of_run(
     """Return the traces of the run's steps and summaries, oldest first."""
     run = runs.get(tx, here.scope, run_id)
     kept = runs.traces_of_run(tx, here.scope, run_id, limit)
-    return [TraceResponse.from_trace(trace, runs.find_step(tx, here.scope, trace.step_id), run) for trace in kept]
+    taken = {step.id: step for step in runs.steps_by_ids(tx, [trace.step_id for trace in kept])}
+    return [TraceResponse.from_trace(trace, taken.get(trace.step_id), run) for trace in kept]

@@ -66,10 +66,13 @@ def add_options_of_tools(connection: Connection) -> None:
     add_columns(connection, tools, "options")
 
 
-def add_order_of_messages(connection: Connection) -> None:
-    """The list of all messages is read in the order of an index."""
-    (by_creation,) = (index for index in messages.indexes if index.name == "messages_by_creation")
-    by_creation.create(connection)
+def add_index_of_newest_messages(connection: Connection) -> None:
+    """The messages of all agents in the order of their list.
+
+    Without the organization, or SQLite might take it for better than the indexes by conversation and by agent.
+    """
+    (newest,) = (index for index in messages.indexes if index.name == "messages_newest")
+    newest.create(connection)
 
 
 def part_tags_by_users(connection: Connection) -> None:
@@ -92,7 +95,12 @@ def add_columns(connection: Connection, table: Table, *names: str) -> None:
 
 
 # The first makes today's schema, so it runs on empty databases alone, and is all that these need.
-MIGRATIONS: Sequence[Migration] = (create_schema, add_keys_and_sharing, add_options_of_tools, add_order_of_messages)
+MIGRATIONS: Sequence[Migration] = (
+    create_schema,
+    add_keys_and_sharing,
+    add_options_of_tools,
+    add_index_of_newest_messages,
+)
 
 
 def migrate(

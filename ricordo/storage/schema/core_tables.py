@@ -145,8 +145,7 @@ messages = table(
     UniqueConstraint("conversation_id", "otid"),
     Index("messages_by_time", "conversation_id", "created_at", "seq"),
     Index("messages_by_agent", "agent_id", "created_at", "seq"),
-    Index("messages_by_run", "run_id"),
-    Index("messages_by_creation", "created_at", "seq"),
+    *(Index("messages_by_run", "run_id"), Index("messages_newest", "created_at", "seq")),
     erasure="delete",
     sqlite_autoincrement=True,
 )
