@@ -5,6 +5,7 @@ FEATURES: tuple[str, ...] = (
     "accounts",
     "agent_files",
     "audit",
+    "audit_log",
     "backups",
     "courses",
     "custom_tools",

@@ -83,11 +83,11 @@ class Watch:
         return int(self._file.execute("PRAGMA data_version").fetchone()[0])
 
     def _read(self) -> dict[str, int]:
-        """All rows of all tables, but for jobs and the search index, which change by themselves, and the use of keys."""
+        """All rows of all tables, but for jobs and the search index, which change by themselves, the audit log, and the use of keys."""
         names = [row[0] for row in self._file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         found = {}
         for name in names:
-            if name != "jobs" and not name.startswith(("search_", "sqlite_")):
+            if name != "jobs" and not name.startswith(("search_", "sqlite_", "audit_")):
                 columns = [row[1] for row in self._file.execute(f'PRAGMA table_info("{name}")')]
                 kept = ", ".join(f'"{column}"' for column in columns if column != "last_used_at")
                 rows = self._file.execute(f'SELECT {kept} FROM "{name}"').fetchall()  # noqa: S608
