@@ -47,7 +47,16 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
 
 GROUP = "ricordo.plugins"
 HOOKS = (
-    *("tools", "tool_runners", "providers", "vector_indexes", "memory_remotes", "block_formats", "routes", "middleware"),
+    *(
+        "tools",
+        "tool_runners",
+        "providers",
+        "vector_indexes",
+        "memory_remotes",
+        "block_formats",
+        "routes",
+        "middleware",
+    ),
     *("jobs", "complete_agent", "set_folders", "after_turn", "commands", "tables", "pages", "findings", "at_end"),
 )
 T = TypeVar("T")

@@ -112,7 +112,9 @@ def append(tx: Transaction, drafts: Sequence[AuditDraft], known: Mapping[Person,
     for draft in drafts:
         by_organization[draft.organization_id].append(draft)
     made: dict[Person, str] = {}
-    for organization_id, own in sorted(by_organization.items()):  # in one order, so that two servers never wait for each other
+    for organization_id, own in sorted(
+        by_organization.items()
+    ):  # in one order, so that two servers never wait for each other
         values = {"organization_id": organization_id}
         chain = tx.first(_LOCKED_CHAIN, values)
         if chain is None:
@@ -162,7 +164,9 @@ def _people(
     if fresh:
         # Whoever was forgotten meanwhile gets no pseudonym that leads back to them.
         ids = sorted({user_id for _, user_id, _ in fresh if user_id})
-        found = {row.id for row in tx.all(_EXISTING, {"ids": ids, "organization_id": organization_id})} if ids else set()
+        found = (
+            {row.id for row in tx.all(_EXISTING, {"ids": ids, "organization_id": organization_id})} if ids else set()
+        )
         for one in sorted(fresh, key=repr):
             if one[1] is None or one[1] in found:
                 made[one] = _insert_person(tx, one)

@@ -143,7 +143,7 @@ def _named(scope: Scope) -> str | None:
 def _route_of(scope: Scope) -> str:
     """The template of the route; of a request that reached none the beginning of its path, where no names are."""
     if route := scope.get("route"):
-        return str(route.path)
+        return str(route.path_format)
     pieces = get_route_path(scope).strip("/").split("/")
     shown = pieces[: 2 if pieces[0] in ("v1", "ui") else 1]
     return "/" + "/".join(piece if _PLAIN.fullmatch(piece) else "…" for piece in shown) + ("/…" if pieces[2:] else "")

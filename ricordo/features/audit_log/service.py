@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from ricordo.api.models.base import stamp
 from ricordo.domain.clock import DAY, SystemClock
 from ricordo.domain.job import Job, JobHandler, Report
@@ -103,12 +105,11 @@ def _record(settings: Settings, command: str, code: int) -> str | None:
     clock = SystemClock()
     draft = AuditDraft(command, code, clock.now(), user_id=LOCAL_USER, address=f"account {_account()}", role="operator")
     try:
-        with exclusive_access(settings, force=True) as connection:
+        with exclusive_access(settings, force=True) as connection, write_transaction(connection):
             require_current(connection, "The database")
-            with write_transaction(connection):
-                metadata.create_all(connection, tables=TABLES)
-                queries.append(Transaction(connection, clock, Statements(connection.dialect), {}), [draft], {})
-    except RicordoError as error:
+            metadata.create_all(connection, tables=TABLES)
+            queries.append(Transaction(connection, clock, Statements(connection.dialect), {}), [draft], {})
+    except (RicordoError, SQLAlchemyError) as error:
         return f"This is not in the audit log: {error}"
     return None
 
@@ -149,7 +150,9 @@ def _verified(tx: Transaction, chain: Any, missing: set[str]) -> AuditCheck:
             if row["number"] != number + 1:
                 check.problems.append(f"{_span(number + 1, row['number'] - 1)} missing.")
             elif row["previous"] != expected:
-                what = f"Row {number} was changed" if number >= chain.first else "Rows before the first one were changed"
+                what = (
+                    f"Row {number} was changed" if number >= chain.first else "Rows before the first one were changed"
+                )
                 check.problems.append(f"{what}, or row {number + 1} was.")
             number, expected = row["number"], queries.hash_of(row)
             missing.discard(f"{number}:{expected}")
