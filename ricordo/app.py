@@ -203,10 +203,12 @@ def create_app(
     )
     app.add_middleware(LazyRoutesMiddleware, lazy_routes=app.lazy_routes)
     app.state.authentication = authentication = Authentication(settings)
-    # Outermost: who may not come in has nothing loaded either.
+    # Around the app: who may not come in has nothing loaded either.
     open_paths = [path for router in lazy for path in router.open]
     login = next((router.login for router in lazy if router.login), "")
     app.add_middleware(Guard, settings=settings, authentication=authentication, open_paths=open_paths, login=login)
+    for middleware in plugins.middleware():
+        app.add_middleware(middleware)
     install_error_handlers(app)
     return app
 

@@ -10,6 +10,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def memory_remotes(self): return [MyRemotes()]               # RemoteKinds, by the names remotes are added with
         def block_formats(self): return [org_mode]                   # BlockFormats, in which blocks are read and written
         def routes(self): return [router]                            # FastAPI routers, or LazyRouters
+        def middleware(self): return [Counter]                       # ASGI middleware around all requests, also refused ones
         def jobs(self): return [JobHandler("weather.fetch", fetch)]  # handlers of jobs, by kind
         def complete_agent(self, tx, state): ...                     # the AgentState with what the plugin adds to its prompt
         def set_folders(self, tx, scope, agent_id, folder_ids): ...  # gives an agent these folders of files, and no others
@@ -30,6 +31,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ricordo.errors import Invalid
 
 if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it imports nothing that is slow
+    from starlette.types import ASGIApp
+
     from ricordo.domain.agent import AgentState
     from ricordo.domain.block_format import BlockFormat
     from ricordo.domain.job import JobHandler
@@ -44,7 +47,16 @@ if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it impor
 
 GROUP = "ricordo.plugins"
 HOOKS = (
-    *("tools", "tool_runners", "providers", "vector_indexes", "memory_remotes", "block_formats", "routes"),
+    *(
+        "tools",
+        "tool_runners",
+        "providers",
+        "vector_indexes",
+        "memory_remotes",
+        "block_formats",
+        "routes",
+        "middleware",
+    ),
     *("jobs", "complete_agent", "set_folders", "after_turn", "commands", "tables", "pages", "findings", "at_end"),
 )
 T = TypeVar("T")
@@ -112,6 +124,10 @@ class Plugins:
     def routes(self) -> list[Any]:
         # What brings the login page answers for every page that is not there, so it is asked last.
         return sorted(self._collect("routes"), key=lambda router: bool(getattr(router, "login", "")))
+
+    def middleware(self) -> "list[Callable[[ASGIApp], ASGIApp]]":
+        """What is put around all requests, the last one outermost."""
+        return self._collect("middleware")
 
     def jobs(self) -> "list[JobHandler]":
         return self._collect("jobs")

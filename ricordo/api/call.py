@@ -17,7 +17,7 @@ from ricordo.api.models.base import Json, NoteResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import is_id
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
-from ricordo.domain.scope import ADMIN, IMPERSONATE, NOBODY, REQUEST_SCOPE, Actor, Scope, User
+from ricordo.domain.scope import ACTING_SCOPE, ADMIN, IMPERSONATE, NOBODY, REQUEST_SCOPE, Actor, Scope, User
 from ricordo.errors import Forbidden, NotFound, Unsupported
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.submission import Submission, Submitted
@@ -88,7 +88,9 @@ async def _call(request: Request) -> RequestContext:
     here = RequestContext(request, runtime, scope)
     if get_route_path(request.scope) in _SELECT_BY_USER and scope.subject_id is None:
         return here
-    return await for_user(here, request.query_params.get("user_id"), reads=request.method == "GET")
+    here = await for_user(here, request.query_params.get("user_id"), reads=request.method == "GET")
+    request.scope[ACTING_SCOPE] = here.scope
+    return here
 
 
 def _require_ids(named: Mapping[str, str]) -> None:

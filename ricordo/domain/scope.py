@@ -15,6 +15,8 @@ Role = Literal["admin", "developer", "user", "service"]
 ActorKind = Literal["user", "agent", "system", "service", "administrator", "remote"]
 # Where the server keeps the scope of a request, among what ASGI knows of it.
 REQUEST_SCOPE = "ricordo.scope"
+# The same, narrowed to the user for whom the caller acts.
+ACTING_SCOPE = "ricordo.acting"
 OVERRIDE, IMPERSONATE, APPROVE = "memory:override", "users:impersonate", "memory:approve"
 _FAMILIES = ("agents", "messages", "memory", "archives", "tools", "providers", "users")
 SCOPES = (*(f"{family}:{kind}" for family in _FAMILIES for kind in ("read", "write")), APPROVE, OVERRIDE, IMPERSONATE)

@@ -74,7 +74,8 @@ async def stored_archive(store: SqliteStore, size: int) -> Archive:
 async def test_an_archive_is_hidden_at_once_and_purged_in_portions(store: SqliteStore, scope: Scope) -> None:
     before = await rows(store)
     archive = await stored_archive(store, 620)
-    (agent_id,) = await store.read(lambda tx: archives.page_of_agents(tx, scope, archive.id, Page()))
+    (state,) = await store.read(lambda tx: agents.page(tx, scope, Page(), agents.uses_archive(archive.id)))
+    agent_id = state.agent.id
 
     await store.write(lambda tx: deletion.hide_archive(tx, scope, archive.id))
 
@@ -110,7 +111,7 @@ async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_ar
 
     assert await store.read(lambda tx: agents.ids(tx, scope)) == [kept.agent.id]
     assert await store.read(make.tags_in_use) == []
-    assert await store.read(lambda tx: archives.page_of_agents(tx, scope, archive.id, Page())) == []
+    assert await store.read(lambda tx: agents.page(tx, scope, Page(), agents.uses_archive(archive.id))) == []
     with pytest.raises(NotFound):
         await store.read(lambda tx: agents.load(tx, scope, agent.id))
     counts = Counter[str]()

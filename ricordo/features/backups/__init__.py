@@ -1,12 +1,12 @@
-"""Backups of the whole database: `ricordo backup` and `ricordo restore`."""
+"""Backups of the whole database, and upgrades of it: `ricordo backup`, `ricordo restore` and `ricordo upgrade`."""
 
 from ricordo.plugins import Commands
 
 
 class BackupsPlugin:
-    """Adds the two commands."""
+    """Adds the commands."""
 
-    requires = ("move",)
+    requires = ("move", "audit_log")
 
     def commands(self) -> list[Commands]:
         return [Commands("", "ricordo.features.backups.cli")]

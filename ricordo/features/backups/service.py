@@ -1,16 +1,37 @@
-"""Backups of a database while servers use it, and back: copied in one snapshot, compared by hash, put into place in one step."""
+"""Backups of a database while servers use it, and back: copied in one snapshot, compared by hash, put into place in one step.
 
+And the upgrade of a database that an older Ricordo wrote.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import SecretStr
+from sqlalchemy import Connection, Table, func, inspect, select
 
-from ricordo.errors import Conflict
+from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.features.move.service import MoveOptions, MoveReport, Report, move
 from ricordo.settings import Settings
 from ricordo.storage.engine.backups import flush_folder, held_in, make_private_folder, require_sound, settle
+from ricordo.storage.engine.database import address, check, exclusive_access, open_store
 from ricordo.storage.engine.sqlite import lock_file
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import metadata
 
 _UNFINISHED = ".unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeReport:
+    """The schemas before and after, the backup where one was needed and could be made, and what was checked."""
+
+    before: int
+    after: int
+    backup: Path | None
+    tables: int
+    rows: int
 
 
 def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
@@ -62,6 +83,67 @@ def restore(source: Path, settings: Settings, report: Report, *, replace: bool =
         _remove(part)
         lock.release()
     return done
+
+
+def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
+    """Back up and migrate the database, which no server may use, create the `tables` of plugins, and check what is there.
+
+    Raises NotFound, Conflict, Unavailable.
+    """
+    found = check(settings)
+    if found.state == "absent":
+        raise NotFound(f"There is no database at {address(settings)}. A server makes one when it starts.")
+    if found.state == "broken":
+        raise Unavailable(found.reason)
+    with exclusive_access(settings) as connection:  # raises Conflict where a server uses it
+        before = _count_rows(connection)
+    folder = (settings.data_dir if settings.postgres_url else settings.database_path.parent) / "backups"
+    old = set(folder.glob("*"))
+    asyncio.run(_migrate(settings, tables))
+    made = sorted({*folder.glob("*")} - old)
+    with exclusive_access(settings) as connection:
+        problems = _problems(connection, before)
+        after = _count_rows(connection)
+    backup = made[-1] if made else None
+    if problems:
+        kept = f" Keep {backup}, which is the database as it was." if backup else ""
+        raise Unavailable(f"The database is not as it should be after the upgrade: {'; '.join(problems[:5])}.{kept}")
+    rows = sum(after[name] for name in before if name in after)
+    return UpgradeReport(found.schema, check(settings).schema, backup, len(metadata.tables), rows)
+
+
+async def _migrate(settings: Settings, tables: Sequence[Table]) -> None:
+    def create(tx: Transaction) -> None:
+        metadata.create_all(tx.connection, tables=tables)
+
+    store = await asyncio.to_thread(open_store, settings)
+    try:
+        await store.write(create)
+    finally:
+        await store.close()
+
+
+def _count_rows(connection: Connection) -> dict[str, int]:
+    """The rows of each table of ours that is there."""
+    there = {*inspect(connection).get_table_names()}
+    ours = [table for table in metadata.sorted_tables if table.name in there]
+    return {one.name: connection.execute(select(func.count()).select_from(one)).scalar_one() for one in ours}
+
+
+def _problems(connection: Connection, before: dict[str, int]) -> list[str]:
+    """What of the tables, their columns and their rows is not there."""
+    found, after = inspect(connection), _count_rows(connection)
+    problems = [
+        f"{name} lost {count - after.get(name, 0)} rows" for name, count in before.items() if after.get(name, 0) < count
+    ]
+    for table in metadata.sorted_tables:
+        there = {column["name"] for column in found.get_columns(table.name)} if table.name in after else set()
+        problems += [f"{table.name} has no {column.name}" for column in table.columns if column.name not in there]
+    if connection.dialect.name == "sqlite":
+        for pragma in ("integrity_check", "foreign_key_check"):
+            rows = connection.exec_driver_sql(f"PRAGMA {pragma}").all()
+            problems += [f"{pragma} found {tuple(row)}" for row in rows if tuple(row) != ("ok",)]
+    return problems
 
 
 def _at(settings: Settings, path: Path) -> Settings:

@@ -12,7 +12,7 @@ import orjson
 from ricordo.api.call import RequestContext, scope_of_user
 from ricordo.api.guard import USER_HEADER
 from ricordo.domain.clock import SECOND
-from ricordo.domain.scope import IMPERSONATE, NOBODY
+from ricordo.domain.scope import ACTING_SCOPE, IMPERSONATE, NOBODY
 from ricordo.errors import Forbidden
 from ricordo.features.openai_api.options import OpenAIApiSettings
 
@@ -37,6 +37,7 @@ async def acting(here: RequestContext) -> RequestContext:
     if name is None:
         return here
     scope = await scope_of_user(here.store, here.scope, _PREFIX + name, makes=here.request.method != "GET")
+    here.request.scope[ACTING_SCOPE] = scope
     return replace(here, scope=scope or replace(here.scope, subject_id=NOBODY))
 
 

@@ -69,8 +69,15 @@ def _store(tx: Transaction, stored: BackgroundTask | None, wanted: BackgroundTas
 
 def set_enabled(tx: Transaction, scope: Scope, name: str, *, is_on: bool) -> BackgroundTask:
     """Pause the task, or let it go on from now: what came meanwhile is not made up for. Raises NotFound."""
-    stored = queries.get(tx, scope, name)
+    stored = _get(tx, scope, name)
     return _store(tx, stored, replace(stored, enabled=is_on))
+
+
+def _get(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
+    """Return the task; of a course that was applied a moment ago, it is taken over first. Raises NotFound."""
+    if queries.find(tx, scope, name) is None:
+        follow_courses(tx)
+    return queries.get(tx, scope, name)
 
 
 def delete(tx: Transaction, scope: Scope, name: str) -> None:
@@ -88,7 +95,7 @@ def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[Ta
 
     Whoever may see one user alone, and uses no agents of others, runs it for that user. Raises NotFound, Conflict.
     """
-    task, now = queries.get(tx, scope, name), tx.clock.now()
+    task, now = _get(tx, scope, name), tx.clock.now()
     if user:
         found = users.require(tx, scope, user)
         if found.disabled_at:

@@ -434,6 +434,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
     every = [column for table in metadata.sorted_tables for column in table.columns if column.name in people]
     left = {str(column) for column in every if column not in known}
     own = {
+        "audit_people",
         "files",
         "files_agents",
         "folders",

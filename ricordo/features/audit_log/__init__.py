@@ -1,0 +1,43 @@
+"""The audit log: who changed what and who was refused, in chained rows that show when one was removed or changed."""
+
+from typing import Any
+
+from ricordo.plugins import Commands, PluginPage
+
+
+class AuditLogPlugin:
+    """Records requests, lists the records for administrators, and deletes old ones."""
+
+    requires = ("web",)
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.audit_log.tables import TABLES
+
+        return [*TABLES]
+
+    def middleware(self) -> list[Any]:
+        from ricordo.features.audit_log.recorder import AuditRecorder
+
+        return [AuditRecorder]
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [
+            LazyRouter("ricordo.features.audit_log.routes", ("/v1/audit-log",)),
+            LazyRouter("ricordo.features.audit_log.pages", ("/ui/audit-log",)),
+        ]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.audit_log.service import EXPIRY
+
+        return [EXPIRY]
+
+    def commands(self) -> list[Commands]:
+        return [Commands("audit", "ricordo.features.audit_log.cli")]
+
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Audit log", "/ui/audit-log")]
+
+
+plugin = AuditLogPlugin()
