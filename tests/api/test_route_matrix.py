@@ -83,7 +83,7 @@ class Watch:
         return int(self._file.execute("PRAGMA data_version").fetchone()[0])
 
     def _read(self) -> dict[str, int]:
-        """All rows of all tables, but for jobs and the search index, which change by themselves, the audit log and the use of keys."""
+        """All rows, but for jobs and the search index, which change by themselves, the audit log, and the use of keys."""
         names = [row[0] for row in self._file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         found = {}
         for name in names:

@@ -433,7 +433,16 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
     known = {*columns_to_blank(), *columns_that_remain()}
     every = [column for table in metadata.sorted_tables for column in table.columns if column.name in people]
     left = {str(column) for column in every if column not in known}
-    own = {"files", "files_agents", "folders", "import_parts", "imported_items", "openai_chats", "schedules"}
+    own = {
+        "audit_people",
+        "files",
+        "files_agents",
+        "folders",
+        "import_parts",
+        "imported_items",
+        "openai_chats",
+        "schedules",
+    }
     rows = {"api_keys.user_id", "messages.user_id", "messages.sender_id", "passages.user_id", "runs.user_id"}
     rows |= {f"{name}.user_id" for name in own}
     assert left == {*rows, "agents_users.user_id", "blocks_users.user_id", "jobs.user_id", "passages_tags.user_id"}
