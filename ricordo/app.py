@@ -77,7 +77,7 @@ async def open_runtime(
         if healed:
             log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
         if tables := plugins.tables():
-            await store.write(lambda tx: metadata.create_all(tx.connection, tables=tables))
+            await store.write(lambda tx: create_tables(tx, tables))
         await store.write(lambda tx: sync_all_tools(tx, toolbox))
         if not (settings.data_dir / SECRET_FILE).exists():
             await _require_unneeded_secret(store, settings)
@@ -106,6 +106,13 @@ async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
             "key than before. If you have the old secret.key, stop the server and put it back.",
             extra={"folder": str(settings.data_dir)},
         )
+
+
+def create_tables(tx: Transaction, tables: Sequence[Any]) -> None:
+    """Create the tables of plugins that are missing, where several servers may start at once."""
+    if tx.connection.dialect.name == "postgresql":
+        tx.connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('ricordo: tables of plugins'))")
+    metadata.create_all(tx.connection, tables=tables)
 
 
 def sync_all_tools(tx: Transaction, toolbox: Toolbox) -> None:

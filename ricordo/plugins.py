@@ -76,10 +76,11 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class PluginPage:
-    """A page for people that the home page links to; the plugin's `routes` serve it."""
+    """A page for people that the home page links to, for callers with one of the scopes; the plugin's `routes` serve it."""
 
     title: str
     path: str
+    scopes: tuple[str, ...] = ()
 
 
 class Plugins:

@@ -41,20 +41,28 @@ class ManualClock:
 
 
 _BOUNDARIES = ("BEGIN", "COMMIT", "ROLLBACK")
+_LOG = re.compile(r"(?:INTO|UPDATE|FROM) audit_")
 _JOBS = re.compile(r"(?:INTO|UPDATE|FROM) jobs\b|procrastinate_")
 
 
 @dataclass
 class Counted:
-    """What ran since the count began: the SQL of each statement, and how many transactions were opened."""
+    """What ran since the count began: the SQL of each statement, and how many transactions were opened.
+
+    What the audit log takes is counted by itself; each of its transactions reads the end of its chain.
+    """
 
     statements: list[str] = field(default_factory=list)
     transactions: int = 0
+    log_statements: list[str] = field(default_factory=list)
 
     def note(self, statement: str) -> None:
         word = statement.lstrip().split(None, 1)[0].upper()
         if word == "BEGIN":
             self.transactions += 1
+        elif _LOG.search(statement):
+            self.log_statements.append(statement)
+            self.transactions -= word == "SELECT" and "FROM audit_chains" in statement
         elif word not in _BOUNDARIES and not _JOBS.search(statement):
             self.statements.append(statement)
 

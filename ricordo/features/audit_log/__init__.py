@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ricordo.domain.scope import ADMIN
 from ricordo.plugins import Commands, PluginPage
 
 
@@ -37,7 +38,7 @@ class AuditLogPlugin:
         return [Commands("audit", "ricordo.features.audit_log.cli")]
 
     def pages(self) -> list[PluginPage]:
-        return [PluginPage("Audit log", "/ui/audit-log")]
+        return [PluginPage("Audit log", "/ui/audit-log", (ADMIN,))]
 
 
 plugin = AuditLogPlugin()

@@ -137,6 +137,8 @@ def draft_of(scope: Scope, status: int, body: bytes, now: int) -> AuditDraft:
         draft.key_id, draft.role = caller.key_id, caller.role
         draft.for_user = acting.subject if acting else _named(scope)
         draft.for_user = draft.for_user or given.get("user_id")
+        if draft.for_user == caller.user_id:
+            draft.for_user = None
     return draft
 
 

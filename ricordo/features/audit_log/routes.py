@@ -15,6 +15,7 @@ from ricordo.api.models.base import Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date
 from ricordo.domain.scope import ADMIN
+from ricordo.errors import Forbidden
 from ricordo.features.audit_log import queries
 from ricordo.features.audit_log.queries import AuditFilter
 from ricordo.features.audit_log.service import exported
@@ -59,7 +60,9 @@ class AuditParameters:
     refused: Annotated[bool, Query(description="Only requests that were refused.")] = False
 
     def asked(self, here: Here) -> AuditFilter:
-        """Return the filter; the call is narrowed to the user already. Raises Invalid."""
+        """Return the filter; the call is narrowed to the user already. Raises Forbidden for all but administrators, Invalid."""
+        if here.scope.role != "admin":
+            raise Forbidden("Only administrators may read the audit log. Use a key with the role admin.")
         since = None if self.since is None else parse_date(self.since, UTC, name="from")
         until = None if self.until is None else parse_date(self.until, UTC, name="to", end=True)
         return AuditFilter(here.scope.subject_id if self.user_id else None, self.action, since, until, self.refused)

@@ -30,7 +30,7 @@ from ricordo.storage.schema.columns import metadata
 
 log = logging.getLogger(__name__)
 _HOUR = 3600.0
-_MOST_WAITING = 10_000
+_MOST_LATE = 10_000
 _MOST_PEOPLE = 10_000
 
 
@@ -39,6 +39,8 @@ class AuditWriter:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[AuditDraft, asyncio.Future[None]]] = []
+        # What the database refused for now; nobody waits for it.
+        self._late: list[AuditDraft] = []
         self._task: asyncio.Task[None] | None = None
         self._known: dict[Person, str] = {}
         self._known_since = 0
@@ -52,27 +54,31 @@ class AuditWriter:
         return done
 
     async def _write(self, store: Store) -> None:
-        is_reached = True
-        while self._waiting and is_reached:
+        while self._waiting:
             batch, self._waiting = self._waiting, []
-            drafts = [draft for draft, _ in batch]
-            # Pseudonyms are of a day at most, so that old ones that no row has can be deleted.
-            if drafts[0].created_at - self._known_since > DAY or len(self._known) > _MOST_PEOPLE:
-                self._known, self._known_since = {}, drafts[0].created_at
-            try:
-                made = await store.write(partial(queries.append, drafts=drafts, known=self._known))
-                self._known |= made
-            except Unavailable:
-                log.exception("rows of the audit log could not be written yet", extra={"rows": len(batch)})
-                self._waiting = [*batch, *self._waiting][-_MOST_WAITING:]
-                is_reached = False
-            except Exception:
-                for draft in drafts:
-                    facts = {"action": draft.action, "status": draft.status, "organization": draft.organization_id}
-                    log.exception("a row of the audit log was lost", extra=facts)
+            drafts, self._late = [*self._late, *(draft for draft, _ in batch)], []
+            await self._commit(store, drafts)
             for _, done in batch:
                 if not done.done():
                     done.set_result(None)
+
+    async def _commit(self, store: Store, drafts: Sequence[AuditDraft]) -> None:
+        """Write these rows, or keep them for later where the database fails."""
+        # Pseudonyms are of a day at most, so that old ones that no row has can be deleted.
+        if drafts[0].created_at - self._known_since > DAY or len(self._known) > _MOST_PEOPLE:
+            self._known, self._known_since = {}, drafts[0].created_at
+        try:
+            self._known |= await store.write(partial(queries.append, drafts=drafts, known=self._known))
+        except Unavailable:
+            log.exception("rows of the audit log could not be written yet", extra={"rows": len(drafts)})
+            self._late = [*self._late, *drafts][-_MOST_LATE:]
+        except Exception:
+            if len(drafts) > 1:  # one of them may be at fault
+                for draft in drafts:
+                    await self._commit(store, [draft])
+                return
+            facts = {"action": drafts[0].action, "status": drafts[0].status, "organization": drafts[0].organization_id}
+            log.exception("a row of the audit log was lost", extra=facts)
 
 
 async def _expire(runtime: Runtime, _job: Job, _report: Report) -> None:

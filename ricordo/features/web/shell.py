@@ -126,7 +126,7 @@ async def render(request: Request, template: str, *, status: int = 200, **values
         "base": base_of(request),
         "path": get_route_path(request.scope),
         "navigation": [link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))],
-        "plugin_pages": runtime.plugins.pages() if me else [],
+        "plugin_pages": [page for page in runtime.plugins.pages() if me and (not page.scopes or me.may(*page.scopes))],
         "waiting_count": waiting_count,
         "told": told,
         "has_login": runtime.settings.oidc_issuer is not None,

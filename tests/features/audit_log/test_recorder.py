@@ -111,6 +111,9 @@ def test_administrators_see_their_organization_alone_and_others_nothing(people: 
         key = people.key(f"{role}-of-log", role)  # type: ignore[arg-type]
         assert people.send(key, "GET", "/v1/audit-log").status_code == 403
         assert people.send(key, "GET", "/v1/audit-log/export").status_code == 403
+        assert people.send(key, "GET", "/ui/audit-log").status_code == 403
+        assert "/ui/audit-log" not in people.send(key, "GET", "/ui/runs").text
+    assert "/ui/audit-log" in people.send(OPERATOR, "GET", "/ui/runs").text
 
 
 def test_requests_that_end_together_share_a_transaction_of_few_statements(people: People) -> None:
@@ -123,11 +126,10 @@ def test_requests_that_end_together_share_a_transaction_of_few_statements(people
         people.ask(OPERATOR, "PATCH", f"/v1/agents/{agent}", json={"description": "Known."})
     with count_statements(people.server.runtime.store) as counted:
         people.ask(OPERATOR, "PATCH", f"/v1/agents/{agent}", json={"description": "New."})
-    own = [sql for sql in counted.statements if "audit_" in sql]
-    assert len(own) == 3, own
+    assert len(counted.log_statements) == 3, counted.log_statements
     with count_statements(people.server.runtime.store) as counted:
         people.ask(OPERATOR, "POST", f"/v1/agents/{agent}/messages", json={"input": "Hello."})
-    assert [sql for sql in counted.statements if "audit_" in sql] == [], "a turn costs nothing more"
+    assert counted.log_statements == [], "a turn costs nothing more"
     before = newest(people)["number"]
     threads = [threading.Thread(target=change, args=(number,)) for number in range(20)]
     for thread in threads:

@@ -107,7 +107,7 @@ def test_what_was_missed_for_days_is_sent_once(api: Api) -> None:
     row = row_of(api.server, id)
     assert row
     assert row.next_at
-    assert 0 < row.next_at / 1e6 - time.time() < 61
+    assert -2 < row.next_at / 1e6 - time.time() < 61  # the minute may end at this moment
     assert len(said(api.client, agent)) <= 2  # a minute may end meanwhile
     assert len(jobs_of(api.server, id, "waiting")) <= 2  # the next time, and the look at the turn
 
