@@ -76,3 +76,13 @@ def test_an_undocumented_event_and_a_stream_that_breaks_off_are_faults() -> None
     assert len(stream_faults(ping)) == 1
     for wrong in ('data: {"message_type":"pong"}\n\n', "data: {\n\n", "ping\n\n", ping.replace("null", '"1"')):
         assert len(stream_faults(f"{wrong}data: [DONE]\n\n")) == 1, wrong
+
+
+def test_the_events_of_each_kind_of_stream_are_known() -> None:
+    done = 'data: {"type":"done","run_id":null,"conversation_id":"conv-1"}\n\n'
+    said = 'data: {"type":"message","content":"ok"}\n\n'
+    assert stream_faults(f": ping\n\n{said}{done}", "/chat/stream") == []
+    for wrong in (said, f"{said}{said}", f'data: {{"type":"pong"}}\n\n{done}', f'data: {{"typ":1}}\n\n{done}'):
+        assert stream_faults(wrong, "/chat/stream"), wrong
+    assert stream_faults("data: {}\n\ndata: [DONE]\n\n", "/v1/chat/completions")
+    assert stream_faults('event: response.created\ndata: {"type":"x"}\n\n', "/v1/responses")

@@ -5,6 +5,7 @@ Each server of a campaign has a world of its own (`tests/seams/people.py`), whos
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,11 +18,13 @@ import httpx2
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionChunk
+from openai.types.responses import ResponseStreamEvent
 from pydantic import SecretStr, TypeAdapter, ValidationError
 from schemathesis import Case, GenerationMode
 from schemathesis.core import NotSet
 from schemathesis.core.failures import Failure, FailureGroup
-from typing_extensions import TypedDict
+from typing_extensions import Required, TypedDict
 
 from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
@@ -114,7 +117,7 @@ class _Requests:
             self._note(label, request, fault.partition(": ")[2])
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
             # Documented as the text that it is; schemathesis would have a schema of each event.
-            for fault in stream_faults(answer.text):
+            for fault in stream_faults(answer.text, case.operation.path):
                 self._note(label, request, fault)
             return
         try:
@@ -207,19 +210,48 @@ class _ErrorMessage(TypedDict):
     seq_id: int | None
 
 
-_STREAMED: TypeAdapter[Any] = TypeAdapter(AnyMessage | _NumberedStopReason | _NumberedUsage | _Ping | _ErrorMessage)
+class _ChatEvent(TypedDict, total=False):
+    """What a tutor's chat sends, as docs/courses.md says."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # type: ignore[misc]
+    type: Required[Literal["status", "tool_call", "reasoning", "message", "error", "done"]]
+    content: str
+    conversation_id: str
+    run_id: str | None
+    name: str
+    status: str
+    message: str
+    kind: str
+    url: str
+    id: str
 
 
-def stream_faults(body: str) -> list[str]:
-    """What is wrong with server-sent events: lines that are none, data that is no documented message, no end."""
-    faults = [] if body.endswith("data: [DONE]\n\n") else [f"The stream ends with {body[-100:]!r}"]
-    for line in body.removesuffix("data: [DONE]\n\n").split("\n"):
+_OURS: TypeAdapter[Any] = TypeAdapter(AnyMessage | _NumberedStopReason | _NumberedUsage | _Ping | _ErrorMessage)
+# By the route: what each event must be, the lines that name events, and what the last line of data holds.
+_STREAMED: Mapping[str, tuple[TypeAdapter[Any], str, str]] = {
+    "/chat/stream": (TypeAdapter(_ChatEvent), r"(: ping)?", r'data: \{"type":"done",.*\}\n\n'),
+    "/v1/chat/completions": (TypeAdapter(ChatCompletionChunk), r"(: ping)?", r"data: \[DONE\]\n\n"),
+    "/v1/responses": (
+        TypeAdapter(ResponseStreamEvent),
+        r"(: ping|event: response\.[a-z_.]+)?",
+        r'data: \{"type":"response\.(completed|incomplete|failed)",.*\}\n\n',
+    ),
+}
+_DONE = "data: [DONE]\n\n"
+
+
+def stream_faults(body: str, path: str = "") -> list[str]:
+    """What is wrong with server-sent events: lines that are none, data that is no documented event, no end."""
+    kind, names, end = _STREAMED.get(path, (_OURS, "(event: error)?", re.escape(_DONE)))
+    last = body[body.rfind("data: ") :]
+    faults = [] if re.fullmatch(end, last) else [f"The stream ends with {body[-100:]!r}"]
+    for line in body.removesuffix(_DONE).split("\n"):
         if line.startswith("data: "):
             try:
-                _STREAMED.validate_json(line.removeprefix("data: "), strict=True)
+                kind.validate_json(line.removeprefix("data: "), strict=True)
             except ValidationError as error:
                 faults.append(f"A stream has {line[:300]!r}: {error.errors()[0]['msg']}")
-        elif line not in ("", "event: error"):
+        elif not re.fullmatch(names, line):
             faults.append(f"A stream has the line {line[:300]!r}")
     return faults
 

@@ -140,7 +140,7 @@ class Sweep:
         for fault in self._world.server.provoked():
             self._note(cell, parts, f"{where}{fault}")
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
-            for fault in stream_faults(answer.text):
+            for fault in stream_faults(answer.text, cell.path):
                 self._note(cell, parts, f"{where}{fault}")
         return answer
 

@@ -24,8 +24,9 @@ def _require_header(name: str) -> str:
 
 
 def _require_value(value: SecretStr) -> SecretStr:
-    if not all(" " <= sign <= "~" for sign in value.get_secret_value()):
-        raise ValueError("must be printable ASCII")
+    text = value.get_secret_value()
+    if text != text.strip(" ") or not all(" " <= sign <= "~" for sign in text):
+        raise ValueError("must be printable ASCII, without spaces at its ends")
     return value
 
 

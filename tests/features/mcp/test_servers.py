@@ -29,3 +29,9 @@ def test_tools_of_a_server_are_called_by_an_agent(api: Api, kind: Literal["sse",
         api.client.mcp_servers.delete(made.id)
         assert api.client.mcp_servers.list() == []
         assert [tool.name for tool in api.client.agents.tools.list(agent.id) if tool.tool_type == "external_mcp"] == []
+
+
+def test_what_no_header_can_hold_is_refused_before_it_is_sent(api: Api) -> None:
+    server = {"server_name": "x", "type": "streamable_http", "server_url": "http://127.0.0.1:1/mcp"}
+    for wrong in ({"auth_token": " "}, {"auth_token": "key\n"}, {"custom_headers": {"x-key": "key "}}):
+        assert api.http.post("/v1/tools/mcp/servers/test", json=server | wrong).status_code == 422, wrong
