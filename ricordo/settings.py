@@ -293,6 +293,8 @@ _OLDER = "RALPH_"
 _NAMES: Mapping[str, tuple[str, str]] = {
     "OPENROUTER_API_KEY": ("OPENROUTER_API_KEY", ""),
     "OPENROUTER_MODEL": ("RICORDO_MODEL", "openrouter/"),
+    "OPENWEBUI_URL": ("RICORDO_OPENWEBUI_URL", ""),
+    "OPENWEBUI_API_KEY": ("RICORDO_OPENWEBUI_API_KEY", ""),
 }
 # By what the name goes on with: where the thing is now.
 _PLACES: Mapping[str, str] = {
@@ -300,7 +302,6 @@ _PLACES: Mapping[str, str] = {
     "AGENT_WORKSPACE": 'Write workspace = "shared" into the course, and upload the files: docs/workspaces.md',
     "DOLT_": "Memory is in the database, and a Dolt database can follow it as a remote: docs/remotes.md",
     "HONCHO_": "Questions about a student are answered from the history that is kept here: docs/ask.md",
-    "OPENWEBUI_": "Nothing is synced with Open WebUI's knowledge. Chats come by its pipe: docs/courses.md",
 }
 
 

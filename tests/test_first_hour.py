@@ -63,6 +63,7 @@ NOT_RUN = {
         "docker compose": "needs a container builder",
         "sudo -u ricordo": "needs the service of systemd",
     },
+    "open-webui.md": {"RICORDO_OPENWEBUI_": "needs Open WebUI", "open-webui:6afe3026": "needs Open WebUI"},
     "remotes.md": {"git.example.org": REMOTE, "RICORDO_DOLT_REMOTE=": REMOTE},
 }
 # What a page says in words: this is done on a file that no server uses.

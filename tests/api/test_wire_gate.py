@@ -23,7 +23,7 @@ from ricordo.llm.scripted import call
 from ricordo.settings import ProviderSettings, Settings
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.api.test_openapi import operations, routes_of_the_client
-from tests.behaviour.test_youlab_endpoints import ENDPOINTS, MISSING
+from tests.behaviour.test_youlab_endpoints import ENDPOINTS
 from tests.seams.http import ok
 from tests.seams.mcp import mcp_server, notes
 from tests.seams.server import MODEL
@@ -304,7 +304,6 @@ def page() -> str:
     listed = "\n".join(f"| `{route.split()[0].upper()} {route.split()[1]}` | {why} |" for route, why in reasons.items())
     ignored = "\n".join(f"| `{name}` | {why} |" for name, why in IGNORED_QUERIES.items())
     youlab = "\n".join(f"| `{route}` | `{test}` |" for route, test in ENDPOINTS.items())
-    youlab += "".join(f"\n| `{route}` | not served: {why} |" for route, why in MISSING.items())
     return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored, youlab=youlab)
 
 

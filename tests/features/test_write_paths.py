@@ -8,6 +8,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.features.git.sync import GitRemotes
 from ricordo.features.imports.letta import import_letta
 from ricordo.features.imports.letta_tables import LettaTables
+from ricordo.features.openwebui.sync import OpenWebUIRemotes
 from ricordo.features.remotes import service as remotes
 from ricordo.features.typed_memory.client import InProcessClient
 from ricordo.features.typed_memory.user_blocks import GitUserStorage, PendingDiffStore, UserBlockManager
@@ -40,6 +42,8 @@ from ricordo.storage.engine.store import Store, Transaction
 from tests.seams.server import MODEL, ServerInThread
 from tests.support import dolt, letta_database, postgres
 from tests.support.git import git
+from tests.support.open_webui import KEY as OPEN_WEBUI_KEY
+from tests.support.open_webui import FakeOpenWebUI
 
 BEFORE = "Her name is Ada."
 SECRET = "sk-1234567890abcdef1234567890abcdef"
@@ -423,6 +427,16 @@ def _pull_from_dolt(on: Scene) -> None:
         follow()
 
 
+def _pull_from_open_webui(on: Scene) -> None:
+    there = FakeOpenWebUI()
+    with pytest.MonkeyPatch.context() as patched, closing(there):
+        patched.setenv("RICORDO_OPENWEBUI_URL", there.url)
+        patched.setenv("RICORDO_OPENWEBUI_API_KEY", OPEN_WEBUI_KEY)
+        follow = _followed(on, OpenWebUIRemotes(), Access(there.url))
+        there.user_writes("human", AFTER)
+        follow()
+
+
 def _put(body: Any, kind: str = "") -> Callable[[Scene], Any]:
     return lambda on: on.send("PUT", "blocks/human", body, kind=kind)
 
@@ -457,6 +471,7 @@ OWNERS_WAYS: dict[str, Way] = {
     "git push": Way("features.git.routes.write", _push, PLAIN),
     "a commit in a git remote": Way("features.git.GitPlugin.memory_remotes", _pull_from_git, PLAIN, author="remote"),
     "a commit in a Dolt remote": Way("features.dolt.DoltPlugin.memory_remotes", _pull_from_dolt, author="remote"),
+    "an edited note in Open WebUI": Way("features.openwebui.OpenWebUIPlugin.memory_remotes", _pull_from_open_webui),
     "update_block": Way(f"{_BLOCKS}.update_block", _in_process("update_block", AFTER)),
     _MARKDOWN: Way(f"{_BLOCKS}.{_MARKDOWN}", _in_process(_MARKDOWN, AFTER)),
     _TOML: Way(f"{_BLOCKS}.{_TOML}", _in_process(_TOML, f'body = "{AFTER}"')),
@@ -491,7 +506,8 @@ def begin(server: ServerInThread, http: httpx2.Client, storage: GitUserStorage, 
     """Make somebody new, with a block of this policy."""
 
     def make(way: Way, policy: Policy) -> Scene:
-        scene = Scene(server, http, storage, tmp_path, f"ada-{next(_numbers)}")
+        prefix = "open-webui:" if "openwebui" in way.enters else ""
+        scene = Scene(server, http, storage, tmp_path, f"{prefix}ada-{next(_numbers)}")
 
         def work(tx: Transaction) -> None:
             owned = user_memory.open_memory(tx, Scope(), scene.name, makes=True)

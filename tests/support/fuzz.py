@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Required
 from urllib.parse import quote, urlencode
 
 import httpx2
@@ -20,11 +20,11 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
-from pydantic import SecretStr, TypeAdapter, ValidationError
+from pydantic import ConfigDict, SecretStr, TypeAdapter, ValidationError, with_config
 from schemathesis import Case, GenerationMode
 from schemathesis.core import NotSet
 from schemathesis.core.failures import Failure, FailureGroup
-from typing_extensions import Required, TypedDict
+from typing_extensions import TypedDict
 
 from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
@@ -210,10 +210,10 @@ class _ErrorMessage(TypedDict):
     seq_id: int | None
 
 
+@with_config(ConfigDict(extra="forbid"))
 class _ChatEvent(TypedDict, total=False):
     """What a tutor's chat sends, as docs/courses.md says."""
 
-    __pydantic_config__ = {"extra": "forbid"}  # type: ignore[misc]
     type: Required[Literal["status", "tool_call", "reasoning", "message", "error", "done"]]
     content: str
     conversation_id: str

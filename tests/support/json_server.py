@@ -45,6 +45,24 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+class Served:
+    """An ASGI application that is served on loopback, in a thread; `url` is its address."""
+
+    def __init__(self, app: Any) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, ws="none")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(10)
+        self._socket.close()
+
+
 class JsonServer:
     """`url` is its address, `seen` what it was asked; `fails(…)` makes the next answers faults."""
 
@@ -56,12 +74,8 @@ class JsonServer:
         self._faults: deque[Fault] = deque()
         self._silent = threading.Event()
         self._lock = threading.Lock()
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(self, lifespan="off", log_config=None, access_log=False, ws="none")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
-        self._thread.start()
+        self._served = Served(self)
+        self.url = self._served.url
 
     def answer(self, method: str, parts: list[str], body: Any) -> Any:
         """The service's answer to a request, by the parts of its path; raises Refusal."""
@@ -90,10 +104,7 @@ class JsonServer:
         self._silent.set()
 
     def close(self) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join(10)
-        self._socket.close()
+        self._served.close()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         content = b""

@@ -41,17 +41,19 @@ class Killed(BaseException):
 
 
 class SyncedMemory:
-    """The memory of `ada`, and its remote once `add` made one."""
+    """The memory of a user, `ada` where nobody else is named, and its remote once `add` made one."""
 
     remote: Remote
+    user = "ada"
 
     def __init__(self, store: Store, settings: Settings, kind: RemoteKind, access: Access) -> None:
         self.store, self.settings, self.kind, self.access = store, settings, kind, access
 
-    async def do(self, work: Callable[[Transaction, UserMemory], Any], user: str = "ada") -> Any:
-        return await self.store.write(lambda tx: work(tx, user_memory.open_memory(tx, Scope(), user, makes=True)))
+    async def do(self, work: Callable[[Transaction, UserMemory], Any], user: str | None = None) -> Any:
+        name = user or self.user
+        return await self.store.write(lambda tx: work(tx, user_memory.open_memory(tx, Scope(), name, makes=True)))
 
-    async def put(self, label: str, text: str, user: str = "ada", **options: Any) -> None:
+    async def put(self, label: str, text: str, user: str | None = None, **options: Any) -> None:
         await self.do(lambda tx, owned: user_memory.put(tx, owned, label, text, ADA, PutOptions(**options)), user)
 
     async def propose(self, label: str, old: str, new: str, by: Actor = NINA, **options: Any) -> Proposal:
@@ -81,9 +83,10 @@ class SyncedMemory:
     async def waiting(self) -> list[Proposal]:
         return list(await self.do(lambda tx, owned: proposals.waiting(tx, owned.chain.id)))
 
-    async def add(self, access: Access | None = None, user: str = "ada") -> Remote:
+    async def add(self, access: Access | None = None, user: str | None = None) -> Remote:
         """Add a remote; the first one is the memory's."""
-        made = await service.add(self.store, self.settings, Scope(), user, self.kind, access or self.access)
+        name = user or self.user
+        made = await service.add(self.store, self.settings, Scope(), name, self.kind, access or self.access)
         if not hasattr(self, "remote"):
             self.remote = made
         return made

@@ -21,7 +21,7 @@ SIGNED_USER = "x-openwebui-user-jwt"
 PLAIN_USER = ("x-openwebui-user-id", "x-openwebui-user-email")
 _ISSUER = "open-webui"
 # So its users are named here, by its pipe (deploy/open_webui_pipe.py) too; none of them can be a user of another name.
-_PREFIX = "open-webui:"
+PREFIX = "open-webui:"
 _LEEWAY = 60  # seconds by which its clock and ours may differ
 _LONGEST = 10_000
 
@@ -36,7 +36,7 @@ async def acting(here: RequestContext) -> RequestContext:
     name = _user_of(here.request.headers, here.store.clock.now() // SECOND)
     if name is None:
         return here
-    scope = await scope_of_user(here.store, here.scope, _PREFIX + name, makes=here.request.method != "GET")
+    scope = await scope_of_user(here.store, here.scope, PREFIX + name, makes=here.request.method != "GET")
     here.request.scope[ACTING_SCOPE] = scope
     return replace(here, scope=scope or replace(here.scope, subject_id=NOBODY))
 

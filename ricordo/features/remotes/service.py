@@ -104,7 +104,7 @@ async def add_for_all(
     def work(tx: Transaction, after: int) -> int | None:
         found = queries.chains_without(tx, organization_id, kind.kind, addresses, after=after, most=_AT_ONCE)
         for row in found:
-            if not (row.identifier and is_left_out(row.identifier)):
+            if not is_left_out(row.identifier or ""):
                 id, now = new_id("remote"), tx.clock.now()
                 made = Remote(id, organization_id, row.id, kind.kind, access.address, created_at=now)
                 queries.insert_one(tx, made)

@@ -441,6 +441,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "import_parts",
         "imported_items",
         "openai_chats",
+        "openwebui_items",
         "schedules",
         "task_runs",
         "workspace_files",

@@ -73,7 +73,7 @@ def test_a_plugins_kind_is_told_its_options_and_its_password(http: httpx2.Client
         assert time.monotonic() < deadline
         time.sleep(0.02)
     said = refused(http.put(f"/users/{user}/remotes", json={**body, "kind": "paper"}), 400)
-    assert 'no remotes of the kind "paper". Use one of: dolt, git, notebook.' in said
+    assert 'no remotes of the kind "paper". Use one of: dolt, git, notebook, openwebui.' in said
     for kind in ("git", "dolt"):
         other = {"kind": kind, "address": place(server, kind), "options": {"title": "A"}}
         assert "option" in refused(http.put(f"/users/{user}/remotes", json=other), 400)

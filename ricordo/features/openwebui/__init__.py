@@ -1,0 +1,32 @@
+"""Open WebUI: users' workspaces synced with its knowledge, their memory with its notes, and its pipe."""
+
+from typing import Any
+
+
+class OpenWebUIPlugin:
+    """Adds remotes of the kind `openwebui`, one for each user who came from there, and a route to sync at once."""
+
+    requires = ("erasure", "openai_api", "remotes", "web", "workspaces")
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.openwebui.queries import openwebui_items
+
+        return [openwebui_items]
+
+    def memory_remotes(self) -> list[Any]:
+        from ricordo.features.openwebui.sync import OpenWebUIRemotes
+
+        return [OpenWebUIRemotes()]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.openwebui.sync import ALL_USERS
+
+        return [ALL_USERS]
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [LazyRouter("ricordo.features.openwebui.routes", ("/users/*/workspace/sync",))]
+
+
+plugin = OpenWebUIPlugin()
