@@ -58,9 +58,9 @@ def test_an_unknown_key_costs_one_look_up_and_garbage_none(people: People) -> No
     with count_statements(people.server.runtime.store) as counted:
         for _ in range(3):
             assert people.send("ricordo_unknown", "GET", "/v1/agents/").status_code == 401
-        assert len(counted.statements) == 1
         assert people.send("unknown", "GET", "/v1/agents/").status_code == 401
-        assert len(counted.statements) == 1
+    # The server may have begun a moment ago, and still read what is left to index.
+    assert len([one for one in counted.statements if "api_keys" in one]) == 1, counted.statements
 
 
 @pytest.fixture
