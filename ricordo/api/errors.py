@@ -146,10 +146,9 @@ def _encodable(text: str) -> str:
 
 
 async def _no_such_route(request: Request, error: HTTPException) -> Response:
-    path = request.url.path
-    if error.status_code not in (404, 405) or not path.startswith(("/v1/", "/users/", "/latest/")):
+    if error.status_code not in (404, 405):
         return await http_exception_handler(request, error)
-    words = f"There is no route {request.method} {_shortened(path, _LONGEST_NAME)} here."
+    words = f"There is no route {request.method} {_shortened(request.url.path, _LONGEST_NAME)} here."
     told = f"{words} docs/compatibility.md lists the routes that are served, and those that are not."
     return answer({"detail": told}, error.status_code)
 

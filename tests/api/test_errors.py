@@ -140,8 +140,11 @@ def test_requests_that_cannot_be_are_refused_and_change_nothing(api: Api, agent:
 
 
 def test_unknown_routes_and_methods_are_refused(http: httpx2.Client) -> None:
-    unknown, wrong = http.get("/v1/nothing"), http.put("/v1/agents/")
-    for answer, status in ((unknown, 404), (wrong, 405)):
+    unknown, wrong = (
+        [http.get(path) for path in ("/v1/nothing", "/nothing", "/background/nothing")],
+        http.put("/v1/agents/"),
+    )
+    for answer, status in (*((one, 404) for one in unknown), (wrong, 405)):
         words = refused(answer, status)
         assert words.startswith(
             f"There is no route {answer.request.method} {answer.request.url.path} here. docs/compat"
