@@ -206,9 +206,9 @@ def newest_chat(tx: Transaction, agent_id: str, user_id: str) -> str | None:
     return row.id if row else None
 
 
-def add_run(tx: Transaction, run: TaskRun) -> bool:
-    """Store a run; False where this window was there already."""
-    return tx.run(_INSERT_RUN, RUNS.values(run)) > 0
+def add_runs(tx: Transaction, runs: Sequence[TaskRun]) -> int:
+    """Store runs, but those whose window was there already; returns how many were new."""
+    return tx.run(_INSERT_RUN, [RUNS.values(run) for run in runs])
 
 
 def are_open(tx: Transaction) -> bool:

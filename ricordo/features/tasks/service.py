@@ -105,13 +105,16 @@ def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[Ta
         ids = list(queries.active(tx, _counted(tx, task), now - task.active_days * DAY, now))
     else:
         ids = [scope.subject] if scope.subject else []
-    runs = [queries.open_run_of(tx, task.id, id) or _add(tx, task, id, now, "manual") for id in ids]
+    queries.lock(tx, task.id)  # so that of two who start it at once the second finds the runs of the first
+    known = {id: queries.open_run_of(tx, task.id, id) for id in ids}
+    new = {id: _new(tx, task, id, now, "manual") for id, run in known.items() if run is None}
+    queries.add_runs(tx, [*new.values()])
     wake(tx)
-    return [run for run in runs if run]
+    return [known[id] or new[id] for id in ids]
 
 
 def look(tx: Transaction, task_id: str) -> int:
-    """Add the runs of every window of this task that has come; returns how many."""
+    """Add the runs of each window that has come; returns how many."""
     task, now = queries.lock(tx, task_id), tx.clock.now()
     if task is None or not task.enabled:
         return 0
@@ -131,12 +134,13 @@ def look(tx: Transaction, task_id: str) -> int:
 
 
 def _add_all(tx: Transaction, task: BackgroundTask, windows: Mapping[str, int], trigger: Trigger) -> int:
-    return sum(1 for id, window in windows.items() if _add(tx, task, id, window, trigger))
+    return queries.add_runs(tx, [_new(tx, task, id, window, trigger) for id, window in windows.items()])
 
 
-def _add(tx: Transaction, task: BackgroundTask, user_id: str, window: int, trigger: Trigger) -> TaskRun | None:
-    run = TaskRun(new_id("taskrun"), task.organization_id, task.id, user_id, window, trigger, created_at=tx.clock.now())
-    return run if queries.add_run(tx, run) else None
+def _new(tx: Transaction, task: BackgroundTask, user_id: str, window: int, trigger: Trigger) -> TaskRun:
+    return TaskRun(
+        new_id("taskrun"), task.organization_id, task.id, user_id, window, trigger, created_at=tx.clock.now()
+    )
 
 
 def wake(tx: Transaction) -> None:

@@ -220,8 +220,8 @@ def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
     def begin(tx: Transaction) -> Any:
         task = queries.get(tx, Scope(), TASK)
         (user_id,) = queries.active(tx, [coach], 0, tx.clock.now())
-        run = service._add(tx, task, user_id, 1, "cron")
-        assert run
+        run = service._new(tx, task, user_id, 1, "cron")
+        assert queries.add_runs(tx, [run]) == 1
         return service.begin(tx, run.id, work._conversation_of)
 
     begun = server.write(begin)
