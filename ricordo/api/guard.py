@@ -12,7 +12,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.authentication import CALL, Authentication
+from ricordo.api.authentication import CALL, Authentication, RequestLimits
+from ricordo.api.bodies import limit_body
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
@@ -113,6 +114,7 @@ class Guard:
         self._open_paths = frozenset((*OPEN_PATHS, *open_paths))
         self._authentication = authentication
         self._hosts = {*LOOPBACK, settings.host}
+        self._limits, self._most_bytes = RequestLimits(settings), settings.key_max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -124,7 +126,14 @@ class Guard:
             await preflight(scope, receive, send)
             return
         refusal = await self._refusal(scope)
-        caller = scope.get(REQUEST_SCOPE)
+        caller, path = scope.get(REQUEST_SCOPE), get_route_path(scope) or "/"
+        if caller and caller.limits and path not in self._open_paths:
+            if seconds := self._limits.count(caller.limits):
+                told = f"This key was used too often within a minute. Wait {seconds} s, or ask for a higher limit."
+                await refuse(429, told, {"retry-after": str(seconds)}, path=path)(scope, receive, send)
+                return
+            if most := caller.limits.max_body_bytes or self._most_bytes:
+                receive = limit_body(scope, receive, most)
         if caller and caller.reach:
             send = _readable(scope, caller.reach, send)
             refusal = refusal or await _beyond(scope, caller, caller.reach)
@@ -133,9 +142,9 @@ class Guard:
             if status == 401 and self._login and _is_navigation(scope):
                 await self._to_login(scope)(scope, receive, send)
                 return
-            asks = status == 401 and _GIT_PATH.match(get_route_path(scope))
+            asks = status == 401 and _GIT_PATH.match(path)
             headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
-            await refuse(status, detail, headers, path=get_route_path(scope))(scope, receive, send)
+            await refuse(status, detail, headers, path=path)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

@@ -27,7 +27,7 @@ from starlette.middleware.body_limit import MAX_BODY_SIZE_SCOPE_KEY
 from starlette.routing import compile_path, get_name
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.bodies import LARGE_BODIES, read_large
+from ricordo.api.bodies import LARGE_BODIES, MOST_BYTES, read_large
 from ricordo.api.call import answer
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
@@ -352,6 +352,8 @@ def _explaining(scope: Scope, receive: Receive, send: Send, statuses: list[int])
             is_answered = True
             most = scope.get(MAX_BODY_SIZE_SCOPE_KEY, 0) // 1024**2
             words = f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
+            if (own := scope.get(MOST_BYTES)) and own < most * 1024**2:
+                words = f"The request is longer than the {own:,} bytes that this key may send at once. Send less."
             await refuse(413, words, {"connection": "close"}, path=get_route_path(scope))(scope, receive, send)
         elif not is_answered:
             await send(message)

@@ -102,12 +102,22 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How often a caller may ask, and how much at once; where one is None, the settings say. One count for all of a `name`."""
+
+    name: str
+    requests_per_minute: int | None = None
+    max_body_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What the caller may see and do in one organization.
 
     `subject_id` narrows it to what is about one user or shared (NOBODY: to what is shared; None: no narrowing). `user_id`,
     `user_name` and `identifier` are of the user who asks, or for whom the caller acts; `caller` names the service or the
     administrator who acts for another. `reach` is there for a token of a browser, which may use the routes in `api/guard.py` alone.
+    `limits` are there for whoever has a stored key.
     """
 
     organization_id: str = LOCAL_ORGANIZATION
@@ -120,6 +130,7 @@ class Scope:
     key_id: str | None = None
     identifier: str | None = None
     reach: Reach | None = field(default=None, repr=False)
+    limits: Limits | None = field(default=None, repr=False)
 
     def may(self, *scopes: str) -> bool:
         """Return whether the caller has one of these scopes."""
