@@ -2,13 +2,13 @@
 
 import re
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import orjson
 from starlette._utils import get_route_path
-from starlette.requests import cookie_parser
+from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -108,8 +108,10 @@ class Guard:
         authentication: Authentication,
         open_paths: Iterable[str] = (),
         login: str = "",
+        resources: Mapping[str, str] | None = None,
     ) -> None:
         self._app = app
+        self._resources = resources or {}
         self._login = login
         self._open_paths = frozenset((*OPEN_PATHS, *open_paths))
         self._authentication = authentication
@@ -144,6 +146,9 @@ class Guard:
                 return
             asks = status == 401 and _GIT_PATH.match(path)
             headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
+            if status == 401 and (metadata := self._resources.get(path)):
+                address = f"{str(Request(scope).base_url).rstrip('/')}{metadata}"
+                headers = {"www-authenticate": f'Bearer resource_metadata="{address}"'}
             await refuse(status, detail, headers, path=path)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -200,6 +205,9 @@ class Guard:
 
 async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
     """Why a token may not ask this. Whatever is not among the WAYS is refused before anything of the request is looked at."""
+    if reach.path:
+        is_there = get_route_path(scope) == reach.path
+        return None if is_there else (403, f"This token is for {reach.path} alone. Use a key for everything else.")
     if not _is_from(scope, reach):
         return 403, f"This token is for pages of {reach.origin} alone."
     path, query = get_route_path(scope), parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

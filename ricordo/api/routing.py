@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial, wraps
 from importlib import import_module
@@ -50,7 +50,8 @@ class LazyRouter:
     `paths` are what its paths begin with, where * is one component: `/users/*/remotes`. They may match more than the routes do.
     A module that `is_heavy` imports a large library: it is left out of the imports after the start. The paths that are `open`, each
     of them whole, the guard lets pass without a key, also on a server that needs one. `login` is the page to which it sends a
-    browser that has none.
+    browser that has none. A request to a path of `resources` without a key is refused with the path of its metadata,
+    by which a program finds out how to get a token (RFC 9728).
     """
 
     module: str
@@ -58,6 +59,7 @@ class LazyRouter:
     is_heavy: bool = False
     open: tuple[str, ...] = ()
     login: str = ""
+    resources: Mapping[str, str] = field(default_factory=dict)
 
     def pattern(self) -> re.Pattern[str]:
         ways = "|".join(re.escape(path).replace(r"\*", "[^/]+") for path in self.paths)

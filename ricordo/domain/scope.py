@@ -17,6 +17,8 @@ ActorKind = Literal["user", "agent", "system", "service", "administrator", "remo
 REQUEST_SCOPE = "ricordo.scope"
 # The same, narrowed to the user for whom the caller acts.
 ACTING_SCOPE = "ricordo.acting"
+# Where a route says in whose name a request is to be recorded that would not be recorded by itself; None: not at all.
+RECORDED_SCOPE = "ricordo.recorded"
 OVERRIDE, IMPERSONATE, APPROVE = "memory:override", "users:impersonate", "memory:approve"
 _FAMILIES = ("agents", "messages", "memory", "archives", "tools", "providers", "users")
 SCOPES = (*(f"{family}:{kind}" for family in _FAMILIES for kind in ("read", "write")), APPROVE, OVERRIDE, IMPERSONATE)
@@ -95,10 +97,14 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a token of a browser is limited to: pages of one origin, and pairs of an agent's id and what may be done with it."""
+    """What a token is limited to: of a browser to pages of one origin, and pairs of an agent's id and what may be done with it.
+
+    A token of another program is limited to one `path`.
+    """
 
     origin: str
     agents: frozenset[tuple[str, str]]
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,14 +29,15 @@ class ApiKey:
     """A stored key of a user or a service. `scopes` are those it was given, empty for those of its role; times are microseconds.
 
     `hint` is how the key begins. A `session` is the key of a browser, which a login made. A `token` is limited to pages of the
-    origin `name`, and to agents: its `scopes` hold "<id of an agent>:<access>" too, and `created_by` is the key that made it. The
+    origin `name`, and to agents: its `scopes` hold "<id of an agent>:<access>" too, and `created_by` is the key that made it. An
+    `access` is limited to the path `name`, and ends with the key `created_by`. The
     row of the kind `requirement` is made with the first key and stays, also after the users of all keys were forgotten: a server
     that needed keys never opens by itself.
     """
 
     id: str
     organization_id: str
-    kind: Literal["key", "session", "token", "requirement"]
+    kind: Literal["key", "session", "token", "access", "requirement"]
     name: str
     hash: str
     hint: str
@@ -209,7 +210,7 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
     stored, now = _ROWS.of(row[: len(_ROWS.columns)]), tx.clock.now()
     if stored.revoked_at is not None or (stored.expires_at is not None and stored.expires_at <= now):
         return None
-    if stored.kind == "token" and stored.created_by:
+    if stored.kind in ("token", "access") and stored.created_by:
         maker = _ROWS.find(tx, Scope(stored.organization_id), stored.created_by)
         if maker is None or authenticate(tx, maker.hash) is None:
             return None
@@ -235,6 +236,8 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
     if key.kind == "token":
         pairs = (one.partition(":") for one in key.scopes if one.startswith("agent-"))
         reach = Reach(key.name, frozenset((id, access) for id, _, access in pairs))
+    elif key.kind == "access":
+        reach = Reach("", frozenset(), key.name)
     return Scope(
         key.organization_id,
         user.id if user else key.id,
@@ -253,7 +256,7 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
 def _counted_as(key: ApiKey) -> str:
     """Return under which name requests with this key are counted: a token's as its maker's, all logins of a user together."""
     match key.kind:
-        case "token":
+        case "token" | "access":
             return key.created_by or key.id
         case "session":
             return key.user_id or key.id
