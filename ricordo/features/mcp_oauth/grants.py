@@ -48,7 +48,6 @@ class Consent:
     challenge: str
     redirect_uri: str
     is_explicit: bool
-    resource: str | None
     state: str | None
     until: float
     requests_per_minute: int | None = None
@@ -90,8 +89,8 @@ def _signature(secret: bytes, text: str) -> str:
     return urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-def open_grant(tx: Transaction, secret: bytes, consent: Consent) -> Issued | None:
-    """Make the grant and its first tokens. Where there was one, the code was stolen, or its tokens were: all of them end."""
+def open_grant(tx: Transaction, secret: bytes, consent: Consent) -> Issued | Scope | None:
+    """Make the grant and its first tokens. Of a code that was used before the grant ends: then whose it was comes back."""
     user = users.named(tx, consent.organization_id, consent.user_id)
     if user is None or user.disabled_at is not None:
         return None
@@ -115,7 +114,7 @@ def open_grant(tx: Transaction, secret: bytes, consent: Consent) -> Issued | Non
     )
     if not queries.insert(tx, grant):
         queries.revoke(tx, grant.id)
-        return None
+        return scope_of(grant, user)
     return Issued(_issue(tx, secret, grant, consent.client_id, grant.scopes), refresh, scope_of(grant, user))
 
 

@@ -2,7 +2,6 @@
 
 import re
 import time
-from typing import NoReturn
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -106,7 +105,6 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             params.code_challenge,
             str(params.redirect_uri),
             params.redirect_uri_provided_explicitly,
-            params.resource,
             params.state,
             time.time() + grants.QUESTION_SECONDS,
             limits.requests_per_minute,
@@ -129,7 +127,6 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             code_challenge=consent.challenge,
             redirect_uri=AnyUrl(consent.redirect_uri),
             redirect_uri_provided_explicitly=consent.is_explicit,
-            resource=consent.resource,
         )
 
     async def exchange_authorization_code(
@@ -139,9 +136,9 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     ) -> OAuthToken:
         consent = Consent.read(self.derive("code"), authorization_code.code)
         issued = consent and await self._store.write(lambda tx: grants.open_grant(tx, self._key_secret, consent))
-        if issued is None:
-            self._forget()
-            self._refuse("authorization code does not exist, or was used already")
+        if not isinstance(issued, Issued):
+            self._end(issued)
+            raise TokenError("invalid_grant", "authorization code does not exist, or was used already")
         return self._tokens(issued, authorization_code.scopes)
 
     async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
@@ -156,11 +153,9 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         given = (self._key_secret, client.client_id, refresh_token.token, scopes)
         issued = await self._store.write(lambda tx: grants.refresh_grant(tx, *given))
         if not isinstance(issued, Issued):
-            self._forget()
-            if issued:
-                self._request.scope[RECORDED_SCOPE] = issued
-            self._refuse("refresh token does not exist, or was used already: then all tokens of its grant end")
-        self._forget()  # the access token of before has ended
+            self._end(issued)
+            raise TokenError("invalid_grant", "refresh token has ended; where it was used already, so has its grant")
+        self._end(None)  # of the access token of before
         return self._tokens(issued, scopes)
 
     async def load_access_token(self, token: str) -> AccessToken | None:
@@ -168,8 +163,8 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
 
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
         given = (self._key_secret, self._client_id, token.token)
-        self._request.scope[RECORDED_SCOPE] = await self._store.write(lambda tx: grants.revoke_grant(tx, *given))
-        self._forget()
+        if caller := await self._store.write(lambda tx: grants.revoke_grant(tx, *given)):
+            self._end(caller)
 
     def _tokens(self, issued: Issued, scopes: list[str]) -> OAuthToken:
         self._request.scope[RECORDED_SCOPE] = issued.caller
@@ -180,11 +175,11 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             refresh_token=issued.refresh,
         )
 
-    def _forget(self) -> None:
+    def _end(self, caller: Scope | None) -> None:
+        """Let an end count here at once, and be recorded as this caller's."""
         self._request.app.state.authentication.forget()
-
-    def _refuse(self, why: str) -> NoReturn:
-        raise TokenError("invalid_grant", why)
+        if caller:
+            self._request.scope[RECORDED_SCOPE] = caller
 
 
 def _is_allowed(uri: str) -> bool:
