@@ -71,7 +71,8 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             raise RegistrationError(
                 "invalid_redirect_uri", f"Give 1 to {_MOST_URIS} addresses with https, or on this machine."
             )
-        content = [name or "A program", client_info.token_endpoint_auth_method, uris]
+        name = name or "A program"
+        content = [name, client_info.token_endpoint_auth_method, uris]
         client_info.client_id = grants.sign(self.derive("client"), content)
         if len(client_info.client_id) > _LONGEST_ID:
             raise RegistrationError(
@@ -79,7 +80,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             )
         if client_info.client_secret:
             client_info.client_secret = self._secret_of(client_info.client_id)
-        client_info.client_name, client_info.scope = content[0], " ".join(SCOPES)
+        client_info.client_name, client_info.scope = name, " ".join(SCOPES)
 
     def _secret_of(self, client_id: str) -> str:
         return grants.sign(self.derive("client secret"), client_id).rpartition(".")[2]
@@ -135,7 +136,9 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         authorization_code: AuthorizationCode,
     ) -> OAuthToken:
         consent = Consent.read(self.derive("code"), authorization_code.code)
-        issued = consent and await self._store.write(lambda tx: grants.open_grant(tx, self._key_secret, consent))
+        issued: Issued | Scope | None = None
+        if consent is not None:
+            issued = await self._store.write(lambda tx: grants.open_grant(tx, self._key_secret, consent))
         if not isinstance(issued, Issued):
             self._end(issued)
             raise TokenError("invalid_grant", "authorization code does not exist, or was used already")
