@@ -213,7 +213,10 @@ def create_app(
     # Around the app: who may not come in has nothing loaded either.
     open_paths = [path for router in lazy for path in router.open]
     login = next((router.login for router in lazy if router.login), "")
-    app.add_middleware(Guard, settings=settings, authentication=authentication, open_paths=open_paths, login=login)
+    resources = {path: metadata for router in lazy for path, metadata in router.resources.items()}
+    app.add_middleware(
+        Guard, settings=settings, authentication=authentication, open_paths=open_paths, login=login, resources=resources
+    )
     for middleware in plugins.middleware():
         app.add_middleware(middleware)
     install_error_handlers(app)

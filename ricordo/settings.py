@@ -199,6 +199,13 @@ class Settings(BaseSettings):
     trace_count: int = about("Most traces to keep; older ones are deleted.", 1000, ge=1, le=1_000_000)
     shutdown_grace: float = about("Seconds for running turns to finish at shutdown.", 15, ge=0)
     max_body_mb: int = about("Largest accepted request, in megabytes.", 32, ge=1, le=1024)
+    key_requests_per_minute: int | None = about(
+        "Requests a minute with one key that has no limit of its own. By default any number.", ge=1, le=1_000_000
+    )
+    key_max_body_bytes: int | None = about(
+        "Largest request with a key that has no limit of its own, in bytes. By default RICORDO_MAX_BODY_MB alone counts.",
+        ge=1,
+    )
     max_header_kb: int = about("Longest accepted head of a request, in kilobytes.", 32, ge=4, le=1024)
     max_connections: int = about("Most connections at once; the longest idle one makes room for a new one.", 800, ge=10)
     max_client_connections: int = about("Most connections from one address, this machine's apart.", 200, ge=4)

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from ipaddress import ip_network
+from math import ceil
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import NamedTuple, TypeVar
 
 from ricordo.domain.clock import SECOND
-from ricordo.domain.scope import OPERATOR_SCOPES, Scope
+from ricordo.domain.scope import OPERATOR_SCOPES, Limits, Scope
 from ricordo.errors import Invalid
 from ricordo.runtime import Runtime
 from ricordo.secret import OPERATOR, Secret, is_operator_token
@@ -40,6 +41,7 @@ _calls: dict[tuple[Path, str], Scope] = {}
 _WORK = frozenset(
     f"{family}:{kind}" for family in ("agents", "messages", "memory", "archives", "tools") for kind in ("read", "write")
 )
+_MINUTE = 60
 _LOCAL = Scope()
 _ADMINISTRATOR = Scope(user_name="administrator", scopes=OPERATOR_SCOPES, caller="administrator")
 
@@ -68,6 +70,30 @@ def key_for_call(settings: Settings, scope: Scope, tool: str) -> Iterator[str]:
         yield key[1]
     finally:
         del _calls[key]
+
+
+class RequestLimits:
+    """Counts the requests of each key in a token bucket: a whole minute's at once, and then as they come back."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._per_minute = settings.key_requests_per_minute
+        # By name what is left, and when it was.
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def count(self, limits: Limits, now: float | None = None) -> int:
+        """Count a request; returns 0, or in how many seconds the next one is let in where this one is not."""
+        per_minute = limits.requests_per_minute or self._per_minute
+        if per_minute is None:
+            return 0
+        now = time.monotonic() if now is None else now
+        left, since = self._buckets.get(limits.name, (per_minute, now))
+        left = min(per_minute, round(left + (now - since) * per_minute / _MINUTE, 6))
+        is_allowed = left >= 1
+        self._buckets[limits.name] = (left - 1 if is_allowed else left), now
+        self._buckets.move_to_end(limits.name)
+        if len(self._buckets) > _MOST_CACHED:
+            self._buckets.popitem(last=False)
+        return 0 if is_allowed else max(1, ceil(round((1 - left) * _MINUTE / per_minute, 3)))
 
 
 class Authentication:

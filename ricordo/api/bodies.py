@@ -19,6 +19,8 @@ T = TypeVar("T")
 MOST_MARKS = 200_000
 # Bytes of a large body, and of all that are read and answered at once; one alone may be longer.
 _LARGE, MOST_AT_ONCE = 1024 * 1024, 36 * 1024 * 1024
+# Where a request has how many bytes its key may send at once.
+MOST_BYTES = "ricordo.most_bytes"
 Check = Callable[[Any], tuple[Any, list[dict[str, Any]]]]
 
 
@@ -60,6 +62,21 @@ class LargeBodies:
 
 _LATER = {"retry-after": "1"}
 LARGE_BODIES = LargeBodies()
+
+
+def limit_body(scope: Scope, receive: Receive, most: int) -> Receive:
+    """Return what receives a body of so many bytes at most, and raises HTTPException for a longer one."""
+    size, scope[MOST_BYTES] = 0, most
+
+    async def receive_limited() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > most:
+            raise HTTPException(413)  # `Application` says why
+        return message
+
+    return receive_limited
 
 
 async def read_large(request: Request, check: Check) -> None:

@@ -2,17 +2,18 @@
 
 import re
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import orjson
 from starlette._utils import get_route_path
-from starlette.requests import cookie_parser
+from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.authentication import CALL, Authentication
+from ricordo.api.authentication import CALL, Authentication, RequestLimits
+from ricordo.api.bodies import limit_body
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
@@ -107,12 +108,15 @@ class Guard:
         authentication: Authentication,
         open_paths: Iterable[str] = (),
         login: str = "",
+        resources: Mapping[str, str] | None = None,
     ) -> None:
         self._app = app
+        self._resources = resources or {}
         self._login = login
         self._open_paths = frozenset((*OPEN_PATHS, *open_paths))
         self._authentication = authentication
         self._hosts = {*LOOPBACK, settings.host}
+        self._limits, self._most_bytes = RequestLimits(settings), settings.key_max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -124,7 +128,14 @@ class Guard:
             await preflight(scope, receive, send)
             return
         refusal = await self._refusal(scope)
-        caller = scope.get(REQUEST_SCOPE)
+        caller, path = scope.get(REQUEST_SCOPE), get_route_path(scope) or "/"
+        if caller and caller.limits and path not in self._open_paths:
+            if seconds := self._limits.count(caller.limits):
+                told = f"This key was used too often within a minute. Wait {seconds} s, or ask for a higher limit."
+                await refuse(429, told, {"retry-after": str(seconds)}, path=path)(scope, receive, send)
+                return
+            if most := caller.limits.max_body_bytes or self._most_bytes:
+                receive = limit_body(scope, receive, most)
         if caller and caller.reach:
             send = _readable(scope, caller.reach, send)
             refusal = refusal or await _beyond(scope, caller, caller.reach)
@@ -133,9 +144,12 @@ class Guard:
             if status == 401 and self._login and _is_navigation(scope):
                 await self._to_login(scope)(scope, receive, send)
                 return
-            asks = status == 401 and _GIT_PATH.match(get_route_path(scope))
+            asks = status == 401 and _GIT_PATH.match(path)
             headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
-            await refuse(status, detail, headers, path=get_route_path(scope))(scope, receive, send)
+            if status == 401 and (metadata := self._resources.get(path)):
+                address = f"{str(Request(scope).base_url).rstrip('/')}{metadata}"
+                headers = {"www-authenticate": f'Bearer resource_metadata="{address}"'}
+            await refuse(status, detail, headers, path=path)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -191,6 +205,9 @@ class Guard:
 
 async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
     """Why a token may not ask this. Whatever is not among the WAYS is refused before anything of the request is looked at."""
+    if reach.path:
+        is_there = get_route_path(scope) == reach.path
+        return None if is_there else (403, f"This token is for {reach.path} alone. Use a key for everything else.")
     if not _is_from(scope, reach):
         return 403, f"This token is for pages of {reach.origin} alone."
     path, query = get_route_path(scope), parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial, wraps
 from importlib import import_module
@@ -27,7 +27,7 @@ from starlette.middleware.body_limit import MAX_BODY_SIZE_SCOPE_KEY
 from starlette.routing import compile_path, get_name
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.bodies import LARGE_BODIES, read_large
+from ricordo.api.bodies import LARGE_BODIES, MOST_BYTES, read_large
 from ricordo.api.call import answer
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
@@ -50,7 +50,8 @@ class LazyRouter:
     `paths` are what its paths begin with, where * is one component: `/users/*/remotes`. They may match more than the routes do.
     A module that `is_heavy` imports a large library: it is left out of the imports after the start. The paths that are `open`, each
     of them whole, the guard lets pass without a key, also on a server that needs one. `login` is the page to which it sends a
-    browser that has none.
+    browser that has none. A request to a path of `resources` without a key is refused with the path of its metadata,
+    by which a program finds out how to get a token (RFC 9728).
     """
 
     module: str
@@ -58,6 +59,7 @@ class LazyRouter:
     is_heavy: bool = False
     open: tuple[str, ...] = ()
     login: str = ""
+    resources: Mapping[str, str] = field(default_factory=dict)
 
     def pattern(self) -> re.Pattern[str]:
         ways = "|".join(re.escape(path).replace(r"\*", "[^/]+") for path in self.paths)
@@ -352,6 +354,8 @@ def _explaining(scope: Scope, receive: Receive, send: Send, statuses: list[int])
             is_answered = True
             most = scope.get(MAX_BODY_SIZE_SCOPE_KEY, 0) // 1024**2
             words = f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
+            if (own := scope.get(MOST_BYTES)) and own < most * 1024**2:
+                words = f"The request is longer than the {own:,} bytes that this key may send at once. Send less."
             await refuse(413, words, {"connection": "close"}, path=get_route_path(scope))(scope, receive, send)
         elif not is_answered:
             await send(message)

@@ -17,6 +17,8 @@ ActorKind = Literal["user", "agent", "system", "service", "administrator", "remo
 REQUEST_SCOPE = "ricordo.scope"
 # The same, narrowed to the user for whom the caller acts.
 ACTING_SCOPE = "ricordo.acting"
+# Where a route says in whose name a request is to be recorded that would not be recorded by itself; None: not at all.
+RECORDED_SCOPE = "ricordo.recorded"
 OVERRIDE, IMPERSONATE, APPROVE = "memory:override", "users:impersonate", "memory:approve"
 _FAMILIES = ("agents", "messages", "memory", "archives", "tools", "providers", "users")
 SCOPES = (*(f"{family}:{kind}" for family in _FAMILIES for kind in ("read", "write")), APPROVE, OVERRIDE, IMPERSONATE)
@@ -95,10 +97,23 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a token of a browser is limited to: pages of one origin, and pairs of an agent's id and what may be done with it."""
+    """What a token is limited to: of a browser to pages of one origin, and pairs of an agent's id and what may be done with it.
+
+    A token of another program is limited to one `path`.
+    """
 
     origin: str
     agents: frozenset[tuple[str, str]]
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How often a caller may ask, and how much at once; where one is None, the settings say. One count for all of a `name`."""
+
+    name: str
+    requests_per_minute: int | None = None
+    max_body_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +123,7 @@ class Scope:
     `subject_id` narrows it to what is about one user or shared (NOBODY: to what is shared; None: no narrowing). `user_id`,
     `user_name` and `identifier` are of the user who asks, or for whom the caller acts; `caller` names the service or the
     administrator who acts for another. `reach` is there for a token of a browser, which may use the routes in `api/guard.py` alone.
+    `limits` are there for whoever has a stored key.
     """
 
     organization_id: str = LOCAL_ORGANIZATION
@@ -120,6 +136,7 @@ class Scope:
     key_id: str | None = None
     identifier: str | None = None
     reach: Reach | None = field(default=None, repr=False)
+    limits: Limits | None = field(default=None, repr=False)
 
     def may(self, *scopes: str) -> bool:
         """Return whether the caller has one of these scopes."""

@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import and_, bindparam, delete, func, or_, select
 
 from ricordo.domain.ids import new_id
-from ricordo.domain.scope import LOCAL_ORGANIZATION, NOBODY, ROLE_SCOPES, Reach, Role, Scope, User
+from ricordo.domain.scope import LOCAL_ORGANIZATION, NOBODY, ROLE_SCOPES, Limits, Reach, Role, Scope, User
 from ricordo.errors import Invalid
 from ricordo.storage import users
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found
@@ -29,14 +29,15 @@ class ApiKey:
     """A stored key of a user or a service. `scopes` are those it was given, empty for those of its role; times are microseconds.
 
     `hint` is how the key begins. A `session` is the key of a browser, which a login made. A `token` is limited to pages of the
-    origin `name`, and to agents: its `scopes` hold "<id of an agent>:<access>" too, and `created_by` is the key that made it. The
+    origin `name`, and to agents: its `scopes` hold "<id of an agent>:<access>" too, and `created_by` is the key that made it. An
+    `access` is limited to the path `name`, and ends with the key `created_by`. The
     row of the kind `requirement` is made with the first key and stays, also after the users of all keys were forgotten: a server
     that needed keys never opens by itself.
     """
 
     id: str
     organization_id: str
-    kind: Literal["key", "session", "token", "requirement"]
+    kind: Literal["key", "session", "token", "access", "requirement"]
     name: str
     hash: str
     hint: str
@@ -48,6 +49,8 @@ class ApiKey:
     scopes: tuple[str, ...] = ()
     last_used_at: int | None = None
     revoked_at: int | None = None
+    requests_per_minute: int | None = None
+    max_body_bytes: int | None = None
 
 
 _ROWS = Repository(ApiKey, api_keys)
@@ -94,6 +97,8 @@ class KeyDraft:
     scopes: tuple[str, ...] = ()
     expires_at: int | None = None
     kind: Literal["key", "session"] = "key"
+    requests_per_minute: int | None = None
+    max_body_bytes: int | None = None
 
 
 def hash_of(secret: bytes, key: str) -> str:
@@ -134,6 +139,8 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
         now,
         draft.expires_at,
         tuple(sorted(set(draft.scopes))),
+        requests_per_minute=draft.requests_per_minute,
+        max_body_bytes=draft.max_body_bytes,
     )
     if draft.kind == "session":  # so that logins do not add up
         tx.run(_DELETE_ENDED, {"user_id": stored.user_id, "now": now})
@@ -203,10 +210,11 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
     stored, now = _ROWS.of(row[: len(_ROWS.columns)]), tx.clock.now()
     if stored.revoked_at is not None or (stored.expires_at is not None and stored.expires_at <= now):
         return None
-    if stored.kind == "token" and stored.created_by:
+    if stored.kind in ("token", "access") and stored.created_by:
         maker = _ROWS.find(tx, Scope(stored.organization_id), stored.created_by)
         if maker is None or authenticate(tx, maker.hash) is None:
             return None
+        stored = replace(stored, requests_per_minute=maker.requests_per_minute, max_body_bytes=maker.max_body_bytes)
     if stored.user_id is None:
         return stored, scope_of(stored, None)
     if row[len(_ROWS.columns)] is None:
@@ -228,6 +236,8 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
     if key.kind == "token":
         pairs = (one.partition(":") for one in key.scopes if one.startswith("agent-"))
         reach = Reach(key.name, frozenset((id, access) for id, _, access in pairs))
+    elif key.kind == "access":
+        reach = Reach("", frozenset(), key.name)
     return Scope(
         key.organization_id,
         user.id if user else key.id,
@@ -239,4 +249,15 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
         key.id,
         user.identifier if user else None,
         reach,
+        Limits(_counted_as(key), key.requests_per_minute, key.max_body_bytes),
     )
+
+
+def _counted_as(key: ApiKey) -> str:
+    """Return under which name requests with this key are counted: a token's as its maker's, all logins of a user together."""
+    match key.kind:
+        case "token" | "access":
+            return key.created_by or key.id
+        case "session":
+            return key.user_id or key.id
+    return key.id

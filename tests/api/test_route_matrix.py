@@ -39,8 +39,12 @@ OPEN = {
         "/login/callback",
         "/ui/login",
         "/v1/mcp-servers/oauth/callback",
+        "/.well-known/oauth-protected-resource/mcp",
+        "/.well-known/oauth-authorization-server",
+        "/.well-known/openid-configuration",
     )
 }
+OPEN |= {("POST", f"/oauth/{name}") for name in ("register", "token", "revoke")}
 OPEN |= {("GET", "/ui/static/{name}"), ("POST", "/ui/login")}
 # What older clients may ask, and is never there, or never done.
 ALWAYS_REFUSED = {

@@ -163,7 +163,8 @@ class CheckedAnswers:
 
 def _fault(scope: Scope, status: int, body: bytes) -> bytes:
     documented = getattr(scope.get("route"), "response_model", None) if status == 200 else None
-    has_own_form = body.startswith((b"<!doctype html>", b'{"jsonrpc":'))
+    # OAuth's errors are texts (RFC 6749 5.2).
+    has_own_form = body.startswith((b"<!doctype html>", b'{"jsonrpc":', b'{"error":"'))
     model = documented if status < 400 else None if has_own_form else RefusalResponse
     try:
         if model is not None:

@@ -189,3 +189,17 @@ async def test_a_backup_that_cannot_be_written_stops_the_upgrade(path: Path, mon
     with pytest.raises(Unavailable, match="cannot be made"):
         open_sqlite(path)
     assert dump(path) == before
+
+
+async def test_keys_of_before_have_no_limits(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for name in ("requests_per_minute", "max_body_bytes"):
+            connection.execute(f"ALTER TABLE api_keys DROP COLUMN {name}")
+        connection.execute(
+            "INSERT INTO api_keys (id, organization_id, kind, name, hash, hint, role, created_at)"
+            " SELECT 'key-1', id, 'key', 'old', 'h', 'h', 'service', 0 FROM organizations"
+        )
+        connection.execute("DELETE FROM schema_versions")
+        connection.execute("INSERT INTO schema_versions VALUES (4, 'add_index_of_newest_messages')")
+    await open_and_close(path)
+    assert query(path, "SELECT requests_per_minute, max_body_bytes FROM api_keys") == [(None, None)]

@@ -39,12 +39,19 @@ def create_key(
     name: str = typer.Option("", help="What the key is for.  [the user's name]"),
     scopes: str = typer.Option("", help="Scopes, separated by commas.  [those of the role]"),
     expires: str | None = typer.Option(None, help="When it ends: 90m, 12h, 30d, 4w, or a date.  [never]"),
+    requests_per_minute: int | None = typer.Option(
+        None, min=1, help="How often it may be used.  [RICORDO_KEY_REQUESTS_PER_MINUTE]"
+    ),
+    max_body: int | None = typer.Option(
+        None, min=1, metavar="BYTES", help="Largest request.  [RICORDO_KEY_MAX_BODY_BYTES]"
+    ),
     organization: str | None = _ORGANIZATION,
     server: str | None = _SERVER,
 ) -> None:
     """Make a key. It stands alone on the last line of the output, and is shown this once."""
     body: Json = {"name": name, "role": role, "scopes": [one.strip() for one in scopes.split(",") if one.strip()]}
     body |= ({"user": user} if user else {}) | (_end(expires) if expires else {})
+    body |= {"requests_per_minute": requests_per_minute, "max_body_bytes": max_body}
     with _client(server) as client:
         made = client.ask("POST", "/v1/keys/", query=_there(organization), body=body)
     until = f", until {made['expires_at']}" if made["expires_at"] else ""
@@ -193,7 +200,9 @@ def _state(key: Json) -> str:
     if key["revoked_at"]:
         return f"  revoked {key['revoked_at']}"
     used = f"  last used {key['last_used_at']}" if key["last_used_at"] else "  never used"
-    return used + (f"  until {key['expires_at']}" if key["expires_at"] else "")
+    limits = ((key["requests_per_minute"], "requests a minute"), (key["max_body_bytes"], "bytes a request"))
+    most = "".join(f"  {number:,} {what}" for number, what in limits if number)
+    return used + (f"  until {key['expires_at']}" if key["expires_at"] else "") + most
 
 
 def _plain(text: str) -> str:

@@ -11,7 +11,17 @@ from ricordo.api.call import Here, Paged, RequestContext
 from ricordo.api.models.base import Json, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import SECOND, to_micros
-from ricordo.domain.scope import ADMIN, ALL_SCOPES, IMPERSONATE, LOCAL_ORGANIZATION, OVERRIDE, ROLE_SCOPES, Role, Scope
+from ricordo.domain.scope import (
+    ADMIN,
+    ALL_SCOPES,
+    IMPERSONATE,
+    LOCAL_ORGANIZATION,
+    OVERRIDE,
+    ROLE_SCOPES,
+    Limits,
+    Role,
+    Scope,
+)
 from ricordo.errors import Forbidden, Invalid
 from ricordo.storage import keys, organizations
 from ricordo.storage.engine.store import Transaction
@@ -37,6 +47,12 @@ class KeyRequest(RequestModel):
     scopes: list[str] = Field(default_factory=list, max_length=50, description="By default the scopes of the role.")
     expires_at: datetime | None = Field(None, description="When it ends; by default it does not.")
     expires_in: int | None = Field(None, gt=0, le=_LONGEST, description="In how many seconds it ends.")
+    requests_per_minute: int | None = Field(
+        None, ge=1, le=1_000_000, description="By default as RICORDO_KEY_REQUESTS_PER_MINUTE says."
+    )
+    max_body_bytes: int | None = Field(
+        None, ge=1, le=2**40, description="Largest request; by default as RICORDO_KEY_MAX_BODY_BYTES says."
+    )
 
 
 class KeyResponse(ResponseModel):
@@ -54,6 +70,8 @@ class KeyResponse(ResponseModel):
     expires_at: Timestamp | None
     last_used_at: Timestamp | None
     revoked_at: Timestamp | None
+    requests_per_minute: int | None
+    max_body_bytes: int | None
 
 
 class NewKeyResponse(KeyResponse):
@@ -151,7 +169,17 @@ def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
     expires_at = None if body.expires_in is None else now + body.expires_in * SECOND
     if body.expires_at:
         expires_at = to_micros(body.expires_at)
-    return KeyDraft(body.name or body.user or "", body.role, body.user, tuple(body.scopes), expires_at)
+    named = body.name or body.user or ""
+    own = caller.limits or Limits("")
+    often = _at_most("requests_per_minute", own.requests_per_minute, body.requests_per_minute)
+    long = _at_most("max_body_bytes", own.max_body_bytes, body.max_body_bytes)
+    return KeyDraft(named, body.role, body.user, tuple(body.scopes), expires_at, "key", often, long)
+
+
+def _at_most(name: str, own: int | None, asked: int | None) -> int | None:
+    if own and asked and asked > own:
+        raise Forbidden(f"Your key has {name} {own:,}, so it cannot give another key more. Choose less.")
+    return asked or own
 
 
 def _response(stored: ApiKey, model: type[KeyResponse] = KeyResponse, **more: str | bool) -> Json:

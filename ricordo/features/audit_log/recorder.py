@@ -16,7 +16,7 @@ from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.api.guard import USER_HEADER
-from ricordo.domain.scope import ACTING_SCOPE, REQUEST_SCOPE
+from ricordo.domain.scope import ACTING_SCOPE, RECORDED_SCOPE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 from ricordo.features.audit_log.queries import AuditDraft
 from ricordo.features.audit_log.service import AuditWriter
@@ -78,8 +78,10 @@ class AuditRecorder:
     def _record(
         self, scope: Scope, status: int, body: bytes, recorded: list[str], outer: list[str] | None
     ) -> "asyncio.Future[None] | None":
-        is_refused = status in _REFUSED
-        if not is_refused and (recorded or not _changes(scope, status)):
+        named = scope.get(RECORDED_SCOPE)
+        is_refused = status in _REFUSED or (named is not None and status in _FAULTY)
+        is_change = named is not None if RECORDED_SCOPE in scope else _changes(scope, status)
+        if not is_refused and (recorded or not is_change):
             return None
         if outer is not None and scope["method"] in _SAFE:
             return None  # a page that leaves a part out
@@ -124,7 +126,7 @@ def _changes(scope: Scope, status: int) -> bool:
 
 def draft_of(scope: Scope, status: int, body: bytes, now: int) -> AuditDraft:
     """Return what is recorded of a request: no name, no label and nothing of its content."""
-    caller: Caller | None = scope.get(REQUEST_SCOPE)
+    caller: Caller | None = scope.get(RECORDED_SCOPE) or scope.get(REQUEST_SCOPE)
     acting: Caller | None = scope.get(ACTING_SCOPE)
     given: dict[str, Any] = scope.get("path_params") or {}
     objects = {name: str(value) for name, value in given.items() if name != "user_id" and _ID.fullmatch(str(value))}

@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from ricordo.api.guard import COOKIE, refuse
 from ricordo.api.routing import Routes, needs
-from ricordo.domain.scope import REQUEST_SCOPE, Scope
+from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Scope
 from ricordo.errors import Forbidden, Invalid, NotFound, Unavailable
 from ricordo.features.login.service import (
     ATTEMPT_SECONDS,
@@ -20,7 +20,7 @@ from ricordo.features.login.service import (
 )
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
-from ricordo.storage import keys
+from ricordo.storage import keys, users
 
 router = Routes(tags=["login"], include_in_schema=False)
 ATTEMPT_COOKIE = "ricordo_login"
@@ -56,16 +56,20 @@ async def come_back(request: Request, state: str = "", code: str = "", error: st
     """Open the session of whoever logged in at the provider. A failure leaves nothing behind."""
     provider, authentication, runtime = _provider(request), request.app.state.authentication, _runtime(request)
     response: Response
+    identifier = ""
     try:
         attempt = read_attempt(_secret(request), request.cookies.get(ATTEMPT_COOKIE, ""), state)
         _require_code(code, error)
         claims = await provider.claims(attempt, code, _redirect_uri(request))
         identifier, secret = provider.identifier(claims), authentication.secret
-        key = await runtime.store.write(lambda tx: open_session(tx, secret, identifier, claims))
+        key, scope = await runtime.store.write(lambda tx: open_session(tx, secret, identifier, claims))
     except (Unavailable, Forbidden, Invalid) as fault:
+        if user := await runtime.store.read(lambda tx: users.named(tx, Scope().organization_id, identifier)):
+            request.scope[RECORDED_SCOPE] = Scope(user_id=user.id, role="user")
         status = next(status for kind, status in _STATUS if isinstance(fault, kind))
         response = _refuse(request, status, str(fault))
     else:
+        request.scope[RECORDED_SCOPE] = scope
         response = RedirectResponse(_below_base(request, attempt.next), _SEE_OTHER, _HEADERS)
         _set_cookie(request, response, COOKIE, key, SESSION_SECONDS, "/")
     response.delete_cookie(

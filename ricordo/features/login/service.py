@@ -174,8 +174,11 @@ class LoginProvider:
         return answer
 
 
-def open_session(tx: Transaction, secret: bytes, identifier: str, claims: Json) -> str:
-    """Return the key of a new session of this person, who is made where they are new. Raises Forbidden, Invalid."""
+def open_session(tx: Transaction, secret: bytes, identifier: str, claims: Json) -> tuple[str, Scope]:
+    """Return the key of a new session of this person, with its scope; they are made where they are new.
+
+    Raises Forbidden, Invalid.
+    """
     everybody = Scope()
     user = users.named(tx, everybody.organization_id, identifier)
     is_new = user is None
@@ -187,7 +190,8 @@ def open_session(tx: Transaction, secret: bytes, identifier: str, claims: Json) 
         users.change(tx, everybody, described)
     expires_at = tx.clock.now() + SESSION_SECONDS * SECOND
     draft = KeyDraft("login", "user", user.id, (), expires_at, "session")
-    return keys.create(tx, replace(everybody, user_id=user.id), secret, draft)[1]
+    stored, key = keys.create(tx, replace(everybody, user_id=user.id), secret, draft)
+    return key, keys.scope_of(stored, described)
 
 
 def _name(claims: Json, user: User) -> str:

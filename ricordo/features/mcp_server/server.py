@@ -12,6 +12,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
 from mcp.shared.exceptions import MCPError
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -56,8 +57,13 @@ class McpResponse(Response):
         manager = StreamableHTTPSessionManager(
             server_of(self._memory), stateless=True, max_request_body_size=_MOST_BYTES
         )
-        async with manager.run():
-            await manager.handle_request(scope, receive, send)
+        try:
+            async with manager.run():
+                await manager.handle_request(scope, receive, send)
+        except ExceptionGroup as group:  # of the manager's tasks; a body that was too long is answered as everywhere
+            if (refusal := group.subgroup(HTTPException)) is None:
+                raise
+            raise refusal.exceptions[0] from group
 
 
 def server_of(memory: Memory) -> "Server[Any]":

@@ -37,7 +37,12 @@ class Memory:
         allowed = frozenset(one for one in scope.scopes if one.endswith((":read", ":write")))
         self.scopes = allowed - {"users:read", "users:write", "providers:read", "providers:write"}
         narrowed = replace(
-            scope, role="service", caller="an MCP client", subject_id=self.user_id or NOBODY, scopes=self.scopes
+            scope,
+            role="service",
+            caller="an MCP client",
+            subject_id=self.user_id or NOBODY,
+            scopes=self.scopes,
+            reach=None,  # a token for this path has come where it may
         )
         inner = Request({**request.scope, REQUEST_SCOPE: narrowed})
         self._api = Api(inner, user="")

@@ -5,7 +5,7 @@ from fastapi import Request, Response
 from ricordo.api.authentication import SESSION_SECONDS
 from ricordo.api.guard import COOKIE
 from ricordo.api.routing import needs
-from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE
 from ricordo.errors import NotFound
 from ricordo.features.web.shell import Pages, base_of, done, form_of, local_path, render
 from ricordo.storage import keys
@@ -34,6 +34,7 @@ async def log_in(request: Request) -> Response:
         words = "This key is unknown, expired or revoked. Check it, or ask an administrator for a new one."
         return await render(request, "login.html", status=401, next=next, words=words)
     await _end_session(request)
+    request.scope[RECORDED_SCOPE] = caller
     response = done(request, next)
     is_https = request.url.scheme == "https"
     response.set_cookie(

@@ -11,6 +11,7 @@ from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
 router = Pages("/ui/settings")
 _PAGE = 50
+_OF_KEYS = ("user", "name", "role", "requests_per_minute", "max_body_bytes")
 
 
 @router.get("")
@@ -24,7 +25,7 @@ async def show_settings(request: Request) -> Response:
 async def make_key(request: Request) -> Response:
     """Make a key and show it, this once."""
     form = await form_of(request)
-    body = {name: form[name].strip() for name in ("user", "name", "role") if form.get(name, "").strip()}
+    body = {name: form[name].strip() for name in _OF_KEYS if form.get(name, "").strip()}
     if days := form.get("days", "").strip():
         body["expires_in"] = str(int(days) * 86_400 if days.isdecimal() else days)
     made = await Api(request).ask("POST", "/v1/keys/", body)

@@ -75,6 +75,14 @@ def add_index_of_newest_messages(connection: Connection) -> None:
     newest.create(connection)
 
 
+def add_limits_of_keys(connection: Connection) -> None:
+    """How often a key may be used in a minute, and for how much at once."""
+    there = {
+        column["name"] for column in inspect(connection).get_columns(api_keys.name)
+    }  # whole, where it was made just now
+    add_columns(connection, api_keys, *({"requests_per_minute", "max_body_bytes"} - there))
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = passages_tags.c
@@ -100,6 +108,7 @@ MIGRATIONS: Sequence[Migration] = (
     add_keys_and_sharing,
     add_options_of_tools,
     add_index_of_newest_messages,
+    add_limits_of_keys,
 )
 
 

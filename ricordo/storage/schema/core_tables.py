@@ -55,6 +55,7 @@ api_keys = table(
     *strings("created_by", erasure="blank"),
     *timestamps("created_at"),
     *timestamps("expires_at", "last_used_at", "revoked_at", null=True),
+    *numbers("requests_per_minute", "max_body_bytes", null=True),
     UniqueConstraint("hash"),
     Index("api_keys_by_time", "organization_id", "created_at", "seq"),
     Index("api_keys_by_user", "user_id"),

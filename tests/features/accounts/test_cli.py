@@ -30,11 +30,15 @@ def test_a_key_is_made_listed_and_revoked(shell: Shell, has_server: bool) -> Non
         # A script may take the whole of the standard output, or its last line.
         assert KEY.fullmatch(made.stdout.rstrip("\n"))
         assert "This is the first key: from now on every request to this server needs one." in made.stderr
-        service = run(shell, "key", "create", "--role", "service", "--name", "pipe", "--scopes", "agents:read", *server)
+        limits = ("--requests-per-minute", "6000", "--max-body", "100000")
+        service = run(
+            shell, "key", "create", "--role", "service", "--name", "pipe", "--scopes", "agents:read", *limits, *server
+        )
         assert "first key" not in service.stderr
         listed = run(shell, "key", "list", *server)
         assert made.stdout[:12] in listed.stdout
         assert made.stdout.strip() not in listed.stdout
+        assert "6,000 requests a minute  100,000 bytes a request" in listed.stdout
         (id,) = re.findall(r"(key-\S+) .*pipe", listed.stdout)
         assert "is revoked" in run(shell, "key", "revoke", id, *server).stdout
         assert "revoked 2" in run(shell, "key", "list", *server).stdout

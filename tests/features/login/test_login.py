@@ -355,3 +355,33 @@ def test_subjects_that_only_case_tells_apart_are_two_users(
         assert log_in(browser).status_code < 500
         assert browser.get(f"/users/{name_of(provider, subject)}/blocks").status_code == 200
     assert {name_of(provider, subject) for subject in ("AbC", "aBc")} <= {row[0] for row in users(server)}
+
+
+def test_logins_refused_logins_and_logouts_are_in_the_audit_log_with_the_user_and_no_secret(
+    provider: TestProvider, server: ServerInThread, browser: httpx2.Client
+) -> None:
+    def recorded() -> list[tuple[Any, ...]]:
+        headers = {"authorization": f"Bearer {server.key('boss', 'admin')}"}
+        rows = ok(browser.get("/v1/audit-log", params={"limit": 4}, headers=headers))
+        assert not any(secret in str(rows) for secret in secrets if secret)
+        return [(row["action"], row["status"], row["user"], bool(row["key_id"]), bool(row["address"])) for row in rows]
+
+    provider.person = {"sub": "77", "name": "Audited"}
+    name = name_of(provider, "77")
+    coming = callback(browser)
+    secrets = [value for _, value in parse_qsl(urlsplit(coming).query)]
+    browser.get(coming, follow_redirects=False)
+    secrets.append(browser.cookies[COOKIE])
+    browser.post("/logout", headers=OWN, follow_redirects=False)
+    disabled = text("UPDATE users SET disabled_at = 1 WHERE identifier = :name")
+    server.write(lambda tx: tx.run(disabled, {"name": name}))
+    refused(log_in(browser), 403)
+    provider.error = "access_denied"
+    refused(log_in(browser), 403)
+    provider.error = ""
+    assert recorded() == [
+        ("GET /login/callback", 403, None, False, True),
+        ("GET /login/callback", 403, name, False, True),
+        ("POST /logout", 303, name, True, True),
+        ("GET /login/callback", 303, name, True, True),
+    ]

@@ -1,0 +1,58 @@
+"""SQL of grants. A grant is a key of its person that no caller can use: its `hash` is that of the refresh token, marked as such.
+
+What a program uses are rows of the kind `access`, which end with the grant.
+"""
+
+from typing import Any
+
+from sqlalchemy import bindparam, delete
+
+from ricordo.storage.engine.repository import Missing, Repository, equal, new_values, setter
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.keys import ApiKey
+from ricordo.storage.schema.core_tables import api_keys
+
+# No hash of a key begins so.
+REFRESH = "refresh "
+_ROWS = Repository(ApiKey, api_keys)
+_BY_ID, _BY_HASH = _ROWS.select.where(equal(api_keys, "id")), _ROWS.select.where(equal(api_keys, "hash"))
+_INSERT = Missing(api_keys)
+_IS_GRANT = (api_keys.c.id == bindparam("this")) & api_keys.c.hash.startswith(REFRESH)
+_ROTATE = setter(
+    api_keys,
+    *("hash", "expires_at", "last_used_at"),
+    where=_IS_GRANT & (api_keys.c.hash == bindparam("old")) & api_keys.c.revoked_at.is_(None),
+)
+_REVOKE = setter(api_keys, "revoked_at", where=_IS_GRANT & api_keys.c.revoked_at.is_(None))
+_DELETE_ACCESS = delete(api_keys).where(api_keys.c.kind == "access", api_keys.c.created_by == bindparam("this"))
+insert_access = _ROWS.insert
+
+
+def find(tx: Transaction, id: str) -> ApiKey | None:
+    """Return the grant with this id, whoever's it is, also one that ended."""
+    found = _ROWS.first(tx, _BY_ID, {"id": id})
+    return found if found and found.hash.startswith(REFRESH) else None
+
+
+def find_access(tx: Transaction, hash: str) -> ApiKey | None:
+    found = _ROWS.first(tx, _BY_HASH, {"hash": hash})
+    return found if found and found.kind == "access" else None
+
+
+def insert(tx: Transaction, grant: ApiKey) -> bool:
+    """Store a grant; returns False where there is one with its id."""
+    return tx.run(_INSERT, _ROWS.values(grant)) > 0
+
+
+def rotate(tx: Transaction, grant: ApiKey, changed: dict[str, Any]) -> bool:
+    """Change the grant where it is as it was read; returns whether it was."""
+    return tx.run(_ROTATE, {"this": grant.id, "old": grant.hash, **new_values(changed)}) > 0
+
+
+def revoke(tx: Transaction, id: str) -> None:
+    tx.run(_REVOKE, {"this": id, **new_values({"revoked_at": tx.clock.now()})})
+    delete_access(tx, id)
+
+
+def delete_access(tx: Transaction, id: str) -> None:
+    tx.run(_DELETE_ACCESS, {"this": id})
