@@ -50,7 +50,9 @@ def list_backups(tx: Transaction, here: Here) -> list[Json]:
     """The backups in the folder, the newest first: those that were made here, and those from before migrations."""
     _require_whole_server(tx, here.scope)
     return [
-        BackupResponse.of(path, size=about.st_size, created_at=int(about.st_mtime * SECOND), was_verified=path.suffix == ".db")
+        BackupResponse.of(
+            path, size=about.st_size, created_at=int(about.st_mtime * SECOND), was_verified=path.suffix == ".db"
+        )
         for path, about in _listed(here)
     ]
 
@@ -96,7 +98,7 @@ async def delete(here: Here, backup_name: str) -> Json:
 
 
 def _require_whole_server(tx: Transaction, scope: Scope) -> None:
-    """Raise Forbidden for whoever may not have all organizations, which a backup holds: where there are several, the operator may."""
+    """Raise Forbidden for whoever may not have all organizations, which a backup holds: of several the operator alone."""
     if scope.organization_id != LOCAL_ORGANIZATION or len(organizations.every_id(tx)) > 1:
         require_operator(scope)
 

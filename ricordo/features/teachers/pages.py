@@ -53,7 +53,7 @@ async def list_students(request: Request, course_name: str) -> Response:
     after, page = request.query_params.get("after"), f"{_HOME}/{course_name}/students"
     found: list[Any] = await Api(request).get(f"/v1/courses/{course_name}/students", limit=_EACH + 1, after=after)
     older = address_of(page, after=found[_EACH - 1]["user_id"]) if len(found) > _EACH else ""
-    shown = {"course_name": course_name, "students": found[:_EACH], "older": older}
+    shown: dict[str, Any] = {"course_name": course_name, "students": found[:_EACH], "older": older}
     return await render(request, "teachers/students.html", **shown)
 
 

@@ -14,7 +14,7 @@ router = Routes(prefix="/v1/courses", tags=["courses"], scope="agents")
 
 
 class StudentResponse(ResponseModel):
-    """A student: when they last talked with the course, how many of its proposals wait for them, and how many tasks failed lately."""
+    """A student: when they last talked with the course, how many of its proposals wait, and how many tasks failed lately."""
 
     user_id: Annotated[str, From("user.id")]
     name: Annotated[str, From("user.name")]

@@ -1,6 +1,7 @@
 """The page that shows how each client is connected, with this server's own address and the caller's name to be copied."""
 
 import re
+from typing import Any
 
 from fastapi import Request, Response
 
@@ -21,7 +22,7 @@ async def show(request: Request) -> Response:
     """The clients, each with what it needs. No key is shown: the programs read one from the environment."""
     me: Scope = request.scope[REQUEST_SCOPE]
     named = me.identifier if me.identifier and _PLAIN.fullmatch(me.identifier) else me.subject
-    shown = {
+    shown: dict[str, Any] = {
         "address": address_of_server(request),
         "user": named if me.role == "user" and named else _SOMEBODY,
         "needs_key": bool(me.key_id or me.caller),

@@ -83,7 +83,15 @@ def test_names_are_of_the_list_alone(server: ServerInThread, http: httpx2.Client
     (folder / "old-schema3-2026.dump").write_text("PGDMP")
     listed = {one["name"]: one["was_verified"] for one in ok(http.get(HOME))}
     assert listed == {"old-schema3-2026.db": True, "old-schema3-2026.dump": False}
-    for name in ("link.db", "half.db.unfinished", "sub.db", "..%2Fricordo.db", "..%2Fsecret.key", "%2Fetc%2Fpasswd", "a%00.db"):
+    for name in (
+        "link.db",
+        "half.db.unfinished",
+        "sub.db",
+        "..%2Fricordo.db",
+        "..%2Fsecret.key",
+        "%2Fetc%2Fpasswd",
+        "a%00.db",
+    ):
         for answer in (http.get(f"{HOME}/{name}"), http.delete(f"{HOME}/{name}"), http.post(f"{HOME}/{name}/check")):
             assert answer.status_code in (404, 405), (name, answer.text)
     assert "no sound backup" in refused(http.post(f"{HOME}/old-schema3-2026.db/check"), 400)

@@ -1,4 +1,4 @@
-"""Teachers: they see who their students are, what waits, and the blocks that the policy shows; nothing else, on the API and pages."""
+"""Teachers: they see who their students are, what waits, and the blocks that the policy shows, and nothing else."""
 
 import time
 from collections.abc import Iterator
@@ -107,7 +107,10 @@ def require_quiet(answer: httpx2.Response, *others: str) -> None:
 
 def test_a_teacher_sees_students_in_numbers_and_the_blocks_that_the_policy_shows(school: School) -> None:
     listed = school.ask(school.teacher, "GET", HOME)
-    assert [(one["name"], one["open_proposals"], one["failed_tasks"]) for one in listed] == [("bea", 0, 0), ("ada", 1, 0)]
+    assert [(one["name"], one["open_proposals"], one["failed_tasks"]) for one in listed] == [
+        ("bea", 0, 0),
+        ("ada", 1, 0),
+    ]
     assert all(one["last_active_at"] for one in listed)
     (older,) = school.ask(school.teacher, "GET", HOME, params={"limit": 1, "after": listed[0]["user_id"]})
     assert older["name"] == "ada"
@@ -136,7 +139,8 @@ def test_nobody_but_a_teacher_asks_for_students(school: School) -> None:
     service = school.key("pipe", "service", (*scopes, "users:impersonate"))
     boss = school.key("boss", "admin", organization=OTHER_ORGANIZATION)
     less = school.key("dora", "developer", ("agents:read",))
-    for key, header in ((school.ada, {}), (with_all, {}), (service, {}), (service, {"x-ricordo-user": "bea"}), (less, {})):
+    callers: list[tuple[str, dict[str, str]]] = [(key, {}) for key in (school.ada, with_all, service, less)]
+    for key, header in (*callers, (service, {"x-ricordo-user": "bea"})):
         for path in (HOME, school.of_ada(), f"{COURSE_PAGE}/students"):
             answer = school.send(key, "GET", path, headers=header)
             assert answer.status_code in (403, 404), (path, answer.text)
@@ -158,7 +162,9 @@ def test_who_never_talked_with_the_course_is_no_student_of_it(school: School) ->
 def test_what_began_hidden_stays_hidden_whatever_the_course_says_later(own_school: School) -> None:
     every = COURSE.replace('label = "student"', 'label = "student"\nteachers_see = true')
     own_school.course(every)
-    assert [one["label"] for one in own_school.ask(own_school.teacher, "GET", own_school.of_ada())["blocks"]] == ["journey"]
+    assert [one["label"] for one in own_school.ask(own_school.teacher, "GET", own_school.of_ada())["blocks"]] == [
+        "journey"
+    ]
     own_school.course(every.replace("teachers_see = true", "teachers_see = false"))
     one = own_school.ask(own_school.teacher, "GET", own_school.of_ada())
     assert (one["blocks"], one["hidden"]) == ([], ["journey", "student"])
@@ -208,7 +214,14 @@ def test_faults_are_shown_with_file_and_line_and_files_are_read_again(own_school
     assert "<code>bad/agents.toml: Line 2</code>" in page
     assert "<b>workspaces" not in page
     shown = own_school.send(own_school.teacher, "GET", COURSE_PAGE).text
-    for words in ("What was applied before stays in use", "Coach them.", "CLAUDE.md", "required", "memory_insert", "0 5 * * 1"):
+    for words in (
+        "What was applied before stays in use",
+        "Coach them.",
+        "CLAUDE.md",
+        "required",
+        "memory_insert",
+        "0 5 * * 1",
+    ):
         assert words in shown, words
     assert "nothing of it is in use" in own_school.send(own_school.teacher, "GET", "/ui/courses/bad").text
     assert own_school.send(own_school.teacher, "GET", "/ui/courses/none").status_code == 404

@@ -69,7 +69,8 @@ def test_with_keys_the_texts_name_the_caller_and_show_no_key(tmp_path: Path) -> 
         assert "Make a key</a>" in http.get("/ui/connect", headers=boss).text
         plain = {one.replace(' -H "authorization: Bearer $RICORDO_API_KEY"', "") for one in found}
         same = {one for one in plain if "mcp" not in one and "/users/" not in one}
-        assert same and same <= of_the_docs(server.url)
+        assert same
+        assert same <= of_the_docs(server.url)
 
 
 def test_behind_a_proxy_the_address_is_the_one_that_was_asked_and_no_other_text(tmp_path: Path) -> None:
