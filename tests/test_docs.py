@@ -184,6 +184,7 @@ SHOWN = {
     ),
     "schedules.md": (r"\Arecurring 20[-0-9]+T07:00:00\.000000Z\none-time 20[-0-9]+T[0-9:]+\.\d{6}Z\nTrue\n\Z",),
     "openai.md": (r"\Astop\n", r"jasmine"),
+    "connect.md": (r'\A[^\n]*"Her name is Ada\."', r"\n[^\n]*Her name is Ada\.[^\0]*\nwaits\n\Z"),
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",),  # without a server
     "costs.md": (r"^turn [1-9]\d* [1-9]\d*$", r"^[1-9]\d* of 200000 until 20", r"^[1-9]\d* [1-9]\d* \d+$"),
@@ -261,6 +262,16 @@ def test_a_school_has_keys_as_its_page_tells(tmp_path: Path, run_python: Python)
         assert cloned == "Ada:What I like\n"
         with server.http(headers={"authorization": f"Bearer {key.removeprefix('export KEY=')}"}) as http:
             assert http.get("/users/ada/blocks/human").json()["body"].endswith("She likes proofs.\n")
+
+
+def test_the_requests_on_the_page_on_clients_are_answered(reader: ServerInThread, tmp_path: Path) -> None:
+    commands = [block for block in blocks(page_text("connect.md"), "sh") if block.startswith(("curl", "git"))]
+    assert len(commands) == 2
+    with reader.http() as http:
+        http.put("/users/grace/blocks/human", json={"body": "Her name is Grace."})
+    said = run_shell("\n".join(commands).replace(ADDRESS, reader.url).replace("ada", "grace"), tmp_path)
+    assert "Her name is Grace." in said
+    assert (tmp_path / "memory" / "human.md").read_text() == "Her name is Grace."
 
 
 def test_the_readmes_memory_is_put_read_and_cloned(reader: ServerInThread, tmp_path: Path) -> None:

@@ -243,11 +243,14 @@ SHARED = {
         GET /v1/courses/(<course_name>)?
         POST /v1/courses/(apply|<course_name>/check)
         (PUT|DELETE) /v1/courses/<course_name>
+        GET /ui/courses(/<course_name>)?
+        POST /ui/courses/apply
     """,
     "the shared workspace is the organization's, and the page shows the caller's own": """
         GET /v1/workspace/files(/<shared_path>)?
         (PUT|DELETE) /v1/workspace/files/<shared_path>
-        GET /ui/workspace
+        GET /ui/(workspace|shared-workspace|connect)
+        POST /ui/shared-workspace/(upload|files/<shared_path>/delete)
     """,
     "notes are the caller's own": "GET /api/you/notes/",
     "metrics are numbers of the server, and name nobody": "GET /metrics",
@@ -425,6 +428,9 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     shared = [cell for cell in cells if any(matches(cell, lines) for lines in SHARED.values())]
     # These callers have every scope; whoever has `admin` reads who did what, which `tests/features/audit_log` shows.
     others = [cell for cell in cells if cell not in shared and "/audit-log" not in cell.path]
+    if kind == "a developer":  # is a teacher, whom `tests/features/teachers` watches
+        taught = [cell for cell in others if cell.path.endswith("/students")]
+        shared, others = [*shared, *taught], [cell for cell in others if cell not in taught]
     require_refused(world, watch, others, (403, 404), headers, hers)
     for cell in in_order(shared):
         answer = cell.ask(world.http, spare(world, hers, cell) if cell.deletes else hers, headers)
@@ -547,6 +553,10 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
         given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False
+        if "/students" in cell.path:
+            given, is_hers = {**hers, **world.new_student()}, False
+        if is_page and "{backup_name}" in cell.path:
+            given = {**hers, **world.new_backup("spare.db")}
         if is_page and "{scheduled_message_id}" in cell.path:
             given = {**hers, **world.new_schedule(world.ada)}
         if is_page and "{file_path" in cell.path:

@@ -5,10 +5,11 @@
 
 import base64
 import json
+import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -184,6 +185,7 @@ class World(People):
             "shared_block_id": agent["memory"]["blocks"][0]["id"],
         }
         self.shared |= self.new_task("nightly", agent["id"])
+        self.shared |= self.new_backup("kept.db")
 
     def new_variable(self, name: str) -> dict[str, str]:
         """Store a variable of the organization's tools; returns what names it in routes."""
@@ -199,6 +201,21 @@ class World(People):
         """Make a course; returns what names it in routes."""
         source = '[[agent]]\nname = "coach"\ninstructions = "Coach."'
         return {"course_name": self.ask(OPERATOR, "PUT", f"/v1/courses/{name}", json={"source": source})["name"]}
+
+    def new_student(self) -> dict[str, str]:
+        """Let somebody talk with the course; returns what names them in routes."""
+        agent = self.ask(OPERATOR, "GET", f"/v1/courses/{self.shared['course_name']}")["agents"]["coach"]
+        said = {"json": {"input": "Hello."}, "headers": {"x-ricordo-user": "bea"}}
+        self.ask(OPERATOR, "POST", f"/v1/agents/{agent}/messages", **said)
+        return {"user_id": "bea"}
+
+    def new_backup(self, name: str) -> dict[str, str]:
+        """Put a backup into the data folder; returns what names it in routes."""
+        folder = self.server.settings.data_dir / "backups"
+        folder.mkdir(exist_ok=True)
+        with closing(sqlite3.connect(folder / name)) as made:
+            made.execute("CREATE TABLE IF NOT EXISTS empty (id)")
+        return {"backup_name": name}
 
     def new_task(self, name: str, agent_id: str) -> dict[str, str]:
         """Make a background task of the agent; returns what names it in routes."""

@@ -132,6 +132,7 @@ FORMS: dict[str, Mapping[str, str]] = {
 UPLOADS = (
     *("/v1/folders/{folder_id}/upload", "/v1/sources/{folder_id}/upload", "/ui/files/{folder_id}/upload"),
     *("/v1/agents/import", "/v1/imports", "/ui/imports", "/ui/workspace/{user_id}/upload"),
+    "/ui/shared-workspace/upload",
 )
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="mine.txt"\r\n\r\nMine.\r\n--x--\r\n'
 EXPORT = b'--x\r\ncontent-disposition: form-data; name="kind"\r\n\r\nclaude\r\n' + FILE.replace(b"Mine.", b"[]")

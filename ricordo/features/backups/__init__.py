@@ -1,15 +1,34 @@
-"""Backups of the whole database, and upgrades of it: `ricordo backup`, `ricordo restore` and `ricordo upgrade`."""
+"""Backups of the whole database, and upgrades of it: `ricordo backup`, `ricordo restore` and `ricordo upgrade`, and a page."""
 
-from ricordo.plugins import Commands
+from typing import Any
+
+from ricordo.domain.scope import ADMIN
+from ricordo.plugins import Commands, PluginPage
 
 
 class BackupsPlugin:
-    """Adds the commands."""
+    """Adds the commands, the backups of the data folder to the API, the jobs that make and check them, and a page."""
 
-    requires = ("move", "audit_log")
+    requires = ("accounts", "move", "audit_log", "web")
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [
+            LazyRouter("ricordo.features.backups.routes", ("/v1/backups",)),
+            LazyRouter("ricordo.features.backups.pages", ("/ui/backups",)),
+        ]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.backups.jobs import HANDLERS
+
+        return [*HANDLERS]
 
     def commands(self) -> list[Commands]:
         return [Commands("", "ricordo.features.backups.cli")]
+
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Backups", "/ui/backups", (ADMIN,))]
 
 
 plugin = BackupsPlugin()

@@ -20,7 +20,7 @@ from ricordo.storage.engine.sqlite import lock_file
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
 
-_UNFINISHED = ".unfinished"
+UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class UpgradeReport:
     rows: int
 
 
+def folder_of(settings: Settings) -> Path:
+    """Where backups are that a migration makes, and those that are made over HTTP."""
+    return (settings.data_dir if settings.postgres_url else settings.database_path.parent) / "backups"
+
+
 def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
     """Write all of the database, as it is now, into an SQLite file. Servers may go on meanwhile.
 
@@ -43,7 +48,7 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
     if target.exists():
         raise Conflict(f"{target} is there already. Name a new file.")
     make_private_folder(target.parent)
-    part = target.with_name(target.name + _UNFINISHED)
+    part = target.with_name(target.name + UNFINISHED)
     _remove(part)  # of a backup that was killed
     try:
         done = move(settings, _at(settings, part), MoveOptions(force=True), report)
@@ -67,7 +72,7 @@ def restore(source: Path, settings: Settings, report: Report, *, replace: bool =
         return move(_at(settings, source), settings, MoveOptions(replace=replace), report)
     path = settings.database_path
     make_private_folder(path.parent)
-    part = path.with_name(path.name + _UNFINISHED)
+    part = path.with_name(path.name + UNFINISHED)
     lock = lock_file(path)
     try:
         if not replace and path.exists() and (held := held_in(path)):
@@ -97,7 +102,7 @@ def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
         raise Unavailable(found.reason)
     with exclusive_access(settings) as connection:  # raises Conflict where a server uses it
         before = _count_rows(connection)
-    folder = (settings.data_dir if settings.postgres_url else settings.database_path.parent) / "backups"
+    folder = folder_of(settings)
     old = set(folder.glob("*"))
     asyncio.run(_migrate(settings, tables))
     made = sorted({*folder.glob("*")} - old)

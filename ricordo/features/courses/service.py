@@ -107,7 +107,7 @@ def _store(
     tx: Transaction, runtime: Runtime, course: Course, prepared: Sequence[tuple[AgentSpec, ModelInfo]]
 ) -> StoredCourse:
     stored = queries.get(tx, SCOPE, course.name, locks=True)
-    began = {one.label: _block(course, one).value for one in _blocks_of(stored)}
+    began = {one.label: _block(course, one).value for one in blocks_of(stored)}
     ids: dict[str, str] = {}
     for wanted, (spec, info) in zip(course.agents, prepared, strict=True):
         id = stored.agents.get(wanted.name)
@@ -179,7 +179,7 @@ def _change_blocks(
         blocks.remove(tx, block, metadata)
 
 
-def _blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
+def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
     """The blocks of the course as it was applied last."""
     return parse_course(stored.source, stored.name).blocks if stored.source else ()
 

@@ -29,7 +29,7 @@ class ImportsPlugin:
         ]
 
     def pages(self) -> list[PluginPage]:
-        return [PluginPage("Moving in", "/ui/imports")]
+        return [PluginPage("Moving in and out", "/ui/imports")]
 
     def commands(self) -> list[Commands]:
         return [Commands("import", "ricordo.features.imports.cli")]

@@ -29,7 +29,7 @@ class TemplatesPlugin:
         ]
 
     def pages(self) -> list[PluginPage]:
-        return [PluginPage("Templates", "/ui/templates")]
+        return [PluginPage("Templates", "/ui/templates", ("agents:write",))]
 
 
 plugin = TemplatesPlugin()

@@ -35,6 +35,7 @@ class WebPlugin:
             LazyRouter(f"{pages}.search", ("/ui/search",)),
             LazyRouter(f"{pages}.runs", ("/ui/runs", "/ui/jobs")),
             LazyRouter(f"{pages}.models", ("/ui/models",)),
+            LazyRouter(f"{pages}.connect", ("/ui/connect",)),
             LazyRouter(f"{pages}.settings", ("/ui/settings",)),
             LazyRouter(f"{pages}.statics", (STATIC,), open=tuple(f"{STATIC}/{name}" for name in TYPES)),
             # The last, as it has a page for every other address below /ui too.

@@ -199,8 +199,12 @@ async def save_block(request: Request) -> Response:
 @_by_id.post("/settings")
 @router.post("/{user_id}/settings/{label:path}")
 async def change_settings(request: Request) -> Response:
-    """Change title, description, limit and policy, as far as the form has them."""
+    """Change title, description, limit and policy, as far as the form has them; or hide the block from a course's teachers."""
     address, form = await open_block(request), await form_of(request)
+    if form.get("hide") == "teachers" and address.block:
+        kept = {name: value for name, value in address.block.metadata.items() if name != "teachers_see"}
+        await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": kept})
+        return done(request, address.page, f"Teachers do not see {address.label} any more.")
     names = ("title", "description", "limit", "policy")
     body = {name: form[name].strip() or None for name in names if name in form}
     await Api(request).ask("PATCH", address.api, body)

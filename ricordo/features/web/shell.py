@@ -71,6 +71,7 @@ NAVIGATION = (
     Link("Runs", "/ui/runs", "run", ("agents:read",)),
     Link("Jobs", "/ui/jobs", "job", (ADMIN,)),
     Link("Models", "/ui/models", "model", ("agents:read",)),
+    Link("Connect", "/ui/connect", "plugin", ("agents:read", "messages:read", "memory:read")),
     Link("Settings", "/ui/settings", "key", (ADMIN,)),
 )
 

@@ -30,7 +30,7 @@ class WorkspacesPlugin:
 
         return [
             LazyRouter("ricordo.features.workspaces.routes", ("/users/*/workspace", "/v1/workspace")),
-            LazyRouter("ricordo.features.workspaces.pages", ("/ui/workspace",)),
+            LazyRouter("ricordo.features.workspaces.pages", ("/ui/workspace", "/ui/shared-workspace")),
         ]
 
     def tools(self) -> list[Any]:

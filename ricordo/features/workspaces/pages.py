@@ -9,7 +9,7 @@ from ricordo.errors import Invalid
 from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, done, render
 
-router = Pages("/ui/workspace", scope="memory")
+router, _of_all = Pages("/ui/workspace", scope="memory"), Pages("/ui/shared-workspace", scope="agents")
 _SHOWN = 100_000  # characters of a text
 
 
@@ -19,17 +19,28 @@ async def find(request: Request) -> Response:
     user = request.query_params.get("user") or request.scope[REQUEST_SCOPE].subject
     if user:
         return done(request, f"/ui/workspace/{user}")
-    return await render(request, "workspaces/files.html", user="", files=[], file_path="", text=None, problem="")
+    shown: dict[str, Any] = {
+        "user": "",
+        "home": "",
+        "api": "",
+        "may_write": False,
+        "files": [],
+        "file_path": "",
+        "text": None,
+    }
+    return await render(request, "workspaces/files.html", problem="", **shown)
 
 
+@_of_all.get("")
 @router.get("/{user_id}")
-async def show(request: Request, user_id: str) -> Response:
-    """The files of a user, and the text of one."""
-    return await _show(request, user_id)
+async def show(request: Request) -> Response:
+    """The files of a user, or those that all users share, and the text of one."""
+    return await _show(request)
 
 
+@_of_all.post("/upload")
 @router.post("/{user_id}/upload")
-async def upload(request: Request, user_id: str) -> Response:
+async def upload(request: Request) -> Response:
     """Store a file that was chosen in the browser."""
     async with request.form(max_files=1, max_fields=2) as form:
         file, folder = form.get("file"), str(form.get("folder") or "")
@@ -38,31 +49,46 @@ async def upload(request: Request, user_id: str) -> Response:
             raise Invalid("Choose a file first.")
         data = await file.read()
     path = "/".join(filter(None, (folder.strip("/ "), name)))
+    home, api = _place(request)
     try:
-        await Api(request).ask("PUT", f"{_api(user_id)}/{path}", form=(data, "application/octet-stream"))
+        await Api(request).ask("PUT", f"{api}/{path}", form=(data, "application/octet-stream"))
     except RefusedByApi as error:
         if error.status in (403, 404):
             raise
-        return await _show(request, user_id, str(error), error.status)
-    return done(request, f"/ui/workspace/{user_id}", f"{path} was stored.")
+        return await _show(request, str(error), error.status)
+    return done(request, home, f"{path} was stored.")
 
 
+@_of_all.post("/files/{shared_path:path}/delete")
 @router.post("/{user_id}/files/{file_path:path}/delete")
-async def delete(request: Request, user_id: str, file_path: str) -> Response:
+async def delete(request: Request) -> Response:
     """Delete a file."""
-    await Api(request).ask("DELETE", f"{_api(user_id)}/{file_path}")
-    return done(request, f"/ui/workspace/{user_id}", f"{file_path} was deleted.")
+    named, (home, api) = request.path_params, _place(request)
+    path = named.get("file_path") or named["shared_path"]
+    await Api(request).ask("DELETE", f"{api}/{path}")
+    return done(request, home, f"{path} was deleted.")
 
 
-async def _show(request: Request, user: str, problem: str = "", status: int = 200) -> Response:
+async def _show(request: Request, problem: str = "", status: int = 200) -> Response:
     api, path, text = Api(request), request.query_params.get("path", ""), None
-    files: list[Any] = await api.get(_api(user))
+    home, files_at = _place(request)
+    files: list[Any] = await api.get(files_at)
     if path:
-        found = await api.find(f"{_api(user)}/{path}")
+        found = await api.find(f"{files_at}/{path}")
         text = found[:_SHOWN] if isinstance(found, str) and "\0" not in found else None
-    shown: dict[str, Any] = {"user": user, "files": files, "file_path": path, "text": text, "problem": problem}
+    user = request.path_params.get("user_id")
+    may_write = request.scope[REQUEST_SCOPE].may("memory:write" if user else "agents:write")
+    shown: dict[str, Any] = {"user": user, "home": home, "api": files_at, "may_write": may_write, "files": files}
+    shown |= {"file_path": path, "text": text, "problem": problem}
     return await render(request, "workspaces/files.html", status=status, **shown)
 
 
-def _api(user: str) -> str:
-    return f"/users/{user}/workspace/files"
+def _place(request: Request) -> tuple[str, str]:
+    """Where the page and the API have these files: a user's, or those that all users share."""
+    user = request.path_params.get("user_id")
+    if user is None:
+        return "/ui/shared-workspace", "/v1/workspace/files"
+    return f"/ui/workspace/{user}", f"/users/{user}/workspace/files"
+
+
+router.routes += _of_all.routes

@@ -1,16 +1,20 @@
 """Exports that are uploaded: taken in by a job, seen by whoever sent them alone, and shown on a page."""
 
+import html
 import json
+import re
 import time
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from tests.api.conftest import Api
 from tests.features.imports.test_chats import chatgpt
 from tests.features.web.test_home import visitor
 from tests.seams.http import ok
 from tests.seams.people import OPERATOR, People
-from tests.seams.server import serving
+from tests.seams.server import MODEL, serving
 
 Sent = dict[str, Any]
 
@@ -99,3 +103,21 @@ def test_the_page_takes_a_file_and_shows_the_report(tmp_path: Path) -> None:
         assert home in listed
         assert "/export" in listed
         assert browser.get("/ui/imports/job-1").status_code == 404
+
+
+def test_whoever_leaves_takes_their_memory_and_agents_along(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
+        people = People(server, http)
+        ada = people.key("ada")
+        people.ask(ada, "PUT", "/users/ada/blocks/human", json={"body": "Ada sails."})
+        for number in range(101):
+            people.ask(OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "name": f"agent {number}"})
+        page = people.send(ada, "GET", "/ui/imports").text
+        (memory,) = re.findall(r'href="(/users/[^"]*/export)"', page)
+        with ZipFile(BytesIO(people.send(ada, "GET", memory).content)) as archive:
+            assert archive.read("blocks/human.md") == b"Ada sails."
+        older = html.unescape(re.findall(r'href="(/ui/imports\?after=[^"]*)"', page)[0])
+        files = re.findall(r'href="(/v1/agents/[^"]*/export)"', page + people.send(ada, "GET", older).text)
+        assert len(set(files)) == 101
+        assert people.ask(ada, "GET", files[-1])["agents"]
+        assert "/ui/people" in people.send(OPERATOR, "GET", "/ui/imports").text

@@ -126,6 +126,7 @@ class Place:
             "/ui/jobs",
             f"/ui/jobs/{self.job}",
             "/ui/models",
+            "/ui/connect",
             "/ui/settings",
             "/ui/login",
             "/ui/tools",

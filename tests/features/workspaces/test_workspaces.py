@@ -263,6 +263,21 @@ def test_the_page_uploads_shows_and_deletes(http: httpx2.Client) -> None:
     assert paths(http, "mia") == []
 
 
+def test_the_page_of_the_files_that_all_share_is_changed_by_developers_alone(http: httpx2.Client) -> None:
+    sent = {"file": ("plan.md", b"<b>Week 1</b>", "text/markdown")}
+    told = http.post("/ui/shared-workspace/upload", files=sent, data={"folder": "in"}, follow_redirects=True)
+    assert "in/plan.md was stored." in told.text
+    assert http.get("/v1/workspace/files/in/plan.md").content == b"<b>Week 1</b>"
+    assert http.get("/ui/workspace/mia?path=in/plan.md").text.count("Week 1") == 0
+    key = {"authorization": f"Bearer {http.post('/v1/keys/', json={'user': 'kim', 'role': 'user'}).json()['key']}"}
+    page = http.get("/ui/shared-workspace?path=in/plan.md", headers=key)
+    assert "&lt;b&gt;Week 1&lt;/b&gt;" in page.text
+    assert "Upload" not in page.text
+    assert 'href="/v1/workspace/files/in/plan.md" download' in page.text
+    assert http.post("/ui/shared-workspace/upload", files=sent, headers=key).status_code == 403
+    assert http.post("/ui/shared-workspace/files/in/plan.md/delete", headers=key).status_code == 403
+
+
 def test_a_forgotten_users_files_go(server: ServerInThread, http: httpx2.Client) -> None:
     put(http, "nora", "diary.md", "Of Nora.")
     assert http.delete("/users/nora").status_code == 202

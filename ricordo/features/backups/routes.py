@@ -1,0 +1,115 @@
+"""The backups in the data folder over HTTP, for administrators of the whole server: listed, made, checked, downloaded, deleted.
+
+A name in a request is looked up among the files that are listed, and never becomes a path.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from secrets import token_hex
+
+from fastapi import Response
+from fastapi.responses import FileResponse
+
+from ricordo.api.call import Here, RequestContext, note
+from ricordo.api.models.base import Json, NoteResponse, ResponseModel, Timestamp
+from ricordo.api.models.jobs import JobResponse
+from ricordo.api.routing import Routes, needs
+from ricordo.domain.clock import SECOND, to_datetime
+from ricordo.domain.job import Job
+from ricordo.domain.scope import ADMIN, LOCAL_ORGANIZATION, Scope
+from ricordo.errors import Conflict, Invalid
+from ricordo.features.accounts.keys import require_operator
+from ricordo.features.backups.jobs import ATTEMPTS, MAKE
+from ricordo.features.backups.service import folder_of
+from ricordo.storage import jobs, organizations
+from ricordo.storage.engine.backups import require_sound
+from ricordo.storage.engine.repository import found
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(prefix="/v1/backups", tags=["backups"])
+_KINDS = (".db", ".dump")
+_BYTES: dict[int | str, Json] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
+_HEADERS = {"x-content-type-options": "nosniff"}
+
+
+class BackupResponse(ResponseModel):
+    """A backup, with its size in bytes. It `was_verified` before it got its name, but for a dump of PostgreSQL."""
+
+    name: str
+    size: int
+    created_at: Timestamp
+    was_verified: bool
+
+
+@router.get("", response_model=list[BackupResponse])
+@needs(ADMIN)
+def list_backups(tx: Transaction, here: Here) -> list[Json]:
+    """The backups in the folder, the newest first: those that were made here, and those from before migrations."""
+    _require_whole_server(tx, here.scope)
+    return [
+        BackupResponse.of(
+            path, size=about.st_size, created_at=int(about.st_mtime * SECOND), was_verified=path.suffix == ".db"
+        )
+        for path, about in _listed(here)
+    ]
+
+
+@router.post("", response_model=JobResponse)
+@needs(ADMIN)
+def make(tx: Transaction, here: Here) -> Job:
+    """Begin a backup of the whole database. The job says how far it is; the file appears once it was read back and compared."""
+    _require_whole_server(tx, here.scope)
+    time = to_datetime(tx.clock.now()).strftime("%Y%m%dT%H%M%S")
+    payload = {"name": f"ricordo-{time}-{token_hex(2)}.db"}
+    added = jobs.add(tx, Job(MAKE, LOCAL_ORGANIZATION, payload, key=MAKE, is_single=True, most_attempts=ATTEMPTS))
+    if added is None:
+        raise Conflict("A backup waits to be made already. Look at the jobs.")
+    return added
+
+
+@router.post("/{backup_name}/check", response_model=NoteResponse)
+@needs(ADMIN)
+async def check(here: Here, backup_name: str) -> Json:
+    """Read a backup again, whole; 400 says what is wrong with it."""
+    path = await _find(here, backup_name)
+    if path.suffix != ".db":
+        raise Invalid("This is a dump of PostgreSQL. Check it on the machine of the server: pg_restore --list FILE")
+    await asyncio.to_thread(require_sound, path)
+    return note(f"{path.name} is whole.")
+
+
+@router.get("/{backup_name}", response_class=Response, responses=_BYTES)
+@needs(ADMIN)
+async def download(here: Here, backup_name: str) -> Response:
+    """The file. It holds everything but `secret.key`."""
+    path = await _find(here, backup_name)
+    return FileResponse(path, headers=_HEADERS, media_type="application/octet-stream", filename=path.name)
+
+
+@router.delete("/{backup_name}", response_model=NoteResponse)
+@needs(ADMIN)
+async def delete(here: Here, backup_name: str) -> Json:
+    """Delete a backup."""
+    (await _find(here, backup_name)).unlink(missing_ok=True)
+    return note(f"Backup {backup_name} deleted.")
+
+
+def _require_whole_server(tx: Transaction, scope: Scope) -> None:
+    """Raise Forbidden for whoever may not have all organizations, which a backup holds: of several the operator alone."""
+    if scope.organization_id != LOCAL_ORGANIZATION or len(organizations.every_id(tx)) > 1:
+        require_operator(scope)
+
+
+def _listed(here: RequestContext) -> list[tuple[Path, os.stat_result]]:
+    there = [path for path in folder_of(here.runtime.settings).glob("*") if path.suffix in _KINDS]
+    files = [(path, path.stat()) for path in there if path.is_file() and not path.is_symlink()]
+    return sorted(files, key=lambda one: (one[1].st_mtime, one[0].name), reverse=True)
+
+
+async def _find(here: RequestContext, name: str) -> Path:
+    """Return the file of this name among those that are listed. Raises Forbidden, NotFound."""
+    await here.store.read(lambda tx: _require_whole_server(tx, here.scope))
+    return found(next((path for path, _ in _listed(here) if path.name == name), None), "Backup", name)

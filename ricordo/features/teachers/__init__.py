@@ -1,0 +1,25 @@
+"""Teachers: the pages of courses, the students of a course with what waits for them, and the blocks that students' policy shows."""
+
+from typing import Any
+
+from ricordo.plugins import PluginPage
+
+
+class TeachersPlugin:
+    """Adds the students of a course to the API, and pages for courses and students."""
+
+    requires = ("courses", "tasks", "web")
+
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
+
+        return [
+            LazyRouter("ricordo.features.teachers.routes", ("/v1/courses/*/students",)),
+            LazyRouter("ricordo.features.teachers.pages", ("/ui/courses",)),
+        ]
+
+    def pages(self) -> list[PluginPage]:
+        return [PluginPage("Courses", "/ui/courses", ("agents:write",))]
+
+
+plugin = TeachersPlugin()
