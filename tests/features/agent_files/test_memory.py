@@ -3,13 +3,13 @@
 import copy
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from ricordo.llm.scripted import call
-from ricordo.storage import history
+from ricordo.storage.schema.memory_tables import commits
 from tests.api.conftest import Api
 from tests.features.agent_files.test_round_trip import export, imported
 from tests.seams.http import Wire, ok, refused
@@ -17,6 +17,8 @@ from tests.seams.server import MODEL, serving
 from tests.support import postgres
 
 BOTH = ("sqlite", "postgresql")
+# As the agent leaves its block.
+TEXT = "Ada of Turin.\n\nLikes tea."
 YEAR = 365 * 24 * 3600 * 1000  # milliseconds
 
 
@@ -41,7 +43,8 @@ def forget(api: Api) -> None:
 
 
 def memory(file: Wire) -> Wire:
-    return dict(file["ricordo"]["agents"]["agent-0"]["memory"])
+    told: Wire = file["ricordo"]["agents"]["agent-0"]["memory"]
+    return told
 
 
 def make_agent(api: Api) -> str:
@@ -59,14 +62,14 @@ def make_agent(api: Api) -> str:
         include_base_tools=False,
     ).id
     client.agents.blocks.update("human", agent_id=agent, value="Ada of Turin.\n")
-    api.server.says(call("memory_insert", label="human", new_string="Likes tea.", reason="She said so."), "Noted.")
+    api.server.says(call("memory_insert", label="human", new_string="Likes tea."), "Noted.")
     client.agents.messages.create(agent, input="I like tea.")
     own = {block.label: block.id for block in client.agents.blocks.list(agent)}
     client.agents.blocks.detach(own["spare"], agent_id=agent)
     client.blocks.delete(own["old"])
     ok(api.http.patch(f"/v1/blocks/{own['human']}", json={"label": "person", "policy": "propose"}))
     for old, new in (("Likes tea.", "Likes green tea."), ("Ada of Turin.", "Ada of Rome.")):
-        edit = call("memory_replace", label="person", old_string=old, new_string=new, reason=f"Heard: {new}")
+        edit = call("memory_replace", label="person", old_string=old, new_string=new)
         api.server.says(edit, "Proposed.")
         client.agents.messages.create(agent, input=f"{new}, please.")
     when = {"type": "recurring", "cron_expression": "0 9 * * MON"}
@@ -84,14 +87,14 @@ def test_history_proposals_and_schedules_come_back_as_they_were(api: Api) -> Non
         ("old", "Goes."),
         ("spare", "Kept aside."),
         ("human", "Ada of Turin.\n"),
-        ("human", "Ada of Turin.\nLikes tea.\n"),
+        ("human", TEXT),
         ("old", None),
-        ("person", "Ada of Turin.\nLikes tea.\n"),
+        ("person", TEXT),
     ]
     assert told["versions"][4]["author"] == f"Tutor <{agent}@ricordo>"
-    assert [one["value"].split("\n")[:2] for one in told["proposals"]] == [
-        ["Ada of Turin.", "Likes green tea."],
-        ["Ada of Rome.", "Likes tea."],
+    assert [one["value"] for one in told["proposals"]] == [
+        TEXT.replace("Likes tea", "Likes green tea"),
+        TEXT.replace("Turin", "Rome"),
     ]
     assert "hush" not in json.dumps(file)
     (first, second) = (imported(api, file, extra_body={"schedules": True}) for _ in range(2))
@@ -126,9 +129,9 @@ def test_what_was_imported_goes_on_like_any_memory(api: Api) -> None:
     assert [(one["author"], one["status"]) for one in waiting] == [("remote:Tutor", "open")] * 2
     for one in waiting:
         ok(api.http.post(f"/v1/blocks/{block}/diffs/{one['id']}/approve"))
-    assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada of Rome.\nLikes green tea.\n"
+    assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada of Rome.\n\nLikes green tea."
     oldest = ok(api.http.get(f"/v1/blocks/{block}/history"))[-1]["sha"]
-    ok(api.http.post(f"/v1/blocks/{block}/restore", json={"version": oldest}))
+    ok(api.http.post(f"/v1/blocks/{block}/restore", json={"sha": oldest}))
     assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada.\n"
     blamed = ok(api.http.get(f"/v1/blocks/{block}/blame"))
     assert "Ada." in json.dumps(blamed)
@@ -196,7 +199,7 @@ def test_a_file_forges_nobody(api: Api) -> None:
     for found in (ok(api.http.get(f"/v1/blocks/{block}/history")), ok(api.http.get(f"/v1/blocks/{block}/diffs"))):
         assert {(one["author"], one["author_kind"]) for one in found} == {("remote:Root", "remote")}
     # What waits of somebody there is not applied, whoever that is said to be.
-    assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada of Turin.\nLikes tea.\n"
+    assert api.client.agents.blocks.retrieve("person", agent_id=made).value == TEXT
 
 
 def _versions(**changed: Any) -> Any:
@@ -261,7 +264,7 @@ def _hostile(api: Api) -> Wire:
 def _counts(api: Api) -> list[int]:
     lists = ("/v1/agents/count", "/v1/blocks/count", "/v1/tools/count")
     found = [ok(api.http.get(one)) for one in lists]
-    return [*found, len(api.server.read(lambda tx: tx.all(history.select(history.commits.c.seq))))]
+    return [*found, len(api.server.read(lambda tx: tx.all(select(commits.c.seq))))]
 
 
 PASSAGE = {"text": "t", "created_at": 10**18}
@@ -324,7 +327,7 @@ def test_a_users_copy_does_not_stand_in_the_place_of_the_agents_own_block(api: A
         model=MODEL, name="Coach", memory_blocks=[{"label": "notes", "value": "Shared."}], tools=["memory_insert"]
     ).id
     headers = {"x-ricordo-user": name}
-    api.server.says(call("memory_insert", label="notes", new_string="Bea limps.", reason="Said."), "Noted.")
+    api.server.says(call("memory_insert", label="notes", new_string="Bea limps."), "Noted.")
     ok(api.http.post(f"/v1/agents/{agent}/messages", json={"input": "I limp."}, headers=headers))
     file = ok(api.http.get(f"/v1/agents/{agent}/export", headers=headers))
     assert [(one["label"], one["value"]) for one in file["blocks"]] == [("notes", "Shared.")]
