@@ -32,8 +32,6 @@ class FileMessage(RequestPart):
 
 
 class FilePassage(RequestPart):
-    """A passage that is about no user."""
-
     text: str
     tags: Tags = Field([])
     metadata: Json = Field({})
@@ -42,8 +40,6 @@ class FilePassage(RequestPart):
 
 
 class FileArchive(RequestPart):
-    """An archive. Agents of one file that have the same one share it again."""
-
     id: str
     name: str
     description: str | None = None
@@ -52,8 +48,6 @@ class FileArchive(RequestPart):
 
 
 class FileConversation(RequestPart):
-    """A conversation that is about no user, beside the default one."""
-
     summary: str | None = None
     description: str | None = None
     model: str | None = None
@@ -65,32 +59,29 @@ class FileConversation(RequestPart):
     messages: list[FileMessage] = Field([])
 
 
-class FileVersion(RequestPart):
+class _FileChange(RequestPart):
+    label: _Label
+    value: str | None
+    author: str
+    reason: str = ""
+    created_at: Micros
+    is_untrusted: bool = False
+
+
+class FileVersion(_FileChange):
     """One version of one block: its text then, None where it was deleted. The author is a claim, `Name <id@ricordo>`."""
 
     id: str | None = Field(None, pattern="^[0-9a-f]{40}$")
-    label: _Label
     old_label: _Label | None = None
-    value: str | None
-    author: str
-    reason: str = ""
-    created_at: Micros
-    is_untrusted: bool = False
 
 
-class FileProposal(RequestPart):
+class FileProposal(_FileChange):
     """A change that waits for the owner. `base` is the id of the version it was made from; None: it makes the block."""
 
-    label: _Label
-    new_label: _Label | None = None
     base: str | None
-    value: str | None
-    author: str
-    reason: str = ""
+    new_label: _Label | None = None
     description: str | None = None
     confidence: float | None = Field(None, ge=0, le=1)
-    created_at: Micros
-    is_untrusted: bool = False
 
 
 class FileMemory(RequestPart):
@@ -117,7 +108,5 @@ class FileAgent(RequestPart):
 
 
 class FileContent(RequestModel):
-    """All of it, by the ids that the agents have in the file."""
-
     version: Literal[1]
     agents: dict[str, FileAgent] = Field({})

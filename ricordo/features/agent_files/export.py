@@ -80,10 +80,10 @@ def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id
         "messages": [formats.whole(one, ids.of("message", one.id)) for one in thread],
         "archives": _archives(tx, here, ids, state),
         "conversations": [] if scrubs else _conversations(tx, here, ids, state),
-        "memory": memory_json(tx, here.scope, agent_id, own, detached)
-        | {"detached_block_ids": [ids.of("block", one.id) for one in detached]},
+        "memory": memory_json(tx, here.scope, agent_id, own, detached),
         "schedules": [] if scrubs else _schedules(tx, here, agent_id),
     }
+    whole["memory"]["detached_block_ids"] = [ids.of("block", one.id) for one in detached]
     return file | {
         "files": texts,
         "sources": sources,
@@ -116,10 +116,7 @@ def outline(
     return {
         "agents": [agent],
         "groups": [],
-        "blocks": [
-            {"id": ids.of("block", one.id), **_picked(BlockResponse.of(one), BLOCK_FIELDS)}
-            for one in (*blocks, *detached)
-        ],
+        "blocks": [_block(ids, one) for one in (*blocks, *detached)],
         "files": [],
         "sources": [],
         "tools": [{"id": ids.of("tool", one.id), **_picked(ToolResponse.of(one), TOOL_FIELDS)} for one in state.tools],
@@ -127,6 +124,10 @@ def outline(
         "skills": [],
         "metadata": {"revision_id": "ricordo"},
     }
+
+
+def _block(ids: LocalIds, block: Block) -> Json:
+    return {"id": ids.of("block", block.id), **_picked(BlockResponse.of(block), BLOCK_FIELDS)}
 
 
 def _thread(tx: Transaction, here: RequestContext, conversation: Conversation) -> list[Message]:

@@ -18,7 +18,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
-from ricordo.errors import Invalid, NotFound
+from ricordo.errors import Invalid
 from ricordo.features.agent_files.content import MOST_PROPOSALS, MOST_VERSIONS, FileMemory
 from ricordo.memory.commit_authors import shown_name
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
@@ -28,7 +28,6 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.versions import Change
 
 _AUTHOR = re.compile(rf"([^<>\x00-\x1f\x7f]{{1,500}}) <([^<>\s\x00-\x1f\x7f]{{1,1000}}){DOMAIN}>")
-_SHORT = 10
 
 
 def own_blocks(tx: Transaction, scope: Scope, agent_id: str) -> list[Block]:
@@ -72,37 +71,24 @@ def _versions(tx: Transaction, found: Sequence[BlockVersion]) -> list[Json]:
         wanted.setdefault(version.chain_id, []).extend([version.blob] if version.blob else [])
     texts = {chain_id: versions.read_texts(tx, chain_id, blobs) for chain_id, blobs in wanted.items()}
     return [
-        {"value": None if one.blob is None else texts[one.chain_id][one.blob], "author": _author(one.author)}
-        | {"id": one.id.hex(), "label": one.label, "reason": one.reason, "created_at": one.created_at}
+        {"id": one.id.hex(), "label": one.label, "value": texts[one.chain_id][one.blob] if one.blob else None}
+        | {"author": _author(one.author), "reason": one.reason, "created_at": one.created_at}
         | given(old_label=one.old_label, is_untrusted=one.is_untrusted or None)
         for one in found
     ]
 
 
 def _proposal(one: Proposal) -> Json:
-    return {
-        "label": one.label,
-        "base": one.base.hex() if one.base else None,
-        "value": one.value,
-        "author": _author(one.author),
-        "reason": one.reasoning,
-        "created_at": one.created_at,
-    } | given(
-        new_label=one.new_label,
-        description=one.description,
-        confidence=one.confidence,
-        is_untrusted=one.is_untrusted or None,
-    )
+    told: Json = {"label": one.label, "base": one.base.hex() if one.base else None, "value": one.value}
+    told |= {"author": _author(one.author), "reason": one.reasoning, "created_at": one.created_at}
+    more = given(new_label=one.new_label, description=one.description, confidence=one.confidence)
+    return told | more | given(is_untrusted=one.is_untrusted or None)
 
 
 def _is_users(tx: Transaction, proposal: Proposal) -> bool:
     """Whether it came of a turn with a user: it is erased with that user, and is in no file."""
-    if proposal.run_id is None:
-        return False
-    try:
-        return runs.get(tx, Scope(proposal.organization_id), proposal.run_id).user_id is not None
-    except NotFound:
-        return False
+    run = runs.find(tx, Scope(proposal.organization_id), proposal.run_id) if proposal.run_id else None
+    return run is not None and run.user_id is not None
 
 
 def _author(actor: Actor) -> str:
@@ -147,7 +133,7 @@ class ImportedMemory:
             reason = redact(sent.reason).text
             planned = versions.plan(self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at)
             if sent.id and planned.ids[0] not in (None, bytes.fromhex(sent.id)):
-                reason = f"{reason} (was {sent.id[:_SHORT]})".strip()
+                reason = f"{reason} (was {sent.id[:10]})".strip()
                 planned = versions.plan(self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at)
             if id := planned.ids[0]:
                 metadata = ChangeMetadata(author, reason, is_untrusted=sent.is_untrusted)
@@ -193,32 +179,22 @@ class ImportedMemory:
         require_told_apart(new)
         metadata, labels = ChangeMetadata(scope.actor, reason), {block.label for block in new}
         gone = [Change(label, None, text) for label, text in self.values.items() if label not in labels]
-        chain = versions.lock(tx, self.chain.id)
-        if gone and chain:
+        if gone and (chain := versions.lock(tx, self.chain.id)):
             versions.record(tx, chain, gone, metadata)
-        known = {
-            block.id: replace(block, head=self.heads.get(block.label), is_untrusted=block.label in self.sent.untrusted)
-            for block in new
-        }
-        return blocks.insert_all(tx, [*known.values()], [], metadata)
+        heads, doubted = self.heads, self.sent.untrusted
+        known = [replace(one, head=heads.get(one.label), is_untrusted=one.label in doubted) for one in new]
+        return blocks.insert_all(tx, known, [], metadata)
 
     def _propose(self, tx: Transaction, there: dict[str, Block], expires_after: int | None) -> None:
         for sent in self.sent.proposals:
             block = there.get(require_label(sent.label))
-            if sent.base is not None:
-                if block is None or sent.base not in self.bases:
-                    raise Invalid(f'A proposal for block "{sent.label}" is of a version that is not in the file.')
-                head, text = self.bases[sent.base]
-                block = replace(block, value=text, head=head)
-            draft = ProposalDraft(
-                self.chain.id,
-                sent.label,
-                sent.value,
-                block if sent.base else None,
-                sent.new_label and require_label(sent.new_label),
-                sent.description,
-                sent.confidence,
-            )
+            head, text = self.bases.get(sent.base or "", (None, ""))
+            if sent.base is not None and (block is None or head is None):
+                raise Invalid(f'A proposal for block "{sent.label}" is of a version that is not in the file.')
+            base = replace(block, value=text, head=head) if block and head else None
+            draft = ProposalDraft(self.chain.id, sent.label, sent.value, base, description=sent.description)
+            new_label = sent.new_label and require_label(sent.new_label)
+            draft = replace(draft, new_label=new_label, confidence=sent.confidence)
             _, author = _read_author(sent.author)
             metadata = ChangeMetadata(author, sent.reason, is_untrusted=sent.is_untrusted, made_at=sent.created_at)
             with suppress(Unchanged):

@@ -19,23 +19,9 @@ from ricordo.domain.model import ModelInfo
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.tool import Tool
 from ricordo.errors import Forbidden, Invalid
+from ricordo.features.agent_files import content as parts
+from ricordo.features.agent_files import export
 from ricordo.features.agent_files import messages as formats
-from ricordo.features.agent_files.content import (
-    VERSION,
-    FileAgent,
-    FileArchive,
-    FileContent,
-    FileConversation,
-    FileMessage,
-)
-from ricordo.features.agent_files.export import (
-    AGENT_FIELDS,
-    ARCHIVE_FIELDS,
-    BLOCK_FIELDS,
-    CONVERSATION_FIELDS,
-    FOLDER_FIELDS,
-    PASSAGE_FIELDS,
-)
 from ricordo.features.agent_files.memory import ImportedMemory
 from ricordo.features.custom_tools import service as custom_tools
 from ricordo.features.custom_tools.models import ToolCreateRequest
@@ -85,7 +71,7 @@ class AgentImport:
     content: Json
     specs: list[AgentSpec]
     tools: list[tuple[str, ToolCreateRequest]]
-    more: list[tuple[FileAgent, ImportedMemory | None]]
+    more: list[tuple[parts.FileAgent, ImportedMemory | None]]
 
 
 def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
@@ -93,8 +79,8 @@ def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
     if not isinstance(content, dict) or not isinstance(content.get("agents"), list):
         raise Invalid(_UNREADABLE.format("it has no list of agents"))
     extra = content.get("ricordo")
-    if extra is not None and (not isinstance(extra, dict) or extra.get("version") != VERSION):
-        raise Invalid(f"This agent file was written by another version of Ricordo; this one reads version {VERSION}.")
+    if extra is not None and (not isinstance(extra, dict) or extra.get("version") != parts.VERSION):
+        raise Invalid(f"This agent file is of another version of Ricordo; this one reads version {parts.VERSION}.")
     if not content["agents"]:
         raise Invalid(_UNREADABLE.format("its list of agents is empty"))
     try:
@@ -104,8 +90,9 @@ def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
             for one in content.get("tools") or ()
             if one.get("tool_type") == "custom" and one.get("source_code")
         ]
-        known = FileContent.model_validate(extra or {"version": VERSION}).agents
-        more = [_more(runtime, one, content, known.get(one["id"], FileAgent())) for one in content["agents"]]
+        known = parts.FileContent.model_validate(extra or {"version": parts.VERSION}).agents
+        pairs = [(one, known.get(one["id"], parts.FileAgent())) for one in content["agents"]]
+        more = [(each, _memory(runtime, one, content, each.memory)) for one, each in pairs]
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -115,11 +102,11 @@ def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
     return AgentImport(content, specs, sources, more)
 
 
-def _more(runtime: Runtime, agent: Json, content: Json, more: FileAgent) -> tuple[FileAgent, ImportedMemory | None]:
-    if more.memory is None:
-        return more, None
-    detached = read_spec(runtime, {**agent, "block_ids": more.memory.detached_block_ids}, content, ImportOptions())
-    return more, ImportedMemory(more.memory, detached.blocks).replay()
+def _memory(runtime: Runtime, agent: Json, content: Json, sent: parts.FileMemory | None) -> ImportedMemory | None:
+    if sent is None or not (sent.versions or sent.detached_block_ids or sent.proposals):
+        return None
+    detached = read_spec(runtime, {**agent, "block_ids": sent.detached_block_ids}, content, ImportOptions())
+    return ImportedMemory(sent, detached.blocks).replay()
 
 
 def read_tool(tool: Mapping[str, Any]) -> ToolCreateRequest:
@@ -131,9 +118,9 @@ def read_tool(tool: Mapping[str, Any]) -> ToolCreateRequest:
 def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
     """Return the agent that a file tells of, with its blocks. Raises ValidationError, Invalid."""
     blocks = {one["id"]: one for one in content.get("blocks") or ()}
-    given = {name: agent[name] for name in AGENT_FIELDS if agent.get(name) is not None and name not in _LEFT_OUT}
+    given = {name: agent[name] for name in export.AGENT_FIELDS if agent.get(name) is not None and name not in _LEFT_OUT}
     own = [blocks[id] for id in agent.get("block_ids") or () if id in blocks]
-    made = [{name: one[name] for name in BLOCK_FIELDS if one.get(name) is not None} for one in own]
+    made = [{name: one[name] for name in export.BLOCK_FIELDS if one.get(name) is not None} for one in own]
     given["memory_blocks"] = [{"value": "", **one} for one in made]
     given |= {"model": options.model} if options.model else {}
     given |= {"embedding": options.embedding} if options.embedding else {}
@@ -205,7 +192,7 @@ def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made
 
 def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: MadeIds) -> None:
     for one in content.get("sources") or ():
-        fields = {name: one.get(name) for name in FOLDER_FIELDS}
+        fields = {name: one.get(name) for name in export.FOLDER_FIELDS}
         name = free_folder_name(tx, here, str(fields["name"]))
         folder = files.Folder(
             **fields | {"name": name, "metadata": fields["metadata"] or {}},
@@ -232,50 +219,30 @@ def free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
 
 
 def _insert_archives(
-    tx: Transaction, here: RequestContext, state: AgentState, listed: list[FileArchive], made: MadeIds
+    tx: Transaction, here: RequestContext, state: AgentState, listed: list[parts.FileArchive], made: MadeIds
 ) -> None:
-    now = tx.clock.now()
+    now, by = tx.clock.now(), here.scope.user_id
     for one in listed:
         if one.id not in made.ids:
-            archive = Archive(
-                new_id("archive"),
-                here.scope.organization_id,
-                **{name: getattr(one, name) for name in ARCHIVE_FIELDS},
-                embedding=state.agent.embedding,
-                created_by=here.scope.user_id,
-                created_at=now,
-                updated_at=now,
-            )
+            fields = {name: getattr(one, name) for name in export.ARCHIVE_FIELDS} | {"embedding": state.agent.embedding}
+            fields |= {"created_at": now, "updated_at": now, "created_by": by}
+            archive = Archive(new_id("archive"), here.scope.organization_id, **fields)
             insert_archive(tx, archive)
             made.ids[one.id] = archive.id
-            passages = [
-                Passage(
-                    new_id("passage"),
-                    archive.organization_id,
-                    archive.id,
-                    **{name: getattr(item, name) for name in PASSAGE_FIELDS} | {"tags": tuple(item.tags)},
-                    user_id=here.scope.subject,
-                    created_by=here.scope.user_id,
-                    updated_at=now,
-                )
-                for item in one.passages
-            ]
+            passages = []
+            for item in one.passages:
+                fields = {name: getattr(item, name) for name in export.PASSAGE_FIELDS} | {"tags": tuple(item.tags)}
+                fields |= {"user_id": here.scope.subject, "created_by": by, "updated_at": now}
+                passages.append(Passage(new_id("passage"), archive.organization_id, archive.id, **fields))
             insert_passages(tx, archive, archives.redacted(passages))
         archives.attach(tx, state.agent.id, made.ids[one.id])
 
 
-def _insert_conversation(tx: Transaction, here: RequestContext, state: AgentState, one: FileConversation) -> None:
-    now = tx.clock.now()
-    conversation = Conversation(
-        id=new_id("conv"),
-        organization_id=state.agent.organization_id,
-        agent_id=state.agent.id,
-        user_id=here.scope.subject,
-        created_by=here.scope.user_id,
-        created_at=now,
-        updated_at=now,
-        **{name: getattr(one, name) for name in CONVERSATION_FIELDS},
-    )
+def _insert_conversation(tx: Transaction, here: RequestContext, state: AgentState, one: parts.FileConversation) -> None:
+    fields = {name: getattr(one, name) for name in export.CONVERSATION_FIELDS}
+    fields |= dict.fromkeys(("created_at", "updated_at"), tx.clock.now())
+    fields |= {"user_id": here.scope.subject, "created_by": here.scope.user_id}
+    conversation = Conversation(new_id("conv"), state.agent.organization_id, state.agent.id, **fields)
     conversations.insert_one(tx, conversation)
     _fill(tx, conversation, one.messages, [], one.in_context_message_ids)
 
@@ -292,7 +259,11 @@ def _insert_schedules(tx: Transaction, here: RequestContext, agent_id: str, list
 
 
 def _fill(
-    tx: Transaction, conversation: Conversation, whole: list[FileMessage] | None, plain: list[Json], listed: list[str]
+    tx: Transaction,
+    conversation: Conversation,
+    whole: list[parts.FileMessage] | None,
+    plain: list[Json],
+    listed: list[str],
 ) -> None:
     """Put the messages into the conversation, and those that are listed into its window, behind its own system message."""
     home = formats.Home(conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id)

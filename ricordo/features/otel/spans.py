@@ -25,8 +25,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 _MICRO = 1000  # nanoseconds
-_METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
-_FAILED = Status(StatusCode.ERROR)
+_FAILED, _METHODS = Status(StatusCode.ERROR), frozenset("GET POST PUT PATCH DELETE HEAD OPTIONS".split())
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -113,8 +112,8 @@ def _start(
         attributes["gen_ai.usage.input_tokens"] = of.usage.prompt_tokens
         attributes["gen_ai.usage.output_tokens"] = of.usage.completion_tokens
     kind = SpanKind.CLIENT if isinstance(of, Step) else SpanKind.INTERNAL
-    inside = set_span_in_context(turn) if turn else None
-    span = _tracer().start_span(f"{operation} {name}".strip(), inside, kind, attributes, start_time=at)
+    above = set_span_in_context(turn) if turn else None
+    span = _tracer().start_span(f"{operation} {name}".strip(), above, kind, attributes, start_time=at)
     if of.status in ("failed", "error"):
         error = {"type": "tool_error"} if isinstance(of, ToolReturnPart) else of.error
         span.set_attribute("error.type", str((error or {}).get("type", of.status)))
