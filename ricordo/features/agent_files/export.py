@@ -76,12 +76,14 @@ def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id
         "source_ids": [one["id"] for one in sources],
         "folder_ids": [one["id"] for one in sources],
     }
+    due = [] if scrubs else schedules.page(tx, here.scope, _ALL, agent_id)
+    due = [one for one in due if one.user_id is None and one.next_at]
     whole: Json = {
         "messages": [formats.whole(one, ids.of("message", one.id)) for one in thread],
         "archives": _archives(tx, here, ids, state),
         "conversations": [] if scrubs else _conversations(tx, here, ids, state),
         "memory": memory_json(tx, here.scope, agent_id, own, detached),
-        "schedules": [] if scrubs else _schedules(tx, here, agent_id),
+        "schedules": [{**one.message, "schedule": one.schedule, "callback_url": None} for one in due],
     }
     whole["memory"]["detached_block_ids"] = [ids.of("block", one.id) for one in detached]
     return file | {
@@ -162,12 +164,6 @@ def _archives(tx: Transaction, here: RequestContext, ids: LocalIds, state: Agent
         fields = _picked(vars_of(archive), ARCHIVE_FIELDS)
         made.append({"id": ids.of("archive", archive.id), **fields, "passages": passages})
     return made
-
-
-def _schedules(tx: Transaction, here: RequestContext, agent_id: str) -> list[Json]:
-    """Those that are no user's and still come, without the addresses that hear of their results."""
-    found = [one for one in schedules.page(tx, here.scope, _ALL, agent_id) if one.user_id is None and one.next_at]
-    return [{**one.message, "schedule": one.schedule, "callback_url": None} for one in found]
 
 
 def _folders(
