@@ -37,6 +37,7 @@ MODULES = {
     "turbopuffer": "turbopuffer",
     "pinecone": "pinecone",
     "qdrant": "qdrant_client",
+    "otel": "opentelemetry.sdk",
 }
 
 
@@ -199,6 +200,8 @@ WITHOUT = {
     "turbopuffer": "from ricordo.features.vector_services.service import library; library('turbopuffer', 'Turbopuffer')",
     "pinecone": "from ricordo.features.vector_services.service import library; library('pinecone', 'Pinecone')",
     "qdrant": "from ricordo.features.vector_services.service import library; library('qdrant_client.models', 'Qdrant')",
+    "otel": "import os; os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'] = 'http://127.0.0.1:9'\n"
+    "from ricordo.features.otel import plugin; plugin.middleware()",
 }
 
 

@@ -2,9 +2,9 @@
 
 FEATURES: tuple[str, ...] = tuple(
     """
-    """ ...] = FEATURES: access_tokens accounts admin agent_files api_docs ask audit audit_log backups courses custom_tools
-    dolt erasure files formats git imports ledger letta_extras librarian login mcp mcp_oauth mcp_server memories move notes
-    openai_api openwebui remotes review run_code sandbox schedules tasks teachers templates traces tuple( tuple[str,
-    tutor_chat typed_memory vector_services web web_tools workspaces
+    access_tokens accounts admin agent_files api_docs ask audit audit_log backups courses custom_tools dolt erasure files
+    formats git imports ledger letta_extras librarian login mcp mcp_oauth mcp_server memories move notes openai_api openwebui otel
+    remotes review run_code sandbox schedules tasks teachers templates traces tutor_chat typed_memory vector_services web web_tools
+    workspaces
     """.split()
 )

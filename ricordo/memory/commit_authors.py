@@ -16,8 +16,8 @@ from ricordo.storage.engine.store import Transaction
 _LONGEST = 255
 
 
-def _shown(name: str) -> str:
-    """A name that somebody gave themselves, as one line that can be stored, without secrets."""
+def shown_name(name: str) -> str:
+    """Return a name that somebody gave themselves as one line that can be stored, without secrets."""
     printable = "".join(sign if sign.isprintable() else " " for sign in name)
     return redact(" ".join(printable.split())).text[:_LONGEST] or "unknown"
 
@@ -48,8 +48,8 @@ class CommitAuthors:
             return Actor("user", user.id, user.name)
         claimed = author_of(name, address)
         if claimed is not None and claimed.kind == "remote":
-            return Actor("remote", _shown(claimed.id), _shown(claimed.name))
-        shown = _shown(name) if name.strip() else _shown(address)
+            return Actor("remote", shown_name(claimed.id), shown_name(claimed.name))
+        shown = shown_name(name) if name.strip() else shown_name(address)
         return Actor("remote", shown, shown)
 
     def user(self, name: str, address: str) -> User | None:

@@ -180,7 +180,7 @@ def propose(
         value=draft.value,
         author=metadata.author,
         reasoning=metadata.reason,
-        created_at=now,
+        created_at=now if metadata.made_at is None else metadata.made_at,
         confidence=draft.confidence,
         new_label=draft.new_label,
         description=draft.description,

@@ -104,7 +104,7 @@ def insert_all(
 ) -> list[Block]:
     """Store new blocks, each with its first version, and the chains that are new with them. Raises Forbidden, Conflict.
 
-    Where it `is_copy` of another block, no policy is asked: there is nothing new in it.
+    One that its chain holds already stays as given. Where it `is_copy` of another, no policy is asked: nothing in it is new.
     """
     begun = {chain.id: chain for chain in chains_of}
     new, metadata = [without_secrets(block) for block in new], metadata_without_secrets(metadata)
@@ -122,7 +122,7 @@ def insert_all(
             _, ids = versions.record(tx, chain, changes, metadata)
         is_untrusted = metadata.is_untrusted and not metadata.is_owners_of(chain)
         for block, id in zip(group, ids, strict=True):
-            stored[block.id] = replace(block, head=id, is_untrusted=is_untrusted)
+            stored[block.id] = replace(block, head=id, is_untrusted=is_untrusted) if id else block
     for chain in begun.values():
         versions.insert_chain(tx, chain)
     made = [stored[block.id] for block in new]

@@ -4,9 +4,9 @@ from typing import Any
 
 
 class AgentFilesPlugin:
-    """Adds export and import. Tools are stored by `custom_tools`, folders by `files`."""
+    """Adds export and import. Tools are stored by `custom_tools`, folders by `files`, schedules by `schedules`."""
 
-    requires = ("custom_tools", "files")
+    requires = ("custom_tools", "files", "schedules")
 
     def routes(self) -> list[Any]:
         """Export, import."""

@@ -12,15 +12,18 @@ from ricordo.api.models.base import Json, stamp
 from ricordo.api.models.memory import BlockResponse
 from ricordo.api.models.tools import ToolResponse
 from ricordo.domain.agent import AgentState, Conversation
+from ricordo.domain.block import Block
 from ricordo.domain.message import Message
 from ricordo.features.agent_files import messages as formats
+from ricordo.features.agent_files.content import VERSION
+from ricordo.features.agent_files.memory import detached_blocks, memory_json, own_blocks
 from ricordo.features.files import queries as files
+from ricordo.features.schedules import queries as schedules
 from ricordo.storage import agents, archives, conversations
 from ricordo.storage.conversations import ConversationFilter
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-VERSION = 1
 _ALL = Page(limit=1_000_000, order="asc")
 # Of an agent's answer: what makes it again. The names are those of a request for a new agent.
 AGENT_FIELDS = (
@@ -62,7 +65,9 @@ def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id
     in_window = {id: message for id in window for message in thread if message.id == id}
     folders = [one for one in files.folders_of_agent(tx, here.scope, agent_id) if one.user_id is None]
     sources, texts = _folders(tx, here, ids, folders)
-    file = outline(here, ids, state)
+    own = own_blocks(tx, here.scope, agent_id)
+    detached = detached_blocks(tx, here.scope, agent_id, own)
+    file = outline(here, ids, state, own, detached)
     agent = file["agents"][0]
     local = agent["id"]
     agent |= {
@@ -71,11 +76,16 @@ def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id
         "source_ids": [one["id"] for one in sources],
         "folder_ids": [one["id"] for one in sources],
     }
+    due = [] if scrubs else schedules.page(tx, here.scope, _ALL, agent_id)
+    due = [one for one in due if one.user_id is None and one.next_at]
     whole: Json = {
         "messages": [formats.whole(one, ids.of("message", one.id)) for one in thread],
         "archives": _archives(tx, here, ids, state),
         "conversations": [] if scrubs else _conversations(tx, here, ids, state),
+        "memory": memory_json(tx, here.scope, agent_id, own, detached),
+        "schedules": [{**one.message, "schedule": one.schedule, "callback_url": None} for one in due],
     }
+    whole["memory"]["detached_block_ids"] = [ids.of("block", one.id) for one in detached]
     return file | {
         "files": texts,
         "sources": sources,
@@ -84,10 +94,11 @@ def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id
     }
 
 
-def outline(here: RequestContext, ids: LocalIds, state: AgentState) -> Json:
-    """Return the agent's settings, prompt and tools, and those of the blocks of the state that are no user's, as a file."""
+def outline(
+    here: RequestContext, ids: LocalIds, state: AgentState, blocks: Sequence[Block], detached: Sequence[Block] = ()
+) -> Json:
+    """Return the agent's settings, prompt and tools, with these blocks of its own, as a file."""
     shown = agent_json(here, state)
-    blocks = [block for block in state.blocks if not block.is_users]
     agent = {
         **{name: shown.get(name) for name in AGENT_FIELDS},
         "id": ids.of("agent", state.agent.id),
@@ -107,7 +118,7 @@ def outline(here: RequestContext, ids: LocalIds, state: AgentState) -> Json:
     return {
         "agents": [agent],
         "groups": [],
-        "blocks": [{"id": ids.of("block", one.id), **_picked(BlockResponse.of(one), BLOCK_FIELDS)} for one in blocks],
+        "blocks": [_block(ids, one) for one in (*blocks, *detached)],
         "files": [],
         "sources": [],
         "tools": [{"id": ids.of("tool", one.id), **_picked(ToolResponse.of(one), TOOL_FIELDS)} for one in state.tools],
@@ -115,6 +126,10 @@ def outline(here: RequestContext, ids: LocalIds, state: AgentState) -> Json:
         "skills": [],
         "metadata": {"revision_id": "ricordo"},
     }
+
+
+def _block(ids: LocalIds, block: Block) -> Json:
+    return {"id": ids.of("block", block.id), **_picked(BlockResponse.of(block), BLOCK_FIELDS)}
 
 
 def _thread(tx: Transaction, here: RequestContext, conversation: Conversation) -> list[Message]:

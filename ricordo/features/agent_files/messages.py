@@ -6,6 +6,7 @@ from datetime import UTC
 from typing import Any
 
 import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ricordo.api.models.base import Json, stamp
 from ricordo.domain.clock import parse_timestamp
@@ -23,12 +24,14 @@ from ricordo.domain.message import (
     parts_to_json,
 )
 from ricordo.errors import Invalid
+from ricordo.features.agent_files.content import FileMessage
 
 _ROLES = ("system", "user", "assistant", "tool", "approval", "summary")
 _KEPT = ("role", "otid", "name", "sender_id", "group_id", "model", "is_untrusted", "created_at")
 # What clients pack into the text of a user's message, beside words of a user.
 _NO_PICTURE = "(A picture that is not in the file.)"
 _EVENTS = ("heartbeat", "login", "system_alert")
+_PARTS = TypeAdapter(tuple[Part, ...], config=ConfigDict(revalidate_instances="always"))
 
 
 def to_af(message: Message, id: str, agent: str) -> Json:
@@ -78,14 +81,16 @@ class Home:
     user_id: str | None
 
 
-def from_whole(sent: Mapping[str, Any], id: str, home: Home) -> Message:
+def from_whole(sent: FileMessage, id: str, home: Home) -> Message:
     """Return a message of ours. Raises Invalid where it is none."""
     try:
-        parts = parts_from_json(sent["parts"])
-        kept = {name: sent[name] for name in _KEPT if name in sent}
-        return _made(id, home, parts=parts, **{**kept, "created_at": int(kept["created_at"])})
+        parts = parts_from_json(sent.parts)
+        _PARTS.validate_python(parts)
+    except ValidationError as error:
+        raise Invalid(f"A message of the file cannot be read ({error.errors()[0]['msg']}).") from error
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"A message of the file cannot be read ({type(error).__name__}: {error}).") from error
+    return _made(id, home, parts=parts, **{name: getattr(sent, name) for name in _KEPT})
 
 
 def from_af(sent: Mapping[str, Any], id: str, home: Home, now: int) -> Message:

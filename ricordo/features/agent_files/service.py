@@ -19,21 +19,17 @@ from ricordo.domain.model import ModelInfo
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.tool import Tool
 from ricordo.errors import Forbidden, Invalid
+from ricordo.features.agent_files import content as parts
+from ricordo.features.agent_files import export
 from ricordo.features.agent_files import messages as formats
-from ricordo.features.agent_files.export import (
-    AGENT_FIELDS,
-    ARCHIVE_FIELDS,
-    BLOCK_FIELDS,
-    CONVERSATION_FIELDS,
-    FOLDER_FIELDS,
-    PASSAGE_FIELDS,
-    VERSION,
-)
+from ricordo.features.agent_files.memory import ImportedMemory
 from ricordo.features.custom_tools import service as custom_tools
 from ricordo.features.custom_tools.models import ToolCreateRequest
 from ricordo.features.files import queries as files
 from ricordo.features.files import service as folders
 from ricordo.features.files.texts import PARSED
+from ricordo.features.schedules import service as schedules
+from ricordo.features.schedules.models import OneTime, ScheduleRequest
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_archive, insert_messages, insert_passages
 from ricordo.storage import archives, conversations, messages, tools
@@ -55,6 +51,7 @@ class ImportOptions:
     model: str | None = None
     embedding: str | None = None
     secrets: Mapping[str, str] = field(default_factory=dict)
+    takes_schedules: bool = False
 
 
 @dataclass
@@ -69,11 +66,12 @@ class MadeIds:
 
 @dataclass(frozen=True, slots=True)
 class AgentImport:
-    """A file that was read; `specs` are its agents as they are to be made, in the file's order."""
+    """A file that was read; `specs` are its agents as they are to be made, in the file's order, each with what more there is."""
 
     content: Json
     specs: list[AgentSpec]
     tools: list[tuple[str, ToolCreateRequest]]
+    more: list[tuple[parts.FileAgent, ImportedMemory | None]]
 
 
 def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
@@ -81,8 +79,8 @@ def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
     if not isinstance(content, dict) or not isinstance(content.get("agents"), list):
         raise Invalid(_UNREADABLE.format("it has no list of agents"))
     extra = content.get("ricordo")
-    if extra is not None and (not isinstance(extra, dict) or extra.get("version") != VERSION):
-        raise Invalid(f"This agent file was written by another version of Ricordo; this one reads version {VERSION}.")
+    if extra is not None and (not isinstance(extra, dict) or extra.get("version") != parts.VERSION):
+        raise Invalid(f"This agent file is of another version of Ricordo; this one reads version {parts.VERSION}.")
     if not content["agents"]:
         raise Invalid(_UNREADABLE.format("its list of agents is empty"))
     try:
@@ -92,13 +90,23 @@ def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
             for one in content.get("tools") or ()
             if one.get("tool_type") == "custom" and one.get("source_code")
         ]
+        known = parts.FileContent.model_validate(extra or {"version": parts.VERSION}).agents
+        pairs = [(one, known.get(one["id"], parts.FileAgent())) for one in content["agents"]]
+        more = [(each, _memory(runtime, one, content, each.memory)) for one, each in pairs]
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise Invalid(_UNREADABLE.format(f"{where}: {first['msg']}")) from error
     except (KeyError, TypeError, AttributeError) as error:
         raise Invalid(_UNREADABLE.format(f"{type(error).__name__}: {error}")) from error
-    return AgentImport(content, specs, sources)
+    return AgentImport(content, specs, sources, more)
+
+
+def _memory(runtime: Runtime, agent: Json, content: Json, sent: parts.FileMemory | None) -> ImportedMemory | None:
+    if sent is None or not (sent.versions or sent.detached_block_ids or sent.proposals):
+        return None
+    detached = read_spec(runtime, {**agent, "block_ids": sent.detached_block_ids}, content, ImportOptions())
+    return ImportedMemory(sent, detached.blocks).replay()
 
 
 def read_tool(tool: Mapping[str, Any]) -> ToolCreateRequest:
@@ -110,9 +118,9 @@ def read_tool(tool: Mapping[str, Any]) -> ToolCreateRequest:
 def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
     """Return the agent that a file tells of, with its blocks. Raises ValidationError, Invalid."""
     blocks = {one["id"]: one for one in content.get("blocks") or ()}
-    given = {name: agent[name] for name in AGENT_FIELDS if agent.get(name) is not None and name not in _LEFT_OUT}
+    given = {name: agent[name] for name in export.AGENT_FIELDS if agent.get(name) is not None and name not in _LEFT_OUT}
     own = [blocks[id] for id in agent.get("block_ids") or () if id in blocks]
-    made = [{name: one[name] for name in BLOCK_FIELDS if one.get(name) is not None} for one in own]
+    made = [{name: one[name] for name in export.BLOCK_FIELDS if one.get(name) is not None} for one in own]
     given["memory_blocks"] = [{"value": "", **one} for one in made]
     given |= {"model": options.model} if options.model else {}
     given |= {"embedding": options.embedding} if options.embedding else {}
@@ -131,18 +139,21 @@ def insert(
 ) -> list[str]:
     """Store all of the file; returns the ids of its agents. Raises Conflict, Forbidden, Invalid."""
     made = insert_shared(tx, here, file, overrides=options.overrides_tools)
-    whole = (file.content.get("ricordo") or {}).get("agents") or {}
-    for agent, spec, info in zip(file.content["agents"], file.specs, infos, strict=True):
-        state = insert_agent(tx, here.runtime, here.scope, _linked(tx, here, agent, spec, made), info)
-        made.ids[agent["id"]] = state.agent.id
-        more = whole.get(agent["id"]) or {}
-        _insert_archives(tx, here, state, more.get("archives") or [], made)
+    ids = []
+    for agent, spec, info, (more, memory) in zip(file.content["agents"], file.specs, infos, file.more, strict=True):
+        linked = _linked(tx, here, agent, spec, made)
+        linked = memory.insert(tx, here, linked) if memory else linked
+        state = insert_agent(tx, here.runtime, here.scope, linked, info)
+        ids.append(state.agent.id)
+        _insert_archives(tx, here, state, more.archives, made)
         if not options.strips_messages:
             listed = agent.get("in_context_message_ids") or []
-            _fill(tx, state.conversation, more.get("messages"), agent.get("messages") or [], listed)
-            for one in more.get("conversations") or ():
+            _fill(tx, state.conversation, more.messages, agent.get("messages") or [], listed)
+            for one in more.conversations:
                 _insert_conversation(tx, here, state, one)
-    return [made.ids[agent["id"]] for agent in file.content["agents"]]
+        if options.takes_schedules:
+            _insert_schedules(tx, here, state.agent.id, more.schedules)
+    return ids
 
 
 def insert_shared(tx: Transaction, here: RequestContext, file: AgentImport, *, overrides: bool) -> MadeIds:
@@ -181,7 +192,7 @@ def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made
 
 def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: MadeIds) -> None:
     for one in content.get("sources") or ():
-        fields = {name: one.get(name) for name in FOLDER_FIELDS}
+        fields = {name: one.get(name) for name in export.FOLDER_FIELDS}
         name = free_folder_name(tx, here, str(fields["name"]))
         folder = files.Folder(
             **fields | {"name": name, "metadata": fields["metadata"] or {}},
@@ -208,68 +219,61 @@ def free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
 
 
 def _insert_archives(
-    tx: Transaction, here: RequestContext, state: AgentState, listed: list[Json], made: MadeIds
+    tx: Transaction, here: RequestContext, state: AgentState, listed: list[parts.FileArchive], made: MadeIds
 ) -> None:
-    now = tx.clock.now()
+    now, by = tx.clock.now(), here.scope.user_id
     for one in listed:
-        if one["id"] not in made.ids:
-            fields = {name: one.get(name) for name in ARCHIVE_FIELDS} | {"metadata": one.get("metadata") or {}}
-            archive = Archive(
-                new_id("archive"),
-                here.scope.organization_id,
-                **fields,
-                embedding=state.agent.embedding,
-                created_by=here.scope.user_id,
-                created_at=now,
-                updated_at=now,
-            )
+        if one.id not in made.ids:
+            fields = {name: getattr(one, name) for name in export.ARCHIVE_FIELDS} | {"embedding": state.agent.embedding}
+            fields |= {"created_at": now, "updated_at": now, "created_by": by}
+            archive = Archive(new_id("archive"), here.scope.organization_id, **fields)
             insert_archive(tx, archive)
-            made.ids[one["id"]] = archive.id
-            passages = [
-                Passage(
-                    new_id("passage"),
-                    archive.organization_id,
-                    archive.id,
-                    **{name: item[name] for name in PASSAGE_FIELDS if name in item}
-                    | {"tags": tuple(item.get("tags") or ())},
-                    user_id=here.scope.subject,
-                    created_by=here.scope.user_id,
-                    updated_at=now,
-                )
-                for item in one.get("passages") or ()
-            ]
+            made.ids[one.id] = archive.id
+            passages = []
+            for item in one.passages:
+                fields = {name: getattr(item, name) for name in export.PASSAGE_FIELDS} | {"tags": tuple(item.tags)}
+                fields |= {"user_id": here.scope.subject, "created_by": by, "updated_at": now}
+                passages.append(Passage(new_id("passage"), archive.organization_id, archive.id, **fields))
             insert_passages(tx, archive, archives.redacted(passages))
-        archives.attach(tx, state.agent.id, made.ids[one["id"]])
+        archives.attach(tx, state.agent.id, made.ids[one.id])
 
 
-def _insert_conversation(tx: Transaction, here: RequestContext, state: AgentState, one: Json) -> None:
-    now = tx.clock.now()
-    fields = {name: one[name] for name in CONVERSATION_FIELDS if one.get(name) is not None}
-    conversation = Conversation(
-        id=new_id("conv"),
-        organization_id=state.agent.organization_id,
-        agent_id=state.agent.id,
-        user_id=here.scope.subject,
-        created_by=here.scope.user_id,
-        created_at=now,
-        updated_at=now,
-        **fields,
-    )
+def _insert_conversation(tx: Transaction, here: RequestContext, state: AgentState, one: parts.FileConversation) -> None:
+    fields = {name: getattr(one, name) for name in export.CONVERSATION_FIELDS}
+    fields |= dict.fromkeys(("created_at", "updated_at"), tx.clock.now())
+    fields |= {"user_id": here.scope.subject, "created_by": here.scope.user_id}
+    conversation = Conversation(new_id("conv"), state.agent.organization_id, state.agent.id, **fields)
     conversations.insert_one(tx, conversation)
-    _fill(tx, conversation, one.get("messages") or [], [], one.get("in_context_message_ids") or [])
+    _fill(tx, conversation, one.messages, [], one.in_context_message_ids)
+
+
+def _insert_schedules(tx: Transaction, here: RequestContext, agent_id: str, listed: list[ScheduleRequest]) -> None:
+    """Store the schedules that are still to come. Raises Forbidden, Invalid, Conflict."""
+    if listed and not here.scope.may("messages:write"):
+        raise Forbidden("The file brings schedules, and your key lacks the scope messages:write.")
+    for one in listed:
+        is_past = isinstance(one.schedule, OneTime) and one.schedule.scheduled_at * 1000 <= tx.clock.now()
+        if not is_past:
+            # Where results are sent is a matter of the server that the file came from.
+            schedules.create(tx, here.scope, agent_id, one.model_copy(update={"callback_url": None}))
 
 
 def _fill(
-    tx: Transaction, conversation: Conversation, whole: list[Json] | None, plain: list[Json], listed: list[str]
+    tx: Transaction,
+    conversation: Conversation,
+    whole: list[parts.FileMessage] | None,
+    plain: list[Json],
+    listed: list[str],
 ) -> None:
     """Put the messages into the conversation, and those that are listed into its window, behind its own system message."""
     home = formats.Home(conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id)
-    ids = {one["id"]: new_id("message") for one in (plain if whole is None else whole)}
     now = tx.clock.now()
+    sent = [one["id"] for one in plain] if whole is None else [one.id for one in whole]
+    ids = {id: new_id("message") for id in sent}
     found = (
         [formats.from_af(one, ids[one["id"]], home, now) for one in plain]
         if whole is None
-        else [formats.from_whole(one, ids[one["id"]], home) for one in whole]
+        else [formats.from_whole(one, ids[one.id], home) for one in whole]
     )
     own = conversation.window[:1]
     # A conversation that has a system message of its own keeps it: the other tells of the agent that the file was made of.
@@ -284,18 +288,15 @@ def _fill(
         conversations.save_window(tx, conversation.id, window, "", added=len(said))
 
 
-def require_readable(content: Json) -> None:
+def require_readable(file: AgentImport) -> None:
     """Raise Invalid for a file with a message that no import would store."""
     home = formats.Home("", "", "", None)
-    kept = (content.get("ricordo") or {}).get("agents") or {}
     try:
-        for agent in content["agents"]:
-            own = kept.get(agent["id"]) or {}
-            said = own.get("messages")
-            for one in (agent.get("messages") or ()) if said is None else ():
+        for agent, (more, _) in zip(file.content["agents"], file.more, strict=True):
+            for one in (agent.get("messages") or ()) if more.messages is None else ():
                 formats.from_af(one, one["id"], home, 0)
-            others = [message for one in own.get("conversations") or () for message in one.get("messages") or ()]
-            for one in (*(said or ()), *others):
-                formats.from_whole(one, one["id"], home)
+            others = [message for one in more.conversations for message in one.messages]
+            for message in (*(more.messages or ()), *others):
+                formats.from_whole(message, message.id, home)
     except (KeyError, TypeError, AttributeError) as error:
         raise Invalid(_UNREADABLE.format(f"{type(error).__name__}: {error}")) from error

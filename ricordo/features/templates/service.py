@@ -24,6 +24,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.agent_files import service as agent_files
 from ricordo.features.agent_files.export import AGENT_FIELDS, BLOCK_FIELDS, TOOL_FIELDS, LocalIds, outline
+from ricordo.features.agent_files.memory import own_blocks
 from ricordo.features.agent_files.service import AgentImport, ImportOptions
 from ricordo.features.files import queries as files
 from ricordo.features.templates import queries
@@ -31,7 +32,7 @@ from ricordo.features.templates.models import TemplateAgentsRequest
 from ricordo.features.templates.queries import Template, TemplateVersion
 from ricordo.offload import SMALL, offload
 from ricordo.runtime import Runtime
-from ricordo.storage import agent_access, agents, blocks, users
+from ricordo.storage import agent_access, agents, users
 from ricordo.storage.engine.store import Transaction
 
 # In the settings of an agent: the template and the version that it was made from, with its variables.
@@ -46,7 +47,7 @@ async def read(runtime: Runtime, scope: Scope, content: Any, options: ImportOpti
 
     def check() -> AgentImport:
         file = agent_files.read(runtime, content, options)
-        agent_files.require_readable(file.content)
+        agent_files.require_readable(file)
         return file
 
     file = await offload(check, SMALL + 1)
@@ -67,12 +68,10 @@ def take_in(tx: Transaction, here: RequestContext, file: AgentImport, *, overrid
 
 def snapshot(tx: Transaction, here: RequestContext, agent_id: str) -> Json:
     """Return the agent as a content: without what was said, archives, and anything that is a user's. Raises NotFound."""
-    everything = Scope(here.scope.organization_id)
     state = agents.load_whole(tx, here.scope, agent_id)
-    # Those of a user may stand in the place of the agent's own.
-    own = blocks.by_ids(tx, everything, [block.id for block in blocks.of_agent(tx, agent_id)])
-    folders = [one.id for one in files.folders_of_agent(tx, everything, agent_id) if one.user_id is None]
-    return _kept(outline(here, LocalIds(), replace(state, blocks=tuple(own))), folders)
+    of_agent = files.folders_of_agent(tx, Scope(here.scope.organization_id), agent_id)
+    folders = [one.id for one in of_agent if one.user_id is None]
+    return _kept(outline(here, LocalIds(), state, own_blocks(tx, here.scope, agent_id)), folders)
 
 
 def _kept(file: Json, folder_ids: Sequence[str]) -> Json:
