@@ -37,6 +37,7 @@ MODULES = {
     "turbopuffer": "turbopuffer",
     "pinecone": "pinecone",
     "qdrant": "qdrant_client",
+    "honcho": "honcho",
 }
 
 
@@ -199,6 +200,7 @@ WITHOUT = {
     "turbopuffer": "from ricordo.features.vector_services.service import library; library('turbopuffer', 'Turbopuffer')",
     "pinecone": "from ricordo.features.vector_services.service import library; library('pinecone', 'Pinecone')",
     "qdrant": "from ricordo.features.vector_services.service import library; library('qdrant_client.models', 'Qdrant')",
+    "honcho": "import asyncio; from ricordo.features.honcho.service import answer; asyncio.run(answer('user-1', 'Who?'))",
 }
 
 
