@@ -69,6 +69,8 @@ class Pipe:
                             yield f"Ricordo refused: {event['message']}"
                         case "done":
                             await _show(emitter, "Done", done=True)
+                        case "artifact":
+                            await _embed(client, event["path"], asked["user_id"], emitter)
                         case "tool_call":
                             await _show(emitter, f"Used {event['name']}")
                         case "status":
@@ -111,3 +113,11 @@ async def _events(client: httpx.AsyncClient, asked: dict[str, Any]) -> AsyncIter
 async def _show(emitter: Any, description: str, *, done: bool = False) -> None:
     if emitter:
         await emitter({"type": "status", "data": {"description": description, "done": done}})
+
+
+async def _embed(client: httpx.AsyncClient, path: str, user: str, emitter: Any) -> None:
+    """Show a document that the agent made, such as notes, beside the answer. It is no part of the text, so no model reads it."""
+    if emitter and path.startswith("/users/"):
+        made = await client.get(path, headers={"X-Ricordo-User": user})
+        if made.is_success:
+            await emitter({"type": "embeds", "data": {"embeds": [made.text]}})

@@ -15,6 +15,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def complete_agent(self, tx, state): ...                     # the AgentState with what the plugin adds to its prompt
         def set_folders(self, tx, scope, agent_id, folder_ids): ...  # gives an agent these folders of files, and no others
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
+        async def at_erasure(self, runtime, user_id): ...            # deletes what other services have of a user; what remains
         def commands(self): return [Commands("weather", "weather.cli")]  # typer apps for `ricordo weather …`
         def tables(self): return [forecasts]                         # SQLAlchemy tables, created where they are missing
         def pages(self): return [PluginPage("Weather", "/weather")]        # pages that `/` links to; `routes` serves them
@@ -57,7 +58,18 @@ HOOKS = (
         "routes",
         "middleware",
     ),
-    *("jobs", "complete_agent", "set_folders", "after_turn", "commands", "tables", "pages", "findings", "at_end"),
+    *(
+        "jobs",
+        "complete_agent",
+        "set_folders",
+        "after_turn",
+        "commands",
+        "tables",
+        "pages",
+        "findings",
+        "at_erasure",
+        "at_end",
+    ),
 )
 T = TypeVar("T")
 
@@ -144,6 +156,10 @@ class Plugins:
     def after_turn(self) -> list[Callable[..., Any]]:
         """What to call when a turn has ended."""
         return [plugin.after_turn for _, plugin in self._plugins if hasattr(plugin, "after_turn")]
+
+    def at_erasure(self) -> list[Callable[..., Any]]:
+        """What to ask, with the runtime and the id of a user who is forgotten, what of them remains at other services."""
+        return [plugin.at_erasure for _, plugin in self._plugins if hasattr(plugin, "at_erasure")]
 
     def commands(self) -> list[Commands]:
         return self._collect("commands")

@@ -302,13 +302,13 @@ _NAMES: Mapping[str, tuple[str, str]] = {
     "OPENROUTER_MODEL": ("RICORDO_MODEL", "openrouter/"),
     "OPENWEBUI_URL": ("RICORDO_OPENWEBUI_URL", ""),
     "OPENWEBUI_API_KEY": ("RICORDO_OPENWEBUI_API_KEY", ""),
+    **{f"HONCHO_{name}": (f"RICORDO_HONCHO_{name}", "") for name in ("WORKSPACE_ID", "ENVIRONMENT", "API_KEY")},
 }
 # By what the name goes on with: where the thing is now.
 _PLACES: Mapping[str, str] = {
     "USER_DATA_DIR": "Files of users are in the database: docs/workspaces.md",
     "AGENT_WORKSPACE": 'Write workspace = "shared" into the course, and upload the files: docs/workspaces.md',
     "DOLT_": "Memory is in the database, and a Dolt database can follow it as a remote: docs/remotes.md",
-    "HONCHO_": "Questions about a student are answered from the history that is kept here: docs/ask.md",
 }
 
 

@@ -38,6 +38,7 @@ MODULES = {
     "pinecone": "pinecone",
     "qdrant": "qdrant_client",
     "otel": "opentelemetry.sdk",
+    "honcho": "honcho",
 }
 
 
@@ -202,6 +203,7 @@ WITHOUT = {
     "qdrant": "from ricordo.features.vector_services.service import library; library('qdrant_client.models', 'Qdrant')",
     "otel": "import os; os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'] = 'http://127.0.0.1:9'\n"
     "from ricordo.features.otel import plugin; plugin.middleware()",
+    "honcho": "import asyncio; from ricordo.features.honcho.service import answer; asyncio.run(answer('user-1', 'Who?'))",
 }
 
 

@@ -45,7 +45,7 @@ OPEN = {
     )
 }
 OPEN |= {("POST", f"/oauth/{name}") for name in ("register", "token", "revoke")}
-OPEN |= {("GET", "/ui/static/{name}"), ("POST", "/ui/login")}
+OPEN |= {("GET", "/ui/static/{name}"), ("GET", "/ui/pdf-viewer/{name}"), ("POST", "/ui/login")}
 # What older clients may ask, and is never there, or never done.
 ALWAYS_REFUSED = {
     ("GET", "/v1/environments/{device}"),

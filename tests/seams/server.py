@@ -116,6 +116,7 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
     (502, '{"detail":"The login provider', "the operator's login provider failed"),
     (502, "<!doctype html>", "a page tells what failed behind it, such as a model's provider"),
     (503, '{"detail":"The server is shutting down.', "it was told to stop"),
+    (503, '{"detail":"Honcho at ', "the operator's Honcho does not answer"),
     (503, '{"detail":"Too many large requests', "clients sent more at once than it takes into memory"),
 )
 

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+# Who else answers questions, by their names: modules with `is_on()` and `answer(user_id, question)`, imported when asked first.
+ANSWERERS: dict[str, str] = {}
+
 
 class AskPlugin:
     """Adds the route and the tool."""

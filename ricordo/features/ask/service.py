@@ -3,7 +3,9 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import zip_longest
+from typing import Any
 
 from ricordo.agents.budgets import require_common_budget
 from ricordo.domain.clock import to_datetime
@@ -13,6 +15,7 @@ from ricordo.domain.model import LIBRARIAN, ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound
+from ricordo.features.ask import ANSWERERS
 from ricordo.features.memories.service import facts_in
 from ricordo.llm.chat import whole_reply
 from ricordo.memory import user_memory
@@ -102,8 +105,20 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
     return [one for each in ranked for one in each if one and one.text.strip()][:MOST]
 
 
+async def answer_of_others(scope: Scope, question: str) -> CitedAnswer | None:
+    """Return what another service says of the user, where one is configured; it cites nothing."""
+    for name in ANSWERERS.values():
+        service: Any = import_module(name)
+        if service.is_on() and scope.subject:
+            said: str | None = await service.answer(scope.subject, question)
+            return CitedAnswer(said or NOT_KNOWN, bool(said), (), ())
+    return None
+
+
 async def ask(runtime: Runtime, scope: Scope, question: str, handle: str | None = None) -> CitedAnswer:
     """Answer a question about the user of the scope; the cost is among the expenses. Raises NotFound, ModelError."""
+    if told := await answer_of_others(scope, question):
+        return told
     sources = await sources_for(runtime.store, runtime.recall, scope, question)
     if not sources:
         return CitedAnswer(NOT_KNOWN, False, (), ())

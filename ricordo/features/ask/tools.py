@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ricordo.errors import Invalid
-from ricordo.features.ask.service import NOT_KNOWN, sources_for
+from ricordo.features.ask.service import NOT_KNOWN, answer_of_others, sources_for
 from ricordo.tools.toolbox import ToolContext
 
 
@@ -21,6 +21,8 @@ async def query_student(context: ToolContext, question: str) -> str:
     if not question.strip():
         raise Invalid("Ask a question.")
     scope = replace(context.scope, subject_id=user_id)
+    if told := await answer_of_others(scope, question):
+        return told.text
     began = context.turn_began()
     found = await sources_for(context.store, context.recall, scope, question)
     # What is being said right now would be the best answer to itself.

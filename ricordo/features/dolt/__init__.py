@@ -6,7 +6,7 @@ from typing import Any
 class DoltPlugin:
     """Adds remotes of the kind `dolt`, and one for all users where a setting says so."""
 
-    requires = ("remotes", "erasure")
+    requires = ("remotes", "erasure", "tasks")
 
     def memory_remotes(self) -> list[Any]:
         from ricordo.features.dolt.sync import DoltRemotes

@@ -115,34 +115,34 @@ class Database:
     """The rows of the user who has this name there."""
 
     def __init__(self, engine: Engine, user: str) -> None:
-        self._engine = engine
+        self.engine = engine
         self._user = user
         self._scratch = f"ricordo/{_part(user)}"
 
     def prepare(self) -> None:
         """Check out `main`, with the table there. Raises Conflict where a change of it is not committed."""
-        self._engine.call("dolt_checkout", MAIN)
-        if self._engine.run("SELECT name FROM dolt_branches WHERE name = ?", self._scratch):  # left by a kill
-            self._engine.call("dolt_branch", "-D", self._scratch)
+        self.engine.call("dolt_checkout", MAIN)
+        if self.engine.run("SELECT name FROM dolt_branches WHERE name = ?", self._scratch):  # left by a kill
+            self.engine.call("dolt_branch", "-D", self._scratch)
         if self._status() - {"new table"}:
             raise Conflict(
                 f"There are changes of {TABLE} on main of the remote that nobody committed. Commit them there, or reset them."
             )
-        self._engine.run(self._engine.make_table)
+        self.engine.run(self.engine.make_table)
         if self._status():
-            self._engine.call("dolt_add", TABLE)
-            self._engine.call("dolt_commit", "-m", f"Make {TABLE}", "--author", "Ricordo <ricordo@localhost>")
+            self.engine.call("dolt_add", TABLE)
+            self.engine.call("dolt_commit", "-m", f"Make {TABLE}", "--author", "Ricordo <ricordo@localhost>")
 
     def head(self) -> str:
-        return str(self._engine.run(f"SELECT dolt_hashof('{MAIN}')")[0][0])
+        return str(self.engine.run(f"SELECT dolt_hashof('{MAIN}')")[0][0])
 
     def rows(self, commit: str | None) -> dict[str, DoltRow]:
         """The user's rows by label, as they are at a commit, or now where none is named."""
-        table = self._engine.table_at if commit else TABLE
+        table = self.engine.table_at if commit else TABLE
         sql = f"SELECT {_COLUMNS} FROM {table} WHERE user_id = ?"  # noqa: S608 - no words of others
         values = [*filter(None, (commit, self._user))]
-        require_few(self._engine, sql.partition(" FROM ")[2], values, MOST_ROWS, "body", "title")
-        found = self._engine.run(sql, *values)
+        require_few(self.engine, sql.partition(" FROM ")[2], values, MOST_ROWS, "body", "title")
+        found = self.engine.run(sql, *values)
         return {
             str(label): DoltRow(_text(title), _text(body) or "", _text(schema_ref))
             for label, title, body, schema_ref in found
@@ -151,8 +151,8 @@ class Database:
     def log(self, after: str | None = None, until: str = MAIN) -> list[DoltCommit]:
         """The commits of `main`, or of what is `until`, newest first; with `after`, those that this one does not have."""
         wanted = until if after is None else f"{after}..{until}"
-        require_few(self._engine, "dolt_log(?)", [wanted], MOST_COMMITS, "message")
-        rows = self._engine.run("SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", wanted)
+        require_few(self.engine, "dolt_log(?)", [wanted], MOST_COMMITS, "message")
+        rows = self.engine.run("SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", wanted)
         return [
             DoltCommit(str(hash), str(message), author=(_text(name) or "", _text(address) or ""), at=_micros(date))
             for hash, message, name, address, date in rows
@@ -163,8 +163,8 @@ class Database:
 
         Without a base, all from the first.
         """
-        require_few(self._engine, "dolt_commit_ancestors", [], 2 * MOST_COMMITS, "commit_hash")
-        rows = self._engine.run("SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 0")
+        require_few(self.engine, "dolt_commit_ancestors", [], 2 * MOST_COMMITS, "commit_hash")
+        rows = self.engine.run("SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 0")
         parents = {str(commit): _text(parent) for commit, parent in rows}
         found: list[str] = []
         commit: str | None = head
@@ -180,7 +180,7 @@ class Database:
         """
         log = {one.hash: one for one in self.log(base, head)}
         steps = [head] if as_one else self.steps(base, head)
-        merges = {str(commit): str(parent) for commit, parent in self._engine.run(_MERGES)}
+        merges = {str(commit): str(parent) for commit, parent in self.engine.run(_MERGES)}
         touching = self._touching() if base is None or len(steps) > _MOST_STEPS else {*steps}
         found: list[RemoteCommit] = []
         before: Rows = self.rows(base) if base else {}
@@ -209,7 +209,7 @@ class Database:
 
         Where it changes nothing, and merges nothing, nothing is committed. Raises RemoteMoved.
         """
-        with self._transaction():
+        with self.transaction():
             if self.head() != expected:
                 raise RemoteMoved
             before = self.rows(None)
@@ -218,29 +218,29 @@ class Database:
             return self._commit(edit) if is_merge or is_changed else expected
 
     def branches(self) -> list[DoltCommit]:
-        rows = self._engine.run("SELECT hash, latest_commit_message, name FROM dolt_branches")
+        rows = self.engine.run("SELECT hash, latest_commit_message, name FROM dolt_branches")
         found = (DoltCommit(str(hash), str(message), str(name)) for hash, message, name in rows)
         return [one for one in found if one.branch.startswith(branches_of(self._user))]
 
     def open_branch(self, name: str, start: str, edit: DoltEdit) -> None:
         """Make a branch with one commit, at a commit; under its name it is there as a whole or not at all."""
-        self._engine.call("dolt_branch", self._scratch, start)
-        self._engine.call("dolt_checkout", self._scratch)
+        self.engine.call("dolt_branch", self._scratch, start)
+        self.engine.call("dolt_checkout", self._scratch)
         try:
-            with self._transaction():
+            with self.transaction():
                 self._write(edit, self.rows(None))
                 self._commit(edit, "--allow-empty")
         finally:
-            self._engine.call("dolt_checkout", MAIN)
-        self._engine.call("dolt_branch", name, self._scratch)
-        self._engine.call("dolt_branch", "-D", self._scratch)
+            self.engine.call("dolt_checkout", MAIN)
+        self.engine.call("dolt_branch", name, self._scratch)
+        self.engine.call("dolt_branch", "-D", self._scratch)
 
     def drop_branch(self, name: str) -> None:
-        self._engine.call("dolt_branch", "-D", name)
+        self.engine.call("dolt_branch", "-D", name)
 
     def commit_of(self, version: str, chain_id: str) -> str | None:
         """The commit that says it is this version (hex) of the chain, if there is one."""
-        rows = self._engine.run(
+        rows = self.engine.run(
             "SELECT commit_hash, message FROM dolt_log WHERE message LIKE ?", f"%Ricordo-Version: {version}%"
         )
         for hash, message in rows:
@@ -251,7 +251,7 @@ class Database:
 
     def _touching(self) -> set[str]:
         """The commits that changed the user's rows."""
-        return {str(row[0]) for row in self._engine.run(_TOUCHING, self._user, self._user)}
+        return {str(row[0]) for row in self.engine.run(_TOUCHING, self._user, self._user)}
 
     def _rows_at(self, commit: str) -> dict[str, DoltRow]:
         """The user's rows at a commit, none where there was no table yet."""
@@ -261,26 +261,26 @@ class Database:
             return {}
 
     def _status(self) -> set[str]:
-        return {str(row[0]) for row in self._engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)}
+        return {str(row[0]) for row in self.engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)}
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._engine.run(self._engine.begin)
+    def transaction(self) -> Iterator[None]:
+        self.engine.run(self.engine.begin)
         try:
             yield
         finally:
             # What is to stay was committed by `dolt_commit`; there may be nothing to roll back any more.
             with suppress(EngineError):
-                self._engine.run("ROLLBACK")
+                self.engine.run("ROLLBACK")
 
     def _begin_merge(self, branch: str) -> bool:
         """Merge without a commit; rows that conflict stay as they were, and the caller writes them. False: it is merged already."""
         # doltlite reports conflicts by an error, a Dolt server in its answer; any other fault shows below or at the commit.
         with suppress(EngineError):
-            self._engine.call("dolt_merge", branch, "--no-ff", "--no-commit")
-        if self._engine.run("SELECT * FROM dolt_conflicts"):
-            self._engine.call("dolt_conflicts_resolve", "--ours", TABLE)
-        return bool(self._engine.run("SELECT is_merging FROM dolt_merge_status")[0][0])
+            self.engine.call("dolt_merge", branch, "--no-ff", "--no-commit")
+        if self.engine.run("SELECT * FROM dolt_conflicts"):
+            self.engine.call("dolt_conflicts_resolve", "--ours", TABLE)
+        return bool(self.engine.run("SELECT is_merging FROM dolt_merge_status")[0][0])
 
     def _write(self, edit: DoltEdit, before: Rows, *, is_merge: bool = False) -> bool:
         """Write the rows of the edit, made on those before it; a merge may have put other texts in their place by now."""
@@ -290,18 +290,18 @@ class Database:
         }
         for label, row in changed.items():
             if row is None:
-                self._engine.run(f"DELETE FROM {TABLE} WHERE user_id = ? AND label = ?", self._user, label)  # noqa: S608
+                self.engine.run(f"DELETE FROM {TABLE} WHERE user_id = ? AND label = ?", self._user, label)  # noqa: S608
                 continue
-            self._engine.run(
+            self.engine.run(
                 f"REPLACE INTO {TABLE} (user_id, {_COLUMNS}, updated_at) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
                 *(self._user, label, row.title, row.body, row.schema_ref, edit.date.replace("T", " ")),
             )
         return bool(changed)
 
     def _commit(self, edit: DoltEdit, *options: str) -> str:
-        self._engine.call("dolt_add", TABLE)
+        self.engine.call("dolt_add", TABLE)
         given = ("-m", edit.message, "--author", edit.author, "--date", edit.date, *options)
-        return str(self._engine.call("dolt_commit", *given)[0][0])
+        return str(self.engine.call("dolt_commit", *given)[0][0])
 
 
 def _is_from(theirs: Rows, before: Rows, after: Rows) -> bool:

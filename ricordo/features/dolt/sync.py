@@ -21,6 +21,7 @@ from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import Invalid, RicordoError
+from ricordo.features.dolt import task_tables
 from ricordo.features.dolt.database import (
     Database,
     DoltEdit,
@@ -113,6 +114,7 @@ class _DoltSync:
         self.remote = remote
         self._store = store
         self._database = database
+        self._user = user
         self._owner = Actor("user", user.id, user.name)
         self._name = user.identifier or user.id
         self._scope = Scope(remote.organization_id)
@@ -172,9 +174,11 @@ class _DoltSync:
                 await self._store.write(self._note)
                 continue
             rows, newest, waiting, now = await self._store.read(self._memory)
+            tasks = await self._store.read(lambda tx: task_tables.rows_of(tx, self._user))
             if newest is None or newest.number == self.remote.followed:
                 head = await asyncio.to_thread(self._level, rows, newest, now)
                 await asyncio.to_thread(self._sync_branches, waiting, head)
+                head = await asyncio.to_thread(task_tables.bring_in_step, self._database, self._name, tasks, head, now)
                 self.remote = replace(self.remote, seen=head)
                 return
 

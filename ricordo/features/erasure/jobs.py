@@ -55,6 +55,10 @@ class ErasureWork:
     async def run(self) -> Erasure:
         """Do what is left to do; returns the finished erasure. Raises Unavailable where it has to be tried again."""
         if not self.erasure.is_erased:
+            await self._stop_jobs()
+            for at_erasure in self._runtime.plugins.at_erasure():
+                remains = await at_erasure(self._runtime, self.erasure.user_id)
+                await self._write(lambda _tx, erasure, remains=remains: erasure.note_elsewhere(remains))
             await self._erase_rows()
             for id in (*self.erasure.own_agents, *self.erasure.own_archives):
                 await drop_outside(self._runtime, id)

@@ -1,10 +1,11 @@
-"""A student's chat with a tutor, as server-sent events: `status`, `tool_call`, `reasoning`, `message`, `error` and `done`."""
+"""A chat as server-sent events: `status`, `tool_call`, `artifact`, `reasoning`, `message`, `error` and `done`."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated
 
+import orjson
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
@@ -17,6 +18,7 @@ from ricordo.api.server import health as server_health
 from ricordo.api.sse import STREAM, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Event, StepSaved
+from ricordo.domain.message import ToolReturnPart
 from ricordo.domain.scope import IMPERSONATE, Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.courses import queries as courses
@@ -48,7 +50,7 @@ class TutorChatRequest(LenientRequest):
 
 
 class TutorReader(AnswerReader):
-    """Reads a turn as deltas of an answer, and says besides which tools the agent called."""
+    """Reads a turn as deltas of an answer, and says besides which tools the agent called, and what they made to be shown."""
 
     has_called = False
 
@@ -56,7 +58,9 @@ class TutorReader(AnswerReader):
         """Yield what the event adds to the answer."""
         if isinstance(event, StepSaved):
             self.has_called |= any(message.tool_calls for message in event.messages)
-            yield from ({"tool": call.name} for message in event.messages for call in message.tool_calls)
+            for message in event.messages:
+                yield from ({"tool": call.name} for call in message.tool_calls)
+                yield from map(_artifact, message.tool_returns)
         yield from AnswerReader.read(self, event)
 
 
@@ -129,6 +133,12 @@ def _agents_of_courses(tx: Transaction, scope: Scope, *, anew: bool = False) -> 
     return found
 
 
+def _artifact(part: ToolReturnPart) -> Json:
+    """Where the document is that a tool of this server made to be shown; untrusted tools do not say what is shown."""
+    made = orjson.loads(part.content) if part.is_json and not part.is_untrusted else None
+    return {"artifact": made.get("artifact")} if isinstance(made, dict) else {}
+
+
 async def _events(
     here: RequestContext, deltas: AsyncGenerator[Json | None], reader: TutorReader, conversation_id: str
 ) -> AsyncGenerator[bytes]:
@@ -137,6 +147,8 @@ async def _events(
         async for delta in deltas:
             if delta is None:
                 yield PING
+            elif path := delta.get("artifact"):
+                yield data({"type": "artifact", "path": path})
             elif tool := delta.get("tool"):
                 yield data({"type": "tool_call", "name": tool, "status": "completed"})
             elif words := delta.get("reasoning_content"):

@@ -1,0 +1,27 @@
+"""Settings of Honcho."""
+
+from typing import Literal
+
+from ricordo.setting_types import Address, FeatureSettings, Key, about
+
+
+class HonchoSettings(FeatureSettings):
+    """The Honcho that gets users' conversations and answers questions about users; none unless one is named."""
+
+    honcho_url: Address | None = about("Address of a Honcho server, to send users' conversations there and to ask it.")
+    honcho_environment: Literal["local", "production"] | None = about(
+        "In place of an address: local (http://localhost:8000), or production, Honcho's own service."
+    )
+    honcho_workspace_id: str = about(
+        "The workspace there.", "youlab", min_length=1, max_length=100, pattern=r"^[\w-]+$"
+    )
+    honcho_api_key: Key | None = about("API key for Honcho, which production needs.")
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.honcho_url or self.honcho_environment)
+
+    @property
+    def shown(self) -> str:
+        """The server as people know it."""
+        return self.honcho_url or f"{self.honcho_environment}, its own service"

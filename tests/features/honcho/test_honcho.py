@@ -1,0 +1,191 @@
+"""Honcho beside the server: what is said arrives there in order and once, and it answers questions about its user alone."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from ricordo.features.honcho import jobs, queries
+from ricordo.features.honcho.options import HonchoSettings
+from ricordo.llm.scripted import call
+from ricordo.settings import load_settings
+from ricordo.storage.engine.store import Transaction
+from tests.seams.http import ok, refused
+from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.support.honcho import FakeHoncho
+from tests.support.json_server import KEY
+
+OPERATOR = "the-operator"
+
+
+@pytest.fixture
+def honcho(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHoncho]:
+    fake = FakeHoncho()
+    monkeypatch.setenv("RICORDO_HONCHO_URL", fake.url)
+    monkeypatch.setenv("RICORDO_HONCHO_API_KEY", KEY)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerInThread]:
+    with serving(tmp_path, api_key=OPERATOR) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: ServerInThread) -> Iterator[httpx2.Client]:
+    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def agent(http: httpx2.Client) -> str:
+    return str(ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Coach", "tools": ["query_student"]}))["id"])
+
+
+def chat(http: httpx2.Client, agent: str, user: str, chat_id: str, *texts: str) -> None:
+    said = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
+    body = {"user_id": user, "chat_id": chat_id, "model": agent, "messages": said}
+    answer = http.post("/chat/stream", json=body)
+    assert '"type":"done"' in answer.text, answer.text
+
+
+def until(is_so: Callable[[], object]) -> None:
+    """Wait until it is so, or show what it is after the limit."""
+    end = time.monotonic() + LIMIT
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert is_so()
+
+
+def test_both_sides_of_a_chat_arrive_in_order_with_whose_they_are(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    server.says("A fine subject.", "Then begin at sea.")
+    chat(http, agent, "ada", "c1", "I write about sailing.")
+    chat(http, agent, "ada", "c1", "I write about sailing.", "A fine subject.", "How do I begin?")
+    wanted = [
+        ("user", "I write about sailing."),
+        ("agent", "A fine subject."),
+        ("user", "How do I begin?"),
+        ("agent", "Then begin at sea."),
+    ]
+    until(lambda: honcho.said("chat_c1") == wanted)
+    session = honcho.sessions["chat_c1"]
+    assert session["metadata"] == {"user_id": "ada", "chat_id": "c1"}
+    (student,) = [id for id in session["peers"] if id.startswith("user-")]
+    assert session["peers"] == {student: {"observe_me": True}, agent: {"observe_me": False}}
+    assert all(one["metadata"]["chat_id"] == "c1" and one["created_at"] for one in honcho.messages["chat_c1"])
+    assert all(seen.path.startswith("/v3/workspaces") for seen in honcho.seen)
+
+
+def test_two_users_who_send_one_chat_id_have_two_sessions(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    chat(http, agent, "ada", "same", "I am Ada.")
+    until(lambda: len(honcho.said("chat_same")) == 2)
+    chat(http, agent, "bob", "same", "I am Bob.")
+    until(lambda: len(honcho.sessions) == 2)
+    (other,) = honcho.sessions.keys() - {"chat_same"}
+    until(lambda: honcho.said(other) == [("user", "I am Bob."), ("agent", "ok")])
+    assert honcho.said("chat_same") == [("user", "I am Ada."), ("agent", "ok")]
+
+
+def test_what_arrived_before_a_failure_is_not_sent_again(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    honcho.drops_answers = 1
+    chat(http, agent, "ada", "c2", "Once only.")
+    until(lambda: any(seen.path.endswith("/messages/list") for seen in honcho.seen))
+    chat(http, agent, "ada", "c2", "Once only.", "ok", "And more.")
+    until(lambda: len(honcho.said("chat_c2")) >= 4)
+    assert [text for _, text in honcho.said("chat_c2")] == ["Once only.", "ok", "And more.", "ok"]
+
+
+def test_what_a_kill_kept_back_is_sent_later(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was killed between the end of a turn and the job that it adds."""
+
+    async def nothing(*_: Any) -> None:
+        return
+
+    with monkeypatch.context() as killed:
+        killed.setattr(jobs, "ask_to_send", nothing)
+        chat(http, agent, "ada", "c3", "Before the kill.")
+        assert honcho.seen == []
+    server.run(jobs.catch_up(server.runtime, None, None))  # type: ignore[arg-type]
+    until(lambda: honcho.said("chat_c3") == [("user", "Before the kill."), ("agent", "ok")])
+    # Nothing is behind any more, so nothing is added again.
+    until(lambda: not server.run(server.runtime.store.read(lambda tx: queries.behind(tx, 0))))
+
+
+def test_honcho_answers_about_its_user_alone(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    chat(http, agent, "ada", "c4", "I fear the night.")
+    until(lambda: honcho.said("chat_c4"))
+    (student,) = [id for id in honcho.sessions["chat_c4"]["peers"] if id.startswith("user-")]
+    honcho.knows[student] = "She fears the night."
+    told = ok(http.post("/users/ada/ask", json={"question": "What does she fear?"}))
+    assert told == {"answer": "She fears the night.", "known": True, "citations": []}
+    ok(http.put("/users/bob/blocks/notes", json={"body": "Bob."}))
+    assert ok(http.post("/users/bob/ask", json={"question": "What does she fear?"}))["known"] is False
+    server.says(call("query_student", question="What do they fear?"), "I know.")
+    chat(http, agent, "ada", "c5", "What do I fear?")
+    assert honcho.asked[-1] == (student, "What do they fear?")
+    (part,) = server.model.requests[-1].messages[-1].tool_returns
+    assert "She fears the night." in part.content
+    assert part.is_untrusted
+    until(lambda: len(honcho.said("chat_c5")) == 2)
+    honcho.fails(503)
+    assert "does not answer" in refused(http.post("/users/ada/ask", json={"question": "And now?"}), 503)
+    honcho.fails(401, words=f"invalid key {KEY}")
+    assert KEY not in refused(http.post("/users/ada/ask", json={"question": "And now?"}), 400)
+
+
+def test_the_receipt_says_what_honcho_keeps(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    chat(http, agent, "ada", "c6", "Forget me.")
+    chat(http, agent, "bob", "c7", "Keep me.")
+    until(lambda: len(honcho.said("chat_c6")) == len(honcho.said("chat_c7")) == 2)
+    receipt = http.delete("/users/ada").json()["receipt"]
+    until(lambda: http.get(receipt).json()["status"] == "done")
+    assert honcho.said("chat_c6") == []
+    assert len(honcho.said("chat_c7")) == 2
+    (sentence,) = [one for one in ok(http.get(receipt))["elsewhere"] if "Honcho" in one]
+    assert "was asked to delete the user's conversations there: 1." in sentence
+
+
+def test_without_settings_nothing_leaves(server: ServerInThread, http: httpx2.Client, agent: str) -> None:
+    assert not HonchoSettings().is_on
+    chat(http, agent, "ada", "c8", "To myself.")
+    server.run(jobs.catch_up(server.runtime, None, None))  # type: ignore[arg-type]
+
+    def waiting(tx: Transaction) -> int:
+        return sum(job.kind == "honcho.send" for job in all_jobs(tx))
+
+    assert server.run(server.runtime.store.read(waiting)) == 0
+
+
+def all_jobs(tx: Transaction) -> list[Any]:
+    from ricordo.storage.jobs import ROWS
+
+    return list(ROWS.all(tx, ROWS.select, {}))
+
+
+def test_the_older_names_of_the_settings_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("WORKSPACE_ID", "school"), ("ENVIRONMENT", "local"), ("API_KEY", "k")):
+        monkeypatch.setenv(f"RALPH_HONCHO_{name}", value)
+        # So that what is taken is taken back with the test.
+        monkeypatch.setenv(f"RICORDO_HONCHO_{name}", "")
+        monkeypatch.delenv(f"RICORDO_HONCHO_{name}")
+    load_settings(data_dir=tmp_path)
+    options = HonchoSettings()
+    assert (options.honcho_workspace_id, options.honcho_environment, options.is_on) == ("school", "local", True)

@@ -1,0 +1,59 @@
+"""A small Honcho over HTTP: the routes and shapes of version 3 of its API, as its official client 2.7 asks and reads them."""
+
+from typing import Any
+
+from tests.support.json_server import JsonServer, Refusal
+
+_AT = "2026-11-25T12:00:00Z"
+
+
+class FakeHoncho(JsonServer):
+    """`sessions` have their messages in order; `asked` are questions with the peer; `knows` is what is answered by peer."""
+
+    def __init__(self) -> None:
+        self.peers: dict[str, Any] = {}
+        self.sessions: dict[str, Any] = {}
+        self.messages: dict[str, list[dict[str, Any]]] = {}
+        self.knows: dict[str, str] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.drops_answers = 0  # so many messages are stored, and the answer says that something failed
+        super().__init__()
+
+    def said_no(self, _status: int, words: str) -> Any:
+        return {"detail": words}
+
+    def answer(self, method: str, parts: list[str], body: Any) -> Any:
+        match method, parts[:2], parts[2:]:
+            case "POST", ["v3", "workspaces"], []:
+                return {"id": body["id"], "created_at": _AT}
+            case "POST", ["v3", "workspaces"], [workspace, "peers"]:
+                self.peers.setdefault(body["id"], body)
+                return {"id": body["id"], "workspace_id": workspace, "created_at": _AT}
+            case "POST", ["v3", "workspaces"], [_, "peers", peer, "chat"]:
+                self.asked.append((peer, body["query"]))
+                return {"content": self.knows.get(peer)}
+            case "POST", ["v3", "workspaces"], [workspace, "sessions"]:
+                self.sessions[body["id"]] = body
+                self.messages.setdefault(body["id"], [])
+                return {"id": body["id"], "workspace_id": workspace, "is_active": True, "created_at": _AT}
+            case "POST", ["v3", "workspaces"], [workspace, "sessions", session, "messages"]:
+                made = [
+                    {"id": f"m{number}", "session_id": session, "workspace_id": workspace, "token_count": 1, **one}
+                    for number, one in enumerate(body["messages"], len(self.messages[session]))
+                ]
+                assert 1 <= len(made) <= 100
+                self.messages[session] += made
+                if self.drops_answers:
+                    self.drops_answers -= 1
+                    raise Refusal(502, self.said_no(502, "bad gateway"))
+                return made
+            case "POST", ["v3", "workspaces"], [_, "sessions", session, "messages", "list"]:
+                found = self.messages[session][::-1][:100]
+                return {"items": found, "total": len(found), "page": 1, "size": 100, "pages": 1}
+            case "DELETE", ["v3", "workspaces"], [_, "sessions", session]:
+                del self.messages[session], self.sessions[session]
+                return {}
+        raise Refusal(404, self.said_no(404, "not found"))
+
+    def said(self, session: str) -> list[tuple[str, str]]:
+        return [(one["peer_id"].partition("-")[0], one["content"]) for one in self.messages.get(session, [])]
