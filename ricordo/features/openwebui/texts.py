@@ -15,7 +15,6 @@ _ITEM = re.compile(r"^[-*+•]\s+")
 _NUMBERED = re.compile(r"^(\d+)[.)]\s+")
 _RULE = re.compile(r"^([-*_])(\s*\1){2,}$")
 _UNDERLINES = re.compile(r"(?<!\w)(_{1,2})(?=\S)(.+?)(?<=\S)\1(?!\w)")
-_TABLE = re.compile(r"\s*\|\s*")
 _DASHES = re.compile(r"-{3,}")
 _INDENT = re.compile(r"^(\s*)[*+-]\s+(?=\S)")
 Key = Callable[[str], str]
@@ -33,7 +32,7 @@ def markdown_key(line: str) -> str:
         return "---"
     line = _NUMBERED.sub(r"\1. ", _ITEM.sub("- ", line))
     line = _UNDERLINES.sub(lambda found: f"{'*' * len(found[1])}{found[2]}{'*' * len(found[1])}", line)
-    return _DASHES.sub("---", _TABLE.sub("|", line)).removesuffix("\\").strip()
+    return _DASHES.sub("---", "|".join(cell.strip() for cell in line.split("|"))).removesuffix("\\").strip()
 
 
 def says_the_same(one: str, other: str, key: Key) -> bool:
