@@ -50,7 +50,7 @@ class Pipe:
     ) -> Any:
         """Return the answer piece by piece. Titles, tags and follow-ups are not the agent's work and stay out of its memory."""
         if __task__:
-            return ""
+            return "{}"  # so that what the user said is the title, and what is looked up in documents
         messages = [{"role": each["role"], "content": each.get("content") or ""} for each in body["messages"]]
         asked = {
             "user_id": f"open-webui:{__user__['id']}",
