@@ -24,14 +24,20 @@ class Pipe:
 
         SERVER_URL: str = Field("http://ricordo:8283", description="Address of the Ricordo server.")
         API_KEY: str = Field("", description="A key made by: ricordo key create --role service")
+        LINK_URL: str = Field("", description="Address of the server in users' browsers, if that is another one.")
 
     def __init__(self) -> None:
         self.valves = self.Valves()
 
     async def pipes(self) -> list[dict[str, str]]:
-        """Return the agents as models."""
-        async with self._client() as client:
-            answer = (await client.get("/v1/agents/", params={"limit": 200})).raise_for_status()
+        """Return the agents as models; where there are none to be had, one whose name says why."""
+        try:
+            async with self._client() as client:
+                answer = (await client.get("/v1/agents/", params={"limit": 200})).raise_for_status()
+        except httpx.HTTPStatusError as error:
+            return [{"id": "none", "name": f"Ricordo refuses API_KEY ({error.response.status_code})"}]
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return [{"id": "none", "name": f"Ricordo does not answer at SERVER_URL ({type(error).__name__})"}]
         return [{"id": agent["id"], "name": agent["name"]} for agent in answer.json()]
 
     async def pipe(
@@ -44,7 +50,7 @@ class Pipe:
     ) -> Any:
         """Return the answer piece by piece. Titles, tags and follow-ups are not the agent's work and stay out of its memory."""
         if __task__:
-            return ""
+            return "{}"  # so that what the user said is the title, and what is looked up in documents
         messages = [{"role": each["role"], "content": each.get("content") or ""} for each in body["messages"]]
         asked = {
             "user_id": f"open-webui:{__user__['id']}",
@@ -57,24 +63,29 @@ class Pipe:
 
     async def _answer(self, asked: dict[str, Any], emitter: Any) -> AsyncIterator[str]:
         """Yield the text of the answer; what the agent does besides is shown as a status above it."""
-        conversation = ""
+        conversation, has_links = "", False
         async with self._client() as client:
             try:
                 async for event in _events(client, asked):
                     conversation = event.get("conversation_id") or conversation
                     match event["type"]:
+                        case "message" if event["content"].startswith("data:"):
+                            # Open WebUI takes such a piece for an event of its own, and shows nothing of it.
+                            yield "data"
+                            yield event["content"][4:]
                         case "message":
                             yield event["content"]
                         case "error":
                             yield f"Ricordo refused: {event['message']}"
-                        case "done":
+                        case "done" if not has_links:  # the last status stays above the answer
                             await _show(emitter, "Done", done=True)
                         case "artifact":
                             await _embed(client, event["path"], asked["user_id"], emitter)
                         case "tool_call":
                             await _show(emitter, f"Used {event['name']}")
                         case "status":
-                            link = f" ({event['url']})" if event.get("url") else ""
+                            link = f" ({self._link(event['url'])})" if event.get("url") else ""
+                            has_links |= bool(link)
                             await _show(emitter, f"{event['content']}{link}", done=bool(link))
             except asyncio.CancelledError:
                 if conversation:
@@ -86,6 +97,10 @@ class Pipe:
                 yield f"Ricordo does not answer ({type(error).__name__}). Check SERVER_URL and the server."
             except _Refused as error:
                 yield f"Ricordo refused: {error}"
+
+    def _link(self, url: str) -> str:
+        base = self.valves.SERVER_URL.rstrip("/")
+        return (self.valves.LINK_URL.rstrip("/") or base) + url.removeprefix(base)
 
     def _client(self) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.valves.API_KEY}"} if self.valves.API_KEY else {}

@@ -232,7 +232,6 @@ def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(pipe: Any, 
         "Thinking…",
         "Used memory_insert",
         "Proposed to remember: student",
-        "Done",
     ]
     gate = Gate(school)
     school.answers_with(gate)
@@ -272,7 +271,7 @@ def test_two_users_of_open_webui_are_two_users_here_and_a_chat_is_found_again(
 def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(pipe: Any, school: ServerInThread) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         agent = client.agents.create(model=MODEL)
-    assert chat(pipe, agent.id, "### Task: a title", stream=False, __chat_id__="t", __task__="title_generation") == [""]
+    assert chat(pipe, agent.id, "### Task: a title", stream=False, __chat_id__="t", __task__="title_generation") == ["{}"]
     assert school.model.requests == []
     gone = "agent-00000000-0000-4000-8000-000000000000"
     assert "".join(chat(pipe, gone, "Hello.", __chat_id__="x")).startswith("Ricordo refused: ")
@@ -280,3 +279,30 @@ def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(pipe: An
     assert "This key is unknown" in "".join(chat(pipe, agent.id, "Hello.", __chat_id__="x"))
     pipe.valves.SERVER_URL = "http://127.0.0.1:1"
     assert "".join(chat(pipe, agent.id, "Hello.")).startswith("Ricordo does not answer (ConnectError).")
+
+
+def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(pipe: Any, school: ServerInThread) -> None:
+    """Open WebUI shows the last status alone, and takes a piece that begins with `data:` for an event of its own."""
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        blocks = [{"label": "music", "value": "", "policy": "propose"}]
+        agent = client.agents.create(model=MODEL, memory_blocks=blocks)  # type: ignore[list-item]
+    pipe.valves.LINK_URL = "https://memory.example.org/"
+    shown: list[str] = []
+
+    async def emitter(event: Any) -> None:
+        shown.append(event["data"]["description"])
+
+    school.says(call("memory_insert", label="music", new_string="Plays the harp."), 'data: {"event": 1}')
+    pieces = chat(pipe, agent.id, "I play the harp.", __chat_id__="l", __event_emitter__=emitter)
+    assert "".join(pieces) == 'data: {"event": 1}'
+    assert not any(piece.startswith("data:") for piece in pieces)
+    assert shown[-1].startswith("Proposed to remember: music (https://memory.example.org/ui/people/")
+
+
+def test_a_pipe_without_a_server_says_so_in_the_list_of_models(pipe: Any, school: ServerInThread) -> None:
+    pipe.valves.API_KEY = "wrong"
+    assert asyncio.run(pipe.pipes()) == [{"id": "none", "name": "Ricordo refuses API_KEY (401)"}]
+    pipe.valves.SERVER_URL = "http://127.0.0.1:1"
+    (shown,) = asyncio.run(pipe.pipes())
+    assert shown["name"] == "Ricordo does not answer at SERVER_URL (ConnectError)"
+    assert school.model.requests == []

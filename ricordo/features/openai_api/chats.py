@@ -86,7 +86,7 @@ def states_of(here: RequestContext, chat: ClientChat) -> list[_State]:
 def _said(message: ChatMessage) -> list[object]:
     parts = message.content if isinstance(message.content, list) else []
     pictures = [part.model_dump()["image_url"] for part in parts if part.image_url]
-    return [message.role, message.text.strip(), pictures, [call.id for call in message.tool_calls or ()]]
+    return [message.role, message.own_text, pictures, [call.id for call in message.tool_calls or ()]]
 
 
 async def continue_chat(here: RequestContext, chat: ClientChat, client_tools: Sequence[str]) -> Continuation:

@@ -2,9 +2,22 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
+
+
+_INSTRUCTIONS = "### Task:\nRespond to the user query using the provided context"
+_PASSAGES = ("<context>", "</context>")
+
+
+def _passages(text: str) -> str:
+    """The text without what Open WebUI tells models about the passages of documents that it puts before it."""
+    place = text.find(_PASSAGES[0]) if text.startswith(_INSTRUCTIONS) else 0
+    return text[max(place, 0) :]
+
+
+Text = Annotated[str, AfterValidator(_passages)]
 
 
 class LenientPart(RequestPart):
@@ -30,7 +43,7 @@ class ContentPart(LenientPart):
     """A piece of a message: text, or a picture."""
 
     type: str
-    text: str | None = None
+    text: Text | None = None
     image_url: ImageAddress | str | None = None
 
 
@@ -52,7 +65,7 @@ class ChatMessage(LenientPart):
     """One message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Items[ContentPart] | None = None
+    content: Text | Items[ContentPart] | None = None
     tool_calls: Items[MadeCall] | None = None
     tool_call_id: str | None = None
 
@@ -61,6 +74,12 @@ class ChatMessage(LenientPart):
         if isinstance(self.content, list):
             return "\n".join(part.text for part in self.content if part.text)
         return self.content or ""
+
+    @property
+    def own_text(self) -> str:
+        """The text without passages of documents before it, which clients look up for the last message alone."""
+        text = self.text
+        return (text.rpartition(_PASSAGES[1])[2] if text.startswith(_PASSAGES[0]) else text).strip()
 
 
 class FunctionDefinition(LenientPart):

@@ -32,8 +32,7 @@ def markdown_key(line: str) -> str:
         return "---"
     line = _NUMBERED.sub(r"\1. ", _ITEM.sub("- ", line))
     line = _UNDERLINES.sub(lambda found: f"{'*' * len(found[1])}{found[2]}{'*' * len(found[1])}", line)
-    cells = "|".join(cell.strip() for cell in line.split("|"))
-    return _DASHES.sub("---", cells).removesuffix("\\").strip()
+    return _DASHES.sub("---", "|".join(cell.strip() for cell in line.split("|"))).removesuffix("\\").strip()
 
 
 def says_the_same(one: str, other: str, key: Key) -> bool:

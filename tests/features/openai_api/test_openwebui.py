@@ -87,6 +87,32 @@ def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trac
     assert ok(http.get("/v1/users/open-webui:owui-ada"))["identifier"] == "open-webui:owui-ada"
 
 
+def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it(
+    server: ServerInThread, open_http: httpx2.Client, service: str, agent: str
+) -> None:
+    """Open WebUI puts its template of retrieval before the last message alone, so that each message looked edited."""
+    template = (
+        "### Task:\nRespond to the user query using the provided context, incorporating inline citations.\n\n"
+        '### Output:\nProvide a clear response.\n\n<context>\n<source id="1">The plan is {}.</source>\n</context>\n'
+    )
+    question, answer, more = "What is the plan?", "To sail.", "And then?"
+    server.says(answer, "To rest.")
+    sent = headers(service, "ada", "with-documents")  # without the header that tells tasks
+
+    def say(*texts: str, as_parts: bool = False) -> list[str]:
+        chat: list[Any] = [user(text) if place % 2 == 0 else assistant(text) for place, text in enumerate(texts)]
+        if as_parts:
+            chat[-1]["content"] = [{"type": "text", "text": texts[-1]}]
+        ok(open_http.post("/v1/chat/completions", headers=sent, json={"model": agent, "messages": chat}))
+        return asked_texts(server)
+
+    first = f'<context>\n<source id="1">The plan is A.</source>\n</context>\n{question}'
+    assert say(template.format("A") + question) == [first]
+    second = f'<context>\n<source id="1">The plan is B.</source>\n</context>\n{more}'
+    chat = say(question, answer, template.format("B") + more, as_parts=True)
+    assert chat == [first, answer, second]
+
+
 def test_two_users_never_read_each_other_through_one_agent(
     server: ServerInThread, open_http: httpx2.Client, service: str, agent: str
 ) -> None:
