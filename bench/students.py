@@ -8,6 +8,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
@@ -18,7 +19,7 @@ from bench.servers import Server, model_server, ricordo
 from bench.turns import create_agent, send
 
 STUDENTS, EACH = 200, 10  # turns of each
-_MEMORY, _SHARE = 200, 0.8
+_MEMORY, _SHARE, _MORE = 200, 0.8, 2
 _COURSE = """
 [[agent]]
 name = "coach"
@@ -36,54 +37,65 @@ label = "notes"
 
 
 async def measure(server: Server) -> list[Figure]:
-    """Turns a second of plain agents and of the course, and what the server holds in memory."""
+    """Turns a second and processor time of plain agents and of the course, and what the server holds in memory."""
     limits = httpx2.Limits(max_connections=STUDENTS, max_keepalive_connections=STUDENTS)
     async with httpx2.AsyncClient(base_url=server.url, timeout=120, limits=limits, trust_env=False) as client:
         (await client.put("/v1/courses/essay", json={"source": _COURSE})).raise_for_status()
         agents = [await create_agent(client, server) for _ in range(STUDENTS)]
-        # In turns, so that both meet the machine as it is: a run of plain turns before and after the class.
-        before = await _rate(*(_plain(client, server, agent) for agent in agents))
-        walls: list[float] = []
-        course = await _rate(*(_student(client, f"student-{number}", walls) for number in range(STUDENTS)))
-        most = server.memory()
-        after = await _rate(*(_plain(client, server, agent) for agent in agents))
-    plain = (before + after) / 2
+        students = [_Student(f"student-{number}") for number in range(STUDENTS)]
+        plain, course = _Cost(), _Cost()
+        for _ in range(EACH):  # one of each in turn, so that both meet the machine as it is
+            await plain.add(server, *(send(client, server, agent, "hello") for agent in agents))
+            await course.add(server, *(student.talk(client) for student in students))
+    waits = [wait for student in students for wait in student.waits]
     return [
-        Figure(f"turns a second, {STUDENTS} students of one course", course, "/s"),
-        Figure(f"turns a second, {STUDENTS} plain agents", plain, "/s"),
-        Figure("  students in plain ones", course / plain, "times", _SHARE, more_is_better=True),
-        Figure("a student's wait for an answer, median", statistics.median(walls) * 1000, "ms"),
-        Figure("resident memory", most, "MB", _MEMORY),
+        Figure(f"turns a second, {STUDENTS} students of one course", EACH * STUDENTS / course.wall, "/s"),
+        Figure(f"turns a second, {STUDENTS} plain agents", EACH * STUDENTS / plain.wall, "/s"),
+        Figure("  students in plain ones", plain.wall / course.wall, "times", _SHARE, more_is_better=True),
+        Figure("processor time of a plain turn", plain.cpu / EACH / STUDENTS * 1000, "ms"),
+        Figure("  more for a student's", (course.cpu - plain.cpu) / EACH / STUDENTS * 1000, "ms", _MORE),
+        Figure("a student's wait for an answer, median", statistics.median(waits) * 1000, "ms"),
+        Figure("resident memory", server.memory(), "MB", _MEMORY),
     ]
 
 
-async def _rate(*talks: Coroutine[Any, Any, None]) -> float:
-    began = time.perf_counter()
-    await asyncio.gather(*talks)
-    return len(talks) * EACH / (time.perf_counter() - began)
+@dataclass
+class _Cost:
+    """Seconds at the clock, and of the server's processors."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    async def add(self, server: Server, *turns: Coroutine[Any, Any, None]) -> None:
+        began, used = time.perf_counter(), server.cpu()
+        await asyncio.gather(*turns)
+        self.wall += time.perf_counter() - began
+        self.cpu += server.cpu() - used
 
 
-async def _plain(client: httpx2.AsyncClient, server: Server, agent: str) -> None:
-    for _ in range(EACH):
-        await send(client, server, agent, "hello")
-
-
-async def _student(client: httpx2.AsyncClient, user: str, walls: list[float]) -> None:
+@dataclass
+class _Student:
     """One chat that goes on, as a client sends it: with all of its messages so far."""
-    said: list[dict[str, str]] = []
-    for _ in range(EACH):
-        said.append({"role": "user", "content": "hello"})
+
+    name: str
+    waits: list[float] = field(default_factory=list)
+    _said: list[dict[str, str]] = field(default_factory=list)
+
+    async def talk(self, client: httpx2.AsyncClient) -> None:
+        """Say something, and wait for the answer. Raises RuntimeError for anything but a whole one."""
+        self._said.append({"role": "user", "content": "hello"})
         began = time.perf_counter()
-        answer = await client.post("/chat/stream", json={"user_id": user, "chat_id": "1", "messages": said})
-        walls.append(time.perf_counter() - began)
+        chat = {"user_id": self.name, "chat_id": "1", "messages": self._said}
+        answer = await client.post("/chat/stream", json=chat)
+        self.waits.append(time.perf_counter() - began)
         if answer.status_code != 200 or '"type":"done"' not in answer.text or '"type":"error"' in answer.text:
-            raise RuntimeError(f"{user} was answered {answer.status_code}: {answer.text[-500:]}")
+            raise RuntimeError(f"{self.name} was answered {answer.status_code}: {answer.text[-500:]}")
         words = [
             line.partition('"content":"')[2].rpartition('"')[0]
             for line in answer.text.splitlines()
             if '"type":"message"' in line
         ]
-        said.append({"role": "assistant", "content": "".join(words)})
+        self._said.append({"role": "assistant", "content": "".join(words)})
 
 
 def main() -> None:

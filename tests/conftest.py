@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from tests.seams.stores import ManualClock
 from tests.support import postgres, sharing
+from tests.support.ready import Helper
 
 # The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed from what it prints.
 settings.register_profile(
@@ -84,6 +86,13 @@ def _shared_work() -> Iterator[None]:
     """What takes longer than most tests and is the same for all is done once or not at all: see `tests/support/sharing.py`."""
     with sharing.shared_work():
         yield
+
+
+@pytest.fixture(scope="session")
+def helper() -> Iterator[Helper]:
+    """What forks processes of `ricordo`, for all tests: to import everything takes it longer than most of them."""
+    with closing(Helper()) as made:
+        yield made
 
 
 def pytest_unconfigure() -> None:

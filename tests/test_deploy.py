@@ -32,7 +32,7 @@ UNIT = (DEPLOY / "ricordo.service").read_text("utf-8")
 VARIABLES = {f"RICORDO_{name.upper()}" for name in Settings.model_fields} | {
     name.upper() for name in ProviderSettings.model_fields
 }
-LIMIT = 30
+LIMIT = 60
 
 
 def instructions(name: str) -> list[str]:

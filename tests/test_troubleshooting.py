@@ -17,7 +17,7 @@ from tests.support.server_process import CAN_FORK, free_port
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are forked")
 PAGE = (Path(__file__).parent.parent / "docs/troubleshooting.md").read_text("utf-8")
-LIMIT = 30
+LIMIT = 60
 # Said by what other tests have: an environment without the extra (tests/test_package.py), damaged rows (tests/cli/test_repair.py).
 ELSEWHERE = {"RICORDO_DATABASE_URL names PostgreSQL, which needs an extra.", "… need repair"}
 
@@ -34,25 +34,24 @@ def found(sentence: str, said: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def ricordo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+def ricordo(tmp_path_factory: pytest.TempPathFactory, helper: Helper) -> Callable[..., str]:
     """Runs a command in an empty folder; returns all that it says."""
-    with closing(Helper()) as helper:
 
-        def run(*arguments: str, folder: Path | None = None, **variables: str) -> str:
-            home = folder or tmp_path_factory.mktemp("home")
-            given = {"PATH": os.environ["PATH"], "HOME": str(home), "RICORDO_FIND_LOCAL_MODELS": "false", **variables}
-            done = subprocess.run(
-                [*helper.command, *arguments],
-                cwd=home,
-                env=given,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT,
-                check=False,
-            )
-            return done.stdout + done.stderr
+    def run(*arguments: str, folder: Path | None = None, **variables: str) -> str:
+        home = folder or tmp_path_factory.mktemp("home")
+        given = {"PATH": os.environ["PATH"], "HOME": str(home), "RICORDO_FIND_LOCAL_MODELS": "false", **variables}
+        done = subprocess.run(
+            [*helper.command, *arguments],
+            cwd=home,
+            env=given,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        return done.stdout + done.stderr
 
-        yield run
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from ricordo.llm.exchange import Exchange
 from ricordo.memory.edit_guard import EditGuard, GuardSources, search_results
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.runtime import Runtime
+from ricordo.storage.engine.store import Transaction
 from ricordo.tools.rules import FinishedCall, Rulebook
 from ricordo.tools.toolbox import failed_result
 
@@ -85,7 +86,8 @@ class TurnRequest:
     `client_tools` are run by the caller, and `client_skills` shown in the prompt of this turn. `model` and `system` take the place
     of the agent's for this turn alone. `body_hash` names the request as it was sent; with `is_retry` an equal one of the last
     minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes
-    the window smaller, in this way.
+    the window smaller, in this way. `also_save` is called in the transaction that starts the run, and in the one that ends it,
+    with the turn's messages where a step ended it.
     """
 
     scope: Scope
@@ -106,6 +108,7 @@ class TurnRequest:
     body_hash: str | None = None
     is_retry: bool = False
     request_config: dict[str, Any] = field(default_factory=dict)
+    also_save: Callable[[Transaction, Run, Sequence[Message]], None] | None = None
 
 
 @dataclass(slots=True)

@@ -111,6 +111,8 @@ async def save_step(
             runs.insert_step(tx, record)
         if trace:
             runs.insert_trace(tx, trace)
+        if run.ended_at is not None and turn.request.also_save:
+            turn.request.also_save(tx, run, [*turn.window[turn.first :], *new])
         state = replace(turn.state, blocks=committed.blocks, archives=committed.archives)
         # A tool may have opened or closed files, as may others of whom the turn knows nothing.
         return run, turn.runtime.complete(tx, state) if action.stop is None else state, record, new

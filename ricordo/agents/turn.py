@@ -28,6 +28,7 @@ from ricordo.errors import Invalid, LeaseLost, ModelError, NotFound, RicordoErro
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import messages, runs
+from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 RENEWAL = LEASE / SECOND / 3
@@ -185,7 +186,15 @@ class Turn:
         run = self._context.run
         error: dict[str, Any] | None = None if reason == "cancelled" else {"type": kind, "message": message}
         failed = failed_call(self._context, reason, error)
-        ended = await self._runtime.store.write(lambda tx: close_run(tx, run, reason, error, failed))
+        also_save = self._context.request.also_save
+
+        def close(tx: Transaction) -> Run | None:
+            ended = close_run(tx, run, reason, error, failed)
+            if ended and also_save:
+                also_save(tx, ended, ())
+            return ended
+
+        ended = await self._runtime.store.write(close)
         if ended is None:
             # The run ended by another hand: a cancel from another process, or a save that went through while we were stopped.
             try:

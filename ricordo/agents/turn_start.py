@@ -118,6 +118,8 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run 
         _take_over(tx, turn, said)
     else:
         save_input(tx, turn, runtime.settings.approval_expiry)
+    if request.also_save:
+        request.also_save(tx, run, ())
     return turn
 
 

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from fastapi import APIRouter, FastAPI, Response
 from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.routing import Match
 
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.routing import AT_START, CORE_ROUTES, LABEL_ROUTES, Application, LazyRoute, LazyRouter, Routes
@@ -79,6 +80,24 @@ def test_the_order_is_the_same_whatever_is_asked_for_first(app: Application, eag
 
     assert app.routes.pop() is after
     assert table(app) == table(eager)
+
+
+def test_most_routes_are_ruled_out_before_their_expressions_are_tried(
+    app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.lazy_routes.load_all()
+    tried: list[str] = []
+    matches = APIRoute.matches
+    monkeypatch.setattr(APIRoute, "matches", lambda self, scope: tried.append(self.path) or matches(self, scope))
+    for path, most in (("/chat/stream", 5), ("/ricordo/chat/stream", 5), ("/v1/agents/x/messages", 120)):
+        root = "/ricordo" if path.startswith("/ricordo") else ""
+        scope = {"type": "http", "method": "POST", "path": path, "root_path": root, "headers": []}
+        found = [
+            route for route in app.routes if isinstance(route, LazyRoute) and route.matches(scope)[0] == Match.FULL
+        ]
+        assert found, path
+        assert len(tried) <= most, tried
+        tried.clear()
 
 
 def test_every_path_of_a_module_brings_it_in() -> None:

@@ -93,7 +93,8 @@ def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
         found += [listed[0]["id"], listed[-1]["id"]]
     if "date" in name or name in ("from", "to"):
         found += DATES
-    return [*found, *{**world.own, **world.shared}.values(), "zebra"]
+    is_free = "'string'" in text and "'enum'" not in text  # anything else refuses an id
+    return [*found, *({**world.own, **world.shared}.values() if is_free else ()), "zebra"]
 
 
 def shows_difference(world: World, path: str, name: str, schema: Wire) -> bool | None:

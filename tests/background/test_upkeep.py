@@ -27,7 +27,7 @@ from tests.seams.stores import START, ManualClock
 from tests.support.library import Interrupted, Library, unheard
 
 DATABASES = BOTH
-LIMIT = 10
+LIMIT = 60
 NOTES = 30
 
 

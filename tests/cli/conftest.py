@@ -25,7 +25,7 @@ from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
 
 COMMAND = (sys.executable, "-m", "ricordo.cli")
-LIMIT = 20
+LIMIT = 60
 
 
 def environment(data: Path, **variables: str) -> dict[str, str]:
@@ -92,14 +92,12 @@ class Serving:
 
 
 @pytest.fixture(scope="session")
-def quick_command() -> Iterator[Sequence[str]]:
+def quick_command(request: pytest.FixtureRequest) -> Sequence[str]:
     """What runs `ricordo` soonest."""
     if not CAN_FORK:
-        yield COMMAND
-        return
-    helper = Helper()
-    yield helper.command
-    helper.close()
+        return COMMAND
+    helper: Helper = request.getfixturevalue("helper")
+    return helper.command
 
 
 @pytest.fixture

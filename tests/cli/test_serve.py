@@ -25,7 +25,7 @@ from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import Shell, environment
 
-LIMIT = 10
+LIMIT = 60
 
 
 @pytest.mark.usefixtures("quiet_logs")

@@ -21,7 +21,7 @@ from ricordo.storage.engine.store import Store
 from ricordo.tools.toolbox import Toolbox
 
 QUICK = Pace(poll=0.02, beat=0.02, sweep=0.05, prune=0.05)
-LIMIT = 10.0
+LIMIT = 60
 Work = Callable[[Runtime, Job, Report], Awaitable[None]]
 
 

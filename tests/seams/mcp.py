@@ -12,7 +12,7 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-LIMIT = 20.0  # seconds after which a test that waits for a server fails
+LIMIT = 60.0  # seconds after which a test that waits for a server fails
 
 
 class HttpThread:

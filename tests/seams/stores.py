@@ -18,7 +18,7 @@ from ricordo.search.partitions import lock_partition
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
 
-LIMIT = 5  # seconds that a held or overlapped write may take, also on a busy machine
+LIMIT = 60  # seconds that a held or overlapped write may take, also on a busy machine
 START = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 
 

@@ -25,7 +25,7 @@ from tests.support.library import Library
 from tests.support.postgres import name_in, server
 
 DATABASES = ("postgresql",)
-LIMIT = 10  # seconds
+LIMIT = 60  # seconds
 ANY = VectorFilter()
 # From forty vectors on, and never by itself: a test says when.
 SLOW = BuildPlan(least=40, quiet=3600, again=3600)

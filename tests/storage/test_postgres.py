@@ -48,7 +48,7 @@ from tests.seams.stores import ManualClock, flush
 from tests.support.postgres import name_in, server
 
 DATABASES = ("postgresql",)
-LIMIT = 10  # seconds
+LIMIT = 60  # seconds
 
 
 @pytest.fixture

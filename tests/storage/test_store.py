@@ -21,7 +21,7 @@ from ricordo.storage.schema.core_tables import messages
 from tests.seams import make
 from tests.support.postgres import server
 
-LIMIT = 10  # seconds
+LIMIT = 60  # seconds
 
 
 def count_messages(tx: Transaction) -> int:

@@ -17,7 +17,7 @@ import httpx2
 from tests.support.ready import ROOT, Command, Helper
 
 CAN_FORK = hasattr(os, "fork")
-LIMIT = 30.0  # seconds
+LIMIT = 60.0  # seconds
 
 
 class ServerProcess:

@@ -3,11 +3,12 @@
 A client sends its whole chat each time. A run that answers it is noted by two digests of the chat until then: an exact one, of
 all that was said, and for clients that name their chats a loose one, of what the user said alone, since clients change how
 answers look. The longest beginning of the next request that is known says where to go on; where its conversation has gone on
-since, as after an edit or "regenerate", that is a fork.
+since, as after an edit or "regenerate", that is a fork. Both are noted in the transaction that ends the run, and the loose one of a
+chat that begins in the one that starts it: until then nothing else leads to its conversation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import orjson
@@ -18,11 +19,13 @@ from ricordo.api.call import RequestContext
 from ricordo.domain.agent import Conversation
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
-from ricordo.features.openai_api.models import CalledFunction, ChatMessage, MadeCall
+from ricordo.features.openai_api.answers import AnswerReader
+from ricordo.features.openai_api.models import ChatMessage
 from ricordo.features.openai_api.queries import AnsweredState, answered_states, note_run
 from ricordo.storage import conversations, messages, runs
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Store, Transaction
 
 _DIGEST = 20
 
@@ -67,34 +70,79 @@ class _State:
     loose: str
 
 
-def states_of(here: RequestContext, chat: ClientChat) -> list[_State]:
-    """Return the states of the chat: before its first message, and after each."""
-    scope = here.scope
-    seed = [scope.organization_id, scope.subject_id, chat.agent_id, chat.name, None if chat.name else chat.owner]
-    exact, loose = (blake2b(orjson.dumps([kind, *seed]), digest_size=_DIGEST) for kind in ("exact", "loose"))
-    states = [_State(exact.hexdigest(), loose.hexdigest())]
-    for message in chat.messages:
-        said = orjson.dumps(_said(message))
-        if message.role == "user":
-            loose.update(said)
-        if message.role == "user" or (message.role == "assistant" and (message.text.strip() or message.tool_calls)):
-            exact.update(said)
-        states.append(_State(exact.hexdigest(), loose.hexdigest()))
-    return states
+class ChatStates:
+    """The states of a chat: before its first message, and after each."""
+
+    def __init__(self, scope: Scope, chat: ClientChat) -> None:
+        seed = [scope.organization_id, scope.subject_id, chat.agent_id, chat.name, None if chat.name else chat.owner]
+        exact, loose = (blake2b(orjson.dumps([kind, *seed]), digest_size=_DIGEST) for kind in ("exact", "loose"))
+        self.all = [_State(exact.hexdigest(), loose.hexdigest())]
+        for message in chat.messages:
+            if message.role == "user":
+                said = _digested("user", message)
+                loose.update(said)
+                exact.update(said)
+            elif message.role == "assistant" and (message.text.strip() or message.tool_calls):
+                exact.update(_digested("assistant", message))
+            self.all.append(_State(exact.hexdigest(), loose.hexdigest()))
+        self._exact = exact
+
+    def after(self, answer: str, call_ids: Sequence[str] = ()) -> str:
+        """Return the exact key of the chat with this answer."""
+        exact = self._exact.copy()
+        if answer.strip() or call_ids:
+            exact.update(orjson.dumps(["assistant", answer.strip(), [], list(call_ids)]))
+        return exact.hexdigest()
 
 
-def _said(message: ChatMessage) -> list[object]:
+def _digested(role: str, message: ChatMessage) -> bytes:
     parts = message.content if isinstance(message.content, list) else []
     pictures = [part.model_dump()["image_url"] for part in parts if part.image_url]
-    return [message.role, message.own_text, pictures, [call.id for call in message.tool_calls or ()]]
+    return orjson.dumps([role, message.own_text, pictures, [call.id for call in message.tool_calls or ()]])
 
 
-async def continue_chat(here: RequestContext, chat: ClientChat, client_tools: Sequence[str]) -> Continuation:
+@dataclass(slots=True)
+class ChatNotes:
+    """Notes which run answers a chat: in the run's own transactions, and what its reader knows better once that has read it."""
+
+    store: Store
+    states: ChatStates
+    is_begun: bool
+    _noted: set[str] = field(default_factory=set)
+
+    def save(self, tx: Transaction, run: Run, said: Sequence[Message]) -> None:
+        """Note the run as it starts or ends, with the agent's messages."""
+        texts = [message.text for message in said if message.role == "assistant" and message.text]
+        is_whole = bool(said) and run.stop_reason != "requires_approval"
+        self._note(tx, run, [self.states.after("\n\n".join(texts))] if is_whole else [])
+
+    async def read(self, reader: AnswerReader) -> None:
+        """Note what was read of the run, where it differs from what was saved with it."""
+        run = reader.run
+        if run is None or (run.ended_at is None and self.is_begun):
+            return
+        exact = (
+            [] if run.ended_at is None else [self.states.after(reader.text, [call.call_id for call in reader.calls])]
+        )
+        if not self._noted.issuperset([*exact, self.states.all[-1].loose]):
+            await self.store.write(lambda tx: self._note(tx, run, exact))
+
+    def _note(self, tx: Transaction, run: Run, exact: list[str]) -> None:
+        if run.ended_at is None and self.is_begun:
+            return
+        keys = [key for key in (self.states.all[-1].loose, *exact) if key not in self._noted]
+        note_run(tx, keys, run)
+        tx.after_commit.append(lambda: self._noted.update(keys))
+
+
+async def continue_chat(
+    here: RequestContext, chat: ClientChat, states: ChatStates, client_tools: Sequence[str]
+) -> Continuation:
     """Return where the chat goes on; what is unknown here begins a conversation, with what was said before to be recalled.
 
     Raises NotFound, and Invalid for results of calls that nobody asked for.
     """
-    if known := await _known(here, chat):
+    if known := await _known(here, chat, states.all):
         new_from, state = known
         tools = () if chat.is_answer else client_tools
         if found := state.goes_on_in or await _conversation_after(here, state.run_id, tools):
@@ -120,25 +168,8 @@ async def continue_after(here: RequestContext, agent_id: str, run_id: str) -> Co
     return Continuation(found, 0)
 
 
-async def note_start(here: RequestContext, chat: ClientChat, run: Run) -> None:
-    """Store that this run answers the chat, before it has."""
-    key = states_of(here, chat)[-1].loose
-    await here.store.write(lambda tx: note_run(tx, key, run))
-
-
-async def note_answer(here: RequestContext, chat: ClientChat, run: Run, text: str, call_ids: Sequence[str]) -> None:
-    """Store that this run answered the chat, with this text and these calls of the client's tools."""
-    calls = [MadeCall(id=id, function=CalledFunction()) for id in call_ids]
-    answered = replace(
-        chat, messages=[*chat.messages, ChatMessage(role="assistant", content=text, tool_calls=calls or None)]
-    )
-    key = states_of(here, answered)[-1].exact
-    await here.store.write(lambda tx: note_run(tx, key, run))
-
-
-async def _known(here: RequestContext, chat: ClientChat) -> tuple[int, AnsweredState] | None:
+async def _known(here: RequestContext, chat: ClientChat, states: Sequence[_State]) -> tuple[int, AnsweredState] | None:
     """The longest beginning of the chat that a run answered, and that run."""
-    states = states_of(here, chat)
     last = len(chat.messages)
     places = [chat.new_from()] if chat.is_answer else _beginnings(chat)
     if chat.is_retry:

@@ -43,7 +43,7 @@ _ANSWERED = (
     .outerjoin(conversations, (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None))
     .where(one_of(openai_chats.c.key, "keys"))
 )
-_FORGET = delete(openai_chats).where(equal(openai_chats, "key"))
+_FORGET = delete(openai_chats).where(one_of(openai_chats.c.key, "keys"))
 _NOTE = Missing(openai_chats)
 _AGENTS = (
     select(agents.c.id, agents.c.name, agents.c.created_at)
@@ -86,13 +86,14 @@ def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, Answer
     return found
 
 
-def note_run(tx: Transaction, key: str, run: Run) -> None:
-    """Store that this run answered the state of a chat; an earlier one is forgotten."""
+def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
+    """Store that this run answered these states of a chat; earlier ones are forgotten."""
     place = {"conversation_id": run.conversation_id, "user_id": run.user_id}
-    row: dict[str, Any] = {**place, "run_id": run.id, "key": key, "created_at": tx.clock.now()}
-    if not tx.run(_NOTE, row):
-        tx.run(_FORGET, {"key": key})
-        tx.run(_NOTE, row)
+    row: dict[str, Any] = {**place, "run_id": run.id, "created_at": tx.clock.now()}
+    rows = [{**row, "key": key} for key in keys]
+    if tx.run(_NOTE, rows) < len(rows):
+        tx.run(_FORGET, {"keys": list(keys)})
+        tx.run(_NOTE, rows)
 
 
 def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:

@@ -3,7 +3,6 @@
 import struct
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 from fastapi import Response
 from fastapi.responses import RedirectResponse
@@ -27,7 +26,6 @@ from ricordo.features.openai_api.answers import (
     usage_json,
 )
 from ricordo.features.openai_api.caller import acting
-from ricordo.features.openai_api.chats import note_answer, note_start
 from ricordo.features.openai_api.errors import OpenAIRoute, failure
 from ricordo.features.openai_api.models import (
     ChatRequest,
@@ -58,7 +56,7 @@ async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Respon
     asked = await chat_turn(here, agent, body)
     reader = reader_of(here, asked)
     turn = await run_turn(here.runtime, asked.request)
-    deltas = deltas_of(turn, reader, noting(here, asked), here.runtime.settings.keepalive)
+    deltas = deltas_of(turn, reader, asked.notes.read, here.runtime.settings.keepalive)
     if body.stream:
         return sse_response(completion_chunks(body.model, deltas, reader, has_usage=has_usage))
     async for _ in deltas:
@@ -109,17 +107,6 @@ def reader_of(here: RequestContext, asked: ChatTurn) -> AnswerReader:
     home = str(here.request.base_url).rstrip("/")
     page = f"{home}/ui/agents/{request.agent_id}/chat?conversation={request.conversation_id}"
     return AnswerReader(here.store.clock, {tool.name for tool in request.client_tools}, page)
-
-
-def noting(here: RequestContext, asked: ChatTurn) -> Any:
-    async def note(reader: AnswerReader) -> None:
-        run = reader.run
-        if run and run.ended_at is None:
-            await note_start(here, asked.chat, run)
-        elif run:
-            await note_answer(here, asked.chat, run, reader.text, [call.call_id for call in reader.calls])
-
-    return note
 
 
 async def _answer_task(here: RequestContext, agent: NamedAgent, body: ChatRequest) -> Json:

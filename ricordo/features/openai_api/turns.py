@@ -14,7 +14,7 @@ from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolRetur
 from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 from ricordo.domain.usage import Expense
 from ricordo.errors import Invalid, Unsupported
-from ricordo.features.openai_api.chats import ClientChat, continue_after, continue_chat
+from ricordo.features.openai_api.chats import ChatNotes, ChatStates, ClientChat, continue_after, continue_chat
 from ricordo.features.openai_api.models import ChatMessage, ChatRequest, ContentPart, ToolDefinition
 from ricordo.features.openai_api.queries import NamedAgent
 from ricordo.llm.chat import whole_reply
@@ -31,7 +31,7 @@ _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 class ChatTurn:
     """A turn that answers a chat."""
 
-    chat: ClientChat
+    notes: ChatNotes
     request: TurnRequest
 
 
@@ -60,7 +60,9 @@ async def chat_turn(
     said = [message for message in body.messages if message.role == "user"]
     parts = {id(message): parts_of(message) for message in said}  # before anything is made
     names = [tool.name for tool in tools]
-    place = await (continue_after(here, agent.id, after) if after else continue_chat(here, chat, names))
+    states = ChatStates(here.scope, chat)
+    place = await (continue_after(here, agent.id, after) if after else continue_chat(here, chat, states, names))
+    notes = ChatNotes(here.store, states, place.is_begun)
     new = body.messages[place.new_from :]
     system = () if place.is_begun else _system_messages(body.messages)
     users = tuple(NewMessage("user", parts[id(one)]) for one in new if one.role == "user")
@@ -75,8 +77,9 @@ async def chat_turn(
         client_tools=tools,
         body_hash=await offload(lambda: blake2b(sent, digest_size=16).hexdigest(), len(sent)),
         is_retry=is_retry,
+        also_save=notes.save,
     )
-    return ChatTurn(chat, request)
+    return ChatTurn(notes, request)
 
 
 def client_tools(here: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:

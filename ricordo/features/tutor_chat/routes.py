@@ -26,7 +26,7 @@ from ricordo.features.memories.service import changes_of
 from ricordo.features.openai_api.answers import PING, AnswerReader, data, deltas_of
 from ricordo.features.openai_api.models import ChatMessage, ChatRequest, LenientRequest
 from ricordo.features.openai_api.queries import NamedAgent, agent_of
-from ricordo.features.openai_api.routes import noting, reader_of
+from ricordo.features.openai_api.routes import reader_of
 from ricordo.features.openai_api.turns import chat_turn
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -76,7 +76,7 @@ async def health() -> Json:
 async def stream(here: Here, body: TutorChatRequest) -> Response:
     """Go on with a chat, and stream the answer. A reader who leaves does not cut it off: `resume` takes it up again."""
     here = await _as_student(here, body.user_id)
-    agent = await here.store.read(lambda tx: _agent(tx, here, body.model))
+    agent = await _agent(here, body.model)
     name = {"chat_id": body.chat_id} if body.chat_id else None
     chat = ChatRequest.model_construct(model=agent.model, messages=body.messages, stream=True, metadata=name)
     sent = body.model_dump_json(exclude={"resume"}).encode()
@@ -84,7 +84,7 @@ async def stream(here: Here, body: TutorChatRequest) -> Response:
     usual = reader_of(here, asked)
     reader = TutorReader(usual.clock, usual.client_tools, usual.page)
     turn = await run_turn(here.runtime, asked.request)
-    deltas = deltas_of(turn, reader, noting(here, asked), here.runtime.settings.keepalive, cancels=False)
+    deltas = deltas_of(turn, reader, asked.notes.read, here.runtime.settings.keepalive, cancels=False)
     return sse_response(_events(here, deltas, reader, asked.request.conversation_id or ""))
 
 
@@ -101,36 +101,46 @@ async def _as_student(here: RequestContext, user: str | None) -> RequestContext:
     return here
 
 
-def _agent(tx: Transaction, here: RequestContext, model: str | None) -> NamedAgent:
-    """The agent of a course, or the one with this name or id. Raises NotFound, Invalid."""
-    known = _agents_of_courses(tx, here.scope)
-    if model not in known and (model or len(set(known.values())) != 1):
-        known = _agents_of_courses(tx, here.scope, anew=True)
-    if model is None:
-        ids = set(known.values())
-        if len(ids) != 1:
+async def _agent(here: RequestContext, model: str | None) -> NamedAgent:
+    """The agent of a course, or the one with this name or id. Raises NotFound, Invalid.
+
+    Courses change seldom: they are read again after some seconds, or where the name is not among them.
+    """
+    place, now = (__name__, here.scope.organization_id), here.store.clock.now()
+    read_at, known = here.store.cache.get(place, (0, {}))
+    if now - read_at <= _FRESH and (found := _of_course(known, model)):
+        return found
+
+    def read(tx: Transaction) -> NamedAgent:
+        known = _agents_of_courses(tx, here.scope)
+        here.store.cache[place] = now, known
+        if found := _of_course(known, model):
+            return found
+        if model is None:
             names = ", ".join(sorted(known)) or "none yet"
             raise Invalid(f"Say in model with which course or agent the chat is. Courses are: {names}.")
-        model = next(iter(known))
-    if id := known.get(model):
-        return NamedAgent(id, model, 0)  # the turn finds out whether the caller may use it
-    try:
         return agent_of(tx, here.scope, model)
+
+    try:
+        return await here.store.read(read)
     except NotFound:
-        raise NotFound(f'There is no course and no agent "{model[:80]}". GET /v1/models lists what there is.') from None
+        raise NotFound(
+            f'There is no course and no agent "{(model or "")[:80]}". GET /v1/models lists what there is.'
+        ) from None
 
 
-def _agents_of_courses(tx: Transaction, scope: Scope, *, anew: bool = False) -> Mapping[str, str]:
-    """The ids of courses' agents by what they are called. Courses change seldom: they are read again after some seconds."""
-    place, now = (__name__, scope.organization_id), tx.clock.now()
-    read_at, known = tx.cache.get(place, (0, {}))
-    if anew or now - read_at > _FRESH:
-        listed = courses.page(tx, scope, Page(limit=1000, order="asc"))
-        known = {f"{one.name}/{name}": id for one in listed for name, id in one.agents.items()}
-        known |= {one.name: next(iter(one.agents.values())) for one in listed if len(one.agents) == 1}
-        tx.cache[place] = now, known
-    found: Mapping[str, str] = known
-    return found
+def _of_course(known: Mapping[str, str], model: str | None) -> NamedAgent | None:
+    """The agent that is called so, or the only one there is; the turn finds out whether the caller may use it."""
+    if model is None and len(set(known.values())) == 1:
+        model = next(iter(known))
+    return NamedAgent(known[model], model, 0) if model in known else None
+
+
+def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
+    """The ids of courses' agents by what they are called."""
+    listed = courses.page(tx, scope, Page(limit=1000, order="asc"))
+    known = {f"{one.name}/{name}": id for one in listed for name, id in one.agents.items()}
+    return known | {one.name: next(iter(one.agents.values())) for one in listed if len(one.agents) == 1}
 
 
 def _artifact(part: ToolReturnPart) -> Json:

@@ -42,7 +42,9 @@ class SqliteStore(SqlStore):
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         if begin == self.begin_read and not hasattr(self._local, "connection"):
-            self._connection().connection.cursor().execute("PRAGMA query_only = ON")
+            cursor = self._connection().connection.cursor()
+            cursor.execute("PRAGMA query_only = ON")
+            cursor.execute("PRAGMA cache_size = -8192")  # of each reader; the system caches the file too
         connection = self._connection()
         with plain_errors(sqlite3, "See that its disk has room."):
             return self._run(connection, begin, work)

@@ -201,8 +201,7 @@ def micros(text: str) -> int:
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.soak)])
-def test_what_was_confirmed_before_a_kill_is_in_the_log(kills: int, tmp_path: Path) -> None:
-    helper = Helper()
+def test_what_was_confirmed_before_a_kill_is_in_the_log(kills: int, tmp_path: Path, helper: Helper) -> None:
     server = ServerProcess(helper, tmp_path, {"RICORDO_EMBEDDING": "none"}, None)
     server.start()
     confirmed: list[str] = []
@@ -229,7 +228,6 @@ def test_what_was_confirmed_before_a_kill_is_in_the_log(kills: int, tmp_path: Pa
             lines = http.get("/v1/audit-log/export").text.splitlines()
     finally:
         server.stop()
-        helper.close()
     recorded = {json.loads(line)["objects"].get("id") for line in lines}
     assert len(confirmed) > kills
     assert set(confirmed) <= recorded

@@ -130,14 +130,10 @@ async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [1, pytest.param(500, marks=pytest.mark.soak)])
 async def test_a_kill_of_the_server_leaves_no_process_and_the_call_ends_as_interrupted(
-    kills: int, tmp_path: Path
+    kills: int, tmp_path: Path, helper: Helper
 ) -> None:
-    helper = Helper()
-    try:
-        async with attacked_server(helper, tmp_path) as server:
-            assert INTERRUPTED in json.dumps(await kill_during_a_call(server, None))
-            for _ in range(kills - 1):
-                ended = await kill_during_a_call(server, random.uniform(0, 0.3))  # noqa: S311
-                assert not ended or INTERRUPTED in ended
-    finally:
-        helper.close()
+    async with attacked_server(helper, tmp_path) as server:
+        assert INTERRUPTED in json.dumps(await kill_during_a_call(server, None))
+        for _ in range(kills - 1):
+            ended = await kill_during_a_call(server, random.uniform(0, 0.3))  # noqa: S311
+            assert not ended or INTERRUPTED in ended

@@ -120,14 +120,12 @@ async def test_a_full_disk_leaves_no_half_file(stage: Stage) -> None:
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [1, pytest.param(400, marks=pytest.mark.soak)])
-async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on(kills: int, tmp_path: Path) -> None:
-    helper = Helper()
-    try:
-        async with attacked_server(helper, tmp_path) as server:
-            for number in range(kills):
-                await kill_while_files_are_read(server, number)
-    finally:
-        helper.close()
+async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on(
+    kills: int, tmp_path: Path, helper: Helper
+) -> None:
+    async with attacked_server(helper, tmp_path) as server:
+        for number in range(kills):
+            await kill_while_files_are_read(server, number)
 
 
 async def kill_while_files_are_read(server: AttackedServer, number: int) -> None:

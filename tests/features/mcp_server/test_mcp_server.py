@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 from tests.support.server_process import free_port
 
 OPERATOR = "the-operator"
-COMMAND = [sys.executable, "-m", "ricordo.cli", "mcp"]
 
 
 @pytest.fixture(scope="module")
@@ -186,17 +185,19 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(environment: dict[str, str]) -> None:
-    arguments = [*COMMAND[1:], "--user", "ada"]
+async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
+    environment: dict[str, str], quick_command: Sequence[str]
+) -> None:
+    command, *arguments = [*quick_command, "mcp", "--user", "ada"]
     for round in range(2):
-        async with Client(StdioServerParameters(command=COMMAND[0], args=arguments, env=environment)) as client:
+        async with Client(StdioServerParameters(command=command, args=arguments, env=environment)) as client:
             before = await said(client, "read_memory")
             assert "Her name is Ada." in before if round else before == "Nothing is remembered yet."
             if not round:
                 change = {"label": "human", "text": "Her name is Ada.", "reason": "She said it."}
                 assert "proposed" in await said(client, "write_memory", **change)
         if not round:
-            approving = [sys.executable, "-m", "ricordo.cli", "memory", "approve", "ada", "all"]
+            approving = [*quick_command, "memory", "approve", "ada", "all"]
             done = await asyncio.create_subprocess_exec(*approving, env=environment, stdout=subprocess.PIPE)
             assert b"approved" in (await done.communicate())[0]
 
@@ -205,7 +206,7 @@ def test_lines_that_are_no_messages_are_answered_and_news_are_not(environment: d
     news = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     sent = "\n".join(('{"jsonrpc": "2.0", "id": 1, "method": "ping"}', "nonsense", "", json.dumps(news), ""))
     given: dict[str, Any] = {"input": sent, "env": environment, "capture_output": True, "text": True, "timeout": 60}
-    done = subprocess.run(COMMAND, check=True, **given)
+    done = subprocess.run([sys.executable, "-m", "ricordo.cli", "mcp"], check=True, **given)
     answers = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: str(one.get("id")))
     assert [one.get("result") for one in answers] == [{}, None], done.stderr
     assert answers[1]["error"]["code"] == -32700

@@ -152,7 +152,7 @@ async def sync_mortally(here: Synced, chance: Random, monkeypatch: pytest.Monkey
     return False
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 async def test_500_edits_on_both_sides_with_kills_lose_nothing(
     here: Synced, there: FakeOpenWebUI, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

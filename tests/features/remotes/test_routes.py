@@ -14,7 +14,7 @@ from tests.seams.http import ok, put, refused
 from tests.seams.server import ServerInThread, serving
 from tests.support.notebook import Notebooks
 
-LIMIT = 20.0
+LIMIT = 60
 NOTEBOOKS = Notebooks()
 
 

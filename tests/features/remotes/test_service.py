@@ -37,7 +37,7 @@ from tests.support.notebook import Notebooks
 from tests.support.synced import ADA, SyncedMemory
 
 DATABASES = BOTH
-LIMIT = 20
+LIMIT = 60
 
 
 class World(SyncedMemory):

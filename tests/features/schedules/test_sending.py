@@ -133,8 +133,7 @@ def test_a_turn_that_was_cut_off_is_answered_after_the_restart(tmp_path: Path) -
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.soak)])
-def test_a_kill_at_any_moment_sends_each_message_once(kills: int, tmp_path: Path) -> None:
-    helper = Helper()
+def test_a_kill_at_any_moment_sends_each_message_once(kills: int, tmp_path: Path, helper: Helper) -> None:
     server = ServerProcess(helper, tmp_path, {"RICORDO_EMBEDDING": "none"}, None)
     server.start()
     try:
@@ -153,7 +152,6 @@ def test_a_kill_at_any_moment_sends_each_message_once(kills: int, tmp_path: Path
             assert [len(said(client, agent)) for agent in agents] == [1] * kills
     finally:
         server.stop()
-        helper.close()
 
 
 def test_while_the_agent_is_busy_the_message_waits_and_a_later_time_takes_its_place(api: Api) -> None:

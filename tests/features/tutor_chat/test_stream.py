@@ -12,6 +12,7 @@ from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, Gate, ServerInThread, serving
+from tests.seams.stores import count_statements
 
 OPERATOR = "the-operator"
 COURSE = f"""
@@ -19,6 +20,7 @@ COURSE = f"""
 name = "coach"
 model = "{MODEL}"
 instructions = "Coach them."
+workspace = "isolated"
 [[block]]
 label = "student"
 """
@@ -127,6 +129,51 @@ def test_a_reader_who_left_takes_the_answer_up_again(server: ServerInThread, htt
     again = chat(http, "flo", "c3", "Slowly.")  # the same without `resume`: another answer is wanted
     assert len(server.model.requests) == 2
     assert again[-1]["run_id"] != events[-1]["run_id"]
+
+
+def test_a_later_answer_is_taken_up_again_too(server: ServerInThread, http: httpx2.Client) -> None:
+    server.says("One.")
+    first = chat(http, "hal", "c5", "a")
+    gate = Gate(server, "Two.")
+    server.answers_with(gate)
+    body = {"user_id": "hal", "chat_id": "c5", "messages": said("a", "One.", "b")}
+    with suppress(httpx2.ReadTimeout), http.stream("POST", "/chat/stream", json=body, timeout=0.5) as answer:
+        for _ in answer.iter_lines():
+            pass
+    gate.wait()
+    gate.open()
+    again = chat(http, "hal", "c5", "a", "One.", "b", resume=True)
+    assert words(again) == "Two."
+    assert len(server.model.requests) == 2
+    server.says("Three.")
+    last = chat(http, "hal", "c5", "a", "One.", "b", "Two.", "c")
+    assert {events[-1]["conversation_id"] for events in (first, again, last)} == {first[-1]["conversation_id"]}
+
+
+def test_a_chat_goes_on_in_its_conversation_after_an_answer_that_failed(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.says("One.", ModelError("llm_rate_limit", "Slow down."), "Three.")
+    first = chat(http, "ina", "c6", "a")
+    failed = chat(http, "ina", "c6", "a", "One.", "b")
+    assert [event["type"] for event in failed] == ["status", "error", "done"]
+    last = chat(http, "ina", "c6", "a", "One.", "b", "", "c")
+    assert last[-1]["conversation_id"] == first[-1]["conversation_id"]
+    assert [message.text for message in server.model.requests[-1].messages[1:]] == ["a", "One.", "b", "c"]
+
+
+def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    texts, turns = ["a"], []
+    for _ in range(4):  # the smallest of some: the index is written beside them, and keys and courses are read again
+        with count_statements(server.runtime.store) as counted:  # type: ignore[arg-type]
+            assert words(chat(http, "jo", "c7", *texts)) == "ok"
+        turns.append((len(counted.statements), counted.transactions, counted.statements))
+        texts += ["ok", "b"]
+    statements, transactions, which = min(turns)
+    assert statements <= 12 + 4, which
+    assert transactions <= 2 + 2  # who the student is, and where the chat goes on
 
 
 def test_what_fails_is_an_event_and_what_is_wrong_a_sentence(server: ServerInThread, http: httpx2.Client) -> None:
