@@ -43,10 +43,7 @@ class BoundReached(ModelError):
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """A client whose answers have a limit of bytes, counted after unzipping, and of time in all.
-
-    An error's body is cut at its limit, since its status says what matters; every other answer fails with BoundReached.
-    """
+    """A client whose answers have a limit of unzipped bytes and of time; an error's body is cut, others raise BoundReached."""
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **how: Any) -> httpx2.Response:
         """Send the request, as the parent does."""

@@ -202,11 +202,7 @@ async def _with_details(client: httpx2.AsyncClient, provider: Provider, listed: 
 async def _shown_by_ollama(
     client: httpx2.AsyncClient, root: str, started_with: int | None, infos: Sequence[ModelInfo]
 ) -> tuple[ModelInfo, ...]:
-    """Return models with the windows they have at Ollama, whose OpenAI route cannot be told one and cuts silently.
-
-    In this order: what a loaded model was loaded with, what its own file sets, what the server was started with, and else
-    Ollama's smallest default, never more than the model was made for.
-    """
+    """Models with their windows at Ollama: as loaded, by its own file, as the server was started, else its smallest default."""
     running = (await _ask(client, "GET", f"{root}/api/ps")).get("models")
     rows = [row for row in running if isinstance(row, dict)] if isinstance(running, list) else []
     loaded = {str(row.get("model") or row.get("name")): row.get("context_length") for row in rows}

@@ -47,10 +47,7 @@ class Approved:
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """A proposal that collides with what the block holds now: the text it was made from, the block's, and the proposed one.
-
-    None: there is no block. Nothing was written; the owner settles it by approving it with a text.
-    """
+    """A proposal that collides with the block: its base, the block's and the proposed text (None: no block). Nothing is written."""
 
     proposal: Proposal
     base: str | None
@@ -113,10 +110,7 @@ def _settings_of(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str,
 
 
 def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None) -> Proposal:
-    """Leave the block as it is; an agent is told the reason in its next turn with the user.
-
-    Raises NotFound, Conflict where it is decided already, Forbidden for all but people.
-    """
+    """Leave the block as it is, and tell the agent why in its next turn. Raises NotFound, Conflict (decided), Forbidden."""
     chain, proposal = _held(tx, scope, proposal_id, by)
     agent_id = proposal.author.id if proposal.author.kind == "agent" and chain.owner_kind == "user" else None
     is_untold = agent_id is not None and bool((reason or "").strip())

@@ -24,10 +24,7 @@ _MOST_PERCENT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A window in two: what leaves it, an earlier summary among it, and what stays, the system message first.
-
-    It `is_whole` where all leaves that was said before the turn.
-    """
+    """A window in two: what leaves, and what stays after the system message. It `is_whole` if only this turn stays."""
 
     evicted: tuple[Message, ...]
     kept: tuple[Message, ...]
@@ -36,10 +33,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class _CutPlan:
-    """A window with what is known of it: where its exchanges are, where the turn begins, and what may stay, in tokens.
-
-    `goal` is what a cut aims at, and beyond `limit` the next call would have to cut again.
-    """
+    """A window's exchanges, where the turn begins, and the tokens that may stay: a cut's `goal`, and its `limit`."""
 
     window: Sequence[Message]
     pieces: Sequence[tuple[int, int]]

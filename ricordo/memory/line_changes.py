@@ -124,10 +124,7 @@ def _lines_within(text: str) -> list[str]:
 
 
 def touch_same_lines(base: str, first: str, base_since: str, second: str) -> bool:
-    """Whether `first` and `second` replace or remove one line, unless they do the same with it; also where that cannot be told.
-
-    Each is compared with the text it was made from, of which `base_since` came later.
-    """
+    """Whether both replace or remove one line differently, or cannot be told; `base_since` is the base of the second."""
     changes, since, changes_too = (
         line_changes(base, first),
         line_changes(base, base_since),

@@ -8,10 +8,7 @@ from ricordo.storage.engine.store import Store
 
 
 class RemoteKind(Protocol):
-    """One kind of remote; `kind` is its name, as in `{"kind": "git"}`.
-
-    Where several users of an organization may have a remote at one address, as in a database, `is_shared` is True.
-    """
+    """A kind of remote by its name, as in `{"kind": "git"}`; `is_shared` if several users may have one address."""
 
     kind: str
 

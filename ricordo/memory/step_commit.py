@@ -143,10 +143,7 @@ def _write_texts(
 
 
 def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) -> tuple[Archive, ...]:
-    """Put passages into the agent's first archive, which is made where it has none; returns its archives as they are then.
-
-    Whatever `archive_id` the passages bring is replaced by that archive's.
-    """
+    """Put passages into the agent's first archive, whatever `archive_id` they bring; returns its archives, one made if missing."""
     if filed := _file(tx, state.agent.id, state.archives, new):
         return filed
     # Since `state` was loaded, another turn of this agent may have made an archive, or somebody deleted or detached the one

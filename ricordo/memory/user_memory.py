@@ -71,10 +71,7 @@ _PUT, _PROPOSAL = PutOptions(), ProposalOptions()
 
 
 def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = False) -> UserMemory:
-    """The memory of the user with this id or identifier; with `makes`, user and chain are made where they are missing.
-
-    Raises NotFound, Invalid.
-    """
+    """The memory of the user with this id or identifier; `makes` creates user and chain. Raises NotFound, Invalid."""
     user = users.find_or_make(tx, scope, user_name) if makes else users.require(tx, scope, user_name)
     if chain := versions.of_owner(tx, scope, "user", user.id):
         return UserMemory(user, chain)
@@ -109,11 +106,7 @@ def require(tx: Transaction, memory: UserMemory, label: str) -> Block:
 def put(
     tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor | ChangeMetadata, options: PutOptions = _PUT
 ) -> Block:
-    """Make the text the block's next version, and the block where it is missing; what it has already makes no version.
-
-    With `options.expected` an older version, what was written since is kept by a merge of lines; raises Stale where that is
-    impossible. Raises also Invalid, TooLong, Forbidden.
-    """
+    """Write the block, merged with what came after `options.expected`. Raises Stale if impossible, Invalid, TooLong, Forbidden."""
     require_label(label)
     require_storable(text, options.message, options.title, options.description)
     settings = _checked(options.settings())
@@ -264,10 +257,7 @@ def change_settings(
     *,
     message: str | None = None,
 ) -> Block:
-    """Change title, description, limit, policy, schema_ref, agent_id, course, metadata, hidden or read_only; no version is made.
-
-    Raises NotFound, Invalid, TooLong where the text is longer than the new limit, Forbidden.
-    """
+    """Change a block's settings, which makes no version. Raises NotFound, Invalid, TooLong for the new limit, Forbidden."""
     if unknown := sorted(changed.keys() - set(blocks.SETTINGS)):
         raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.')
     settings = _checked(changed)
@@ -285,10 +275,7 @@ def propose_edit(
     by: Actor,
     options: ProposalOptions = _PROPOSAL,
 ) -> Proposal:
-    """Propose to the owner that one piece of the block's text be replaced; an empty `old_string` is a block that is not there yet.
-
-    Raises NotFound, Invalid where the piece is missing, not unique or changes nothing, TooLong, Forbidden for a read-only block.
-    """
+    """Propose to replace one piece; an empty `old_string` is for a new block. Raises NotFound, Invalid, TooLong, Forbidden."""
     require_label(label)
     require_storable(new_string, options.reasoning)
     if options.confidence is not None and not 0 <= options.confidence <= 1:

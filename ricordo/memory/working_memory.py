@@ -36,10 +36,7 @@ Shown = Literal["text", "version", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class EditReason:
-    """What a call says of its edit: a reason, how sure it is (0 to 1), and a user's words that asked for it.
-
-    With `only_proposes` the edit waits for the owner whatever the block's policy is.
-    """
+    """Why a call edits: a reason, how sure (0 to 1), the user's words; with `only_proposes` it waits for the owner."""
 
     text: str = ""
     confidence: float | None = None
@@ -62,10 +59,7 @@ REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys a
 
 @dataclass(frozen=True, slots=True)
 class MemoryEdit:
-    """What one tool call does to one block: `base` is the block as the step began with it, a new one where it has no chain yet.
-
-    `after` is the block as the call leaves it, None where it is to leave the agent's memory.
-    """
+    """What a call does to a block: `base` as the step began (new without a chain), `after` (None: it leaves the agent's memory)."""
 
     call_id: str
     base: Block
@@ -213,10 +207,7 @@ class WorkingMemory:
     def create(
         self, label: str, value: str, description: str | None, call_id: str, reason: EditReason = NO_REASON
     ) -> None:
-        """Add a block: the user's, for this agent, where the conversation is about one, else the agent's own.
-
-        Raises Conflict where the label is taken, Invalid.
-        """
+        """Add a block: the user's, for this agent, in a conversation with one, else its own. Raises Conflict, Invalid."""
         require_storable(value, description, label, reason.text)
         require_free(require_label(label), self._current)
         value = self._redacted(value, call_id)

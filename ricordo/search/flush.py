@@ -106,10 +106,7 @@ _DELETE_TERMS = delete(search_terms).where(
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Rows of a write buffer, packed but not written: `partition` as it was, the rows' numbers, and what they become.
-
-    `postings` and `documents` are rows of their tables without the partition, `words` the terms that go into the vocabulary.
-    """
+    """Rows of a write buffer, packed: the `partition` as it was, their numbers, rows for its tables, and new `words`."""
 
     owner_id: str
     partition: Any
@@ -162,10 +159,7 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
 
 
 def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow]]:
-    """The first rows, as many as one transaction should write, up to a deletion of a flushed document; and what they add.
-
-    A document that is added and deleted within these rows is not written.
-    """
+    """The first rows that one transaction should write, up to a flushed document's deletion, and what they add on balance."""
     added: dict[int, BufferRow] = {}
     words = set[str]()
     for count, row in enumerate(rows):
@@ -206,10 +200,7 @@ def _add_words(tx: Transaction, partition: Any, words: set[str]) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deletion:
-    """Documents to delete from a partition, with the rows of its write buffer that say so, their positions, and their terms.
-
-    `partition` is the partition's number, None where nothing was flushed yet.
-    """
+    """Documents to delete: their buffer rows, positions and terms; the `partition`'s number is None if nothing is flushed."""
 
     owner_id: str
     partition: int | None
@@ -287,10 +278,7 @@ class Deletion:
 
 
 def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
-    """The documents to delete from a partition, by the oldest rows of its write buffer, at most so many; None for none.
-
-    The more there are, the more words they share, and each blob is rewritten once for all of them.
-    """
+    """The documents to delete by a buffer's oldest rows, many at once so that each blob is rewritten once; None for none."""
     deleted: dict[int, list[BufferRow]] = {}
     added: set[int] = set()
     for row in write_buffer.oldest(tx, owner_id, most):

@@ -38,10 +38,7 @@ _BESIDE_TERM = 100
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """All documents of a partition that may be found, by position; `buffered` are the terms of the last of them, not flushed yet.
-
-    Their roles are among `roles`. `spreads` are of terms asked for that many documents hold.
-    """
+    """A partition's documents by position; `buffered` are terms not flushed yet, `spreads` those of frequent terms."""
 
     records: Documents
     documents: scoring.DocumentColumns

@@ -165,10 +165,7 @@ def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
 
 
 def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools) -> fusion.Similarities:
-    """How near documents are to the query, beyond what all are near to: of those for which that was computed.
-
-    `may` says by position which may be found, all without it; those in `also` are computed whatever the first look says of them.
-    """
+    """How near documents are to the query beyond what all share: of those that `may` be found, and always those in `also`."""
     count = min(len(vectors), len(also))
     if not count or vectors.rows.shape[1] != len(query):
         return fusion.NO_SIMILARITIES

@@ -192,10 +192,7 @@ def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
 
 
 def lock(tx: Transaction, scope: Scope, agent_id: str) -> None:
-    """Lock the agent, with what is attached to it, until this transaction ends.
-
-    Lock an agent before you read it to change it; turns go on meanwhile.
-    """
+    """Lock the agent with what is attached, until this transaction ends: before it is read to be changed. Turns go on."""
     tx.lock(_LOCK, {"id": agent_id, "organization_id": scope.organization_id})
 
 
@@ -209,10 +206,7 @@ def page(
     place: ColumnElement[Any] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """Return one page of agents with all that is attached, filtered by conditions, tags and columns.
-
-    They are ordered by their creation, or by `place`.
-    """
+    """One page of agents with all attached, by conditions, tags and columns, ordered by creation or `place`."""
     listed = _ROWS.page_of_ids(
         tx,
         scope,

@@ -102,10 +102,7 @@ def insert_all(
     *,
     is_copy: bool = False,
 ) -> list[Block]:
-    """Store new blocks, each with its first version, and the chains that are new with them. Raises Forbidden, Conflict.
-
-    Where it `is_copy` of another block, no policy is asked: there is nothing new in it.
-    """
+    """Store new blocks with their first versions and new chains; an `is_copy` needs no policy. Raises Forbidden, Conflict."""
     begun = {chain.id: chain for chain in chains_of}
     new, metadata = [without_secrets(block) for block in new], metadata_without_secrets(metadata)
     stored: dict[str, Block] = {}
@@ -233,10 +230,7 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
 
 
 def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata) -> Block:
-    """Store changed fields of a block that was read in this transaction; tags are replaced, attachments follow its label.
-
-    Raises Forbidden, Overtaken.
-    """
+    """Store changes of a block read in this transaction, with tags and attachments. Raises Forbidden, Overtaken."""
     changed, metadata = without_secrets(changed, block), metadata_without_secrets(metadata)
     old_label = block.label if changed.label != block.label else None
     chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)

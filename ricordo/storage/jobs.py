@@ -164,10 +164,7 @@ def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
 
 
 def take_over(tx: Transaction, *, silent_for: int = 0) -> list[Job]:
-    """Free the jobs whose worker had no heartbeat for so many microseconds (0: all that run); those are returned.
-
-    A job that has attempts left waits again, any other has failed.
-    """
+    """Free and return jobs without a heartbeat for so many microseconds (0: all); without attempts left they have failed."""
     freed = []
     # The clock may have gone back since a server was killed that ran alone: its heartbeats then lie ahead.
     before = tx.clock.now() - silent_for if silent_for else sys.maxsize
@@ -249,10 +246,7 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
 
 
 class FencedStore:
-    """The store as a job may use it: writes raise LeaseLost once the job was taken over, cancelled or ended.
-
-    A server that was frozen and wakes up does not know that another took its job over. Its next write raises.
-    """
+    """A job's store: writes raise LeaseLost once it was taken over, cancelled or ended, as while its server was frozen."""
 
     def __init__(self, store: Store, job: Job) -> None:
         self.clock = store.clock

@@ -35,10 +35,7 @@ class UpgradeReport:
 
 
 def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
-    """Write all of the database, as it is now, into an SQLite file. Servers may go on meanwhile.
-
-    Raises Conflict where the file is there, NotFound, Unavailable.
-    """
+    """Write the database into an SQLite file while servers go on. Raises Conflict where it exists, NotFound, Unavailable."""
     target = target.absolute()
     if target.exists():
         raise Conflict(f"{target} is there already. Name a new file.")
@@ -86,10 +83,7 @@ def restore(source: Path, settings: Settings, report: Report, *, replace: bool =
 
 
 def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
-    """Back up and migrate the database, which no server may use, create the `tables` of plugins, and check what is there.
-
-    Raises NotFound, Conflict, Unavailable.
-    """
+    """Back up and migrate an unused database, create plugins' `tables`, and check it. Raises NotFound, Conflict, Unavailable."""
     found = check(settings)
     if found.state == "absent":
         raise NotFound(f"There is no database at {address(settings)}. A server makes one when it starts.")

@@ -34,10 +34,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_source(source: str, name: str | None = None, description: str | None = None) -> ToolSchema:
-    """Return the tool as models see it. Raises Invalid with what is missing.
-
-    The tool is the function of this `name`, or the last one of the module that does not begin with an underscore.
-    """
+    """The tool as models see it: the function of this `name`, else the last public one. Raises Invalid with what is missing."""
     tree = _parsed(source)
     function = function_of(tree, name)
     docstring = ast.get_docstring(function) or ""

@@ -304,10 +304,7 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
 def cover_messages(
     tx: Transaction, erasure: Erasure, items: Sequence[str], since: int | None = None, more: Sequence[str] = ()
 ) -> None:
-    """Cover prompts and summaries of this conversation: those written since the user came, and these.
-
-    A prompt without words is rendered again at the conversation's next turn.
-    """
+    """Cover prompts and summaries of this conversation written since the user came; an empty prompt is rendered anew."""
     (id,) = items
     since = (erasure.began_at or 0) if since is None else since
     is_shown = messages.c.role.in_(("summary", "system")) & (messages.c.created_at >= since)

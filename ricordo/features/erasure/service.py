@@ -36,12 +36,7 @@ NAMELESS = (
 
 
 async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False) -> Receipt:
-    """Forget the user with this id or identifier; returns the state of the erasure, or the receipt once it is done.
-
-    Asked again, it gives the same. `with_agents` deletes the agents too that are the user's alone.
-
-    Raises NotFound for a user that never was, Conflict for the local administrator.
-    """
+    """Forget the user (`with_agents` theirs too); returns state or receipt, also when asked again. Raises NotFound, Conflict."""
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
     if user is None:
         return await _asked_before(runtime, scope, name)

@@ -48,10 +48,7 @@ _WORDS = re.compile(r"(?!(?:yes|no|on|off|true|false|null|y|n)\Z)[^\W\d](?:[\w/ 
 
 @dataclass(frozen=True, slots=True)
 class ParsedText(ParsedBlock):
-    """What somebody wrote, with the values of the fields in it.
-
-    A text without a schema is free, and so is one that does not follow it; a free text has fields only where TOML named them.
-    """
+    """What was written, with the values of its fields. Free if it follows no schema, with fields only where TOML names them."""
 
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
     form: Form = "free"
@@ -68,11 +65,7 @@ def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
 
 
 def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
-    """What `to_markdown` wrote and a person may have edited; the front matter may be missing.
-
-    Raises Invalid that names the line of each problem: in the front matter, and below it where the text does not follow the
-    schema and its `format` does not say so. Where the front matter names another schema, nothing is checked by this one.
-    """
+    """What `to_markdown` wrote and people may have edited, by the schema that it names. Raises Invalid with all lines."""
     text = text.removeprefix("\ufeff")
     head, below, problems = _front_matter(text)
     if problems:
@@ -102,10 +95,7 @@ def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
 
 
 def from_toml(text: str, schema: BlockSchema | None) -> ParsedText:
-    """What `to_toml` wrote and a person may have edited. Without a schema, fields become sections titled by their names.
-
-    Raises Invalid that names the line of each problem.
-    """
+    """What `to_toml` wrote and people may have edited; fields without schema become sections. Raises Invalid with all lines."""
     text = text.removeprefix("\ufeff")
     table, lines = read_toml(text), Lines(text)
     fields = {key: value for key, value in table.items() if key not in RESERVED}

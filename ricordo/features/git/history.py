@@ -24,11 +24,7 @@ MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class HistoryPortion:
-    """A part of a history: its objects, those that others need before them or among them.
-
-    `number` is that of the last version in it, `files` the tree as it is then, by label; `head` the commit that a branch can name
-    once all this is there.
-    """
+    """A part of a history: objects, the last version's `number` and `files`, and the `head` for a branch once all is there."""
 
     objects: tuple[GitObject, ...] = ()
     number: int = 0

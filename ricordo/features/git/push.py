@@ -86,10 +86,7 @@ class Push:
     _labels: dict[str, str | None] = field(default_factory=dict)
 
     def adoption(self, tip: bytes | None, new_tip: bytes) -> Adoption:
-        """What follows for the memory where `new_tip` shall take the place of its `tip`.
-
-        Raises Stale where it does not come after it, Refused with all that is wrong with it.
-        """
+        """What follows where `new_tip` takes the place of `tip`. Raises Stale where it does not come after it, Refused."""
         order = self.new_commits(new_tip)
         main = _main_line(order, tip, new_tip)
         before = self.files_of(tip) if tip else {}
@@ -322,10 +319,7 @@ def known_parents(push: Push, theirs: bytes) -> list[bytes]:
 
 
 def merged(push: Push, base: bytes | None, tip: bytes, theirs: bytes, by: Actor, now: int) -> Adoption:
-    """What follows for a memory at `tip` that is merged with their commits; `base` is the newest commit of both.
-
-    Raises Conflict that names each block where both changed the same lines, Refused with all that is wrong with theirs.
-    """
+    """The adoption that merges `theirs` into `tip`; `base` is the newest commit of both. Raises Conflict with blocks, Refused."""
     sides = [push.files_of(commit) if commit else {} for commit in (base, tip, theirs)]
     files: dict[str, bytes] = {}
     made: list[GitObject] = []

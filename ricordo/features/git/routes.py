@@ -223,10 +223,7 @@ def _serve(
 
 
 class _OfferedRepository:
-    """A repository that gives its branches, and also what they named when the client asked for them a moment ago.
-
-    What a client lacks is known where it is `lacking`, and is found by walking the history else.
-    """
+    """A repository with the branches as the client saw them; it lacks what is `lacking`, or what a walk of the history finds."""
 
     def __init__(self, repository: Repo, wanted: list[bytes], lacking: list[bytes] | None) -> None:
         self._repository, self._lacking = repository, lacking

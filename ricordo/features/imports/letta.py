@@ -44,10 +44,7 @@ async def import_letta(
     model: str | None = None,
     key: str | None = None,
 ) -> dict[str, Any]:
-    """Take everything that was not taken yet; returns the report. Raises Invalid, Unavailable.
-
-    `model` is a handle in place of every agent's, `key` the LETTA_ENCRYPTION_KEY of the server.
-    """
+    """Take what was not taken yet, with `model` for every agent if given; returns the report. Raises Invalid, Unavailable."""
     run = LettaRun(runtime, scope, letta, report)
     await run.begin(_COUNTED)
     held = sorted({str(row["organization_id"]) for row in await run.rows("agents", "organization_id")})

@@ -79,11 +79,7 @@ class TypedBlock:
         return block
 
     def shed(self, target_chars: int | None = None) -> Self:
-        """Return as many values of each list as are written, without further ones until the text has `target_chars`.
-
-        A human block loses its oldest, a persona its last. Texts stay, so the text may still be longer. Raises Invalid if a value
-        is not a text.
-        """
+        """Return as many values as are written, fewer until the text has `target_chars`; texts stay. Raises Invalid."""
         kept = self.cleaned()
         for name, number in self.NUMBERS.items():
             values = getattr(kept, name)

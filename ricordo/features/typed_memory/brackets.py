@@ -16,10 +16,7 @@ _UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(value: str) -> str:
-    """The value as it is written: without space around it, with `\\n` for every line break and U+FFFD for what nobody can read.
-
-    Raises Invalid for what is no text.
-    """
+    """The value as it is written: stripped, with one kind of line break, U+FFFD for what nobody can read. Raises Invalid."""
     return _UNREADABLE.sub("\ufffd", _one_break(value)).strip()
 
 

@@ -104,10 +104,7 @@ class MemoryManager:
         return human
 
     def update_human(self, human: HumanBlock) -> None:
-        """Write the human block; `human` keeps what stays in it. What leaves it, and an unreadable text, is archived first.
-
-        Raises Conflict if somebody else changed the block since it was read with `read_human`.
-        """
+        """Write the block, archive what leaves it, and leave the rest in `human`. Raises Conflict where another changed it."""
         with self._changing:
             text, version = self._read(HUMAN)
             if self._known not in (None, text):
@@ -125,10 +122,7 @@ class MemoryManager:
             self._write(PERSONA, persona.to_memory_string(self.max_chars), self._read(PERSONA)[0])
 
     def get_summary(self) -> dict[str, Any]:
-        """Return the usage of core memory in percent (persona_usage, human_usage, total_usage), and its content.
-
-        That is session_state and current_task, and how many preferences, facts and context_notes there are.
-        """
+        """Return the usage of core memory in percent, the state and task, and the number of preferences, facts and notes."""
         text, _ = self._read(HUMAN)
         human, metrics = HumanBlock.from_memory_string(text), self._metrics(len(text))
         usage = {"persona": metrics.persona_usage, "human": metrics.human_usage, "total": metrics.total_usage}

@@ -96,10 +96,7 @@ class RemoteEmbedder:
         return self._info.handle
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:
-        """One vector of length 1 for each text, in order; zeros for a text without words. Raises ModelError.
-
-        Queries get five seconds, and fail at once for a while after one has failed.
-        """
+        """One vector of length 1 a text; queries get five seconds, and fail at once for a while after one failed."""
         if purpose == "document":
             return await self._embed_all(texts, purpose, self._policy)
         if self._failure and self._now() < self._rests_until:

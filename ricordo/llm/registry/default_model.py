@@ -64,10 +64,7 @@ def undated(name: str) -> str:
 
 
 def choose(offers: Sequence[tuple[Provider, ModelList | None]], found: Collection[str] = ()) -> DefaultModel:
-    """Return the default where RICORDO_MODEL names none. An offer without a list was not asked yet, or did not answer.
-
-    `found` are the names of servers on this machine that nobody configured: they come last.
-    """
+    """The default where RICORDO_MODEL names none; the local servers `found` come last. An offer without a list was not read."""
     advice, candidates = [], list[tuple[int, DefaultModel]]()
     for provider, listed in offers:
         if provider.adapter in UNLISTED:

@@ -124,10 +124,7 @@ class Embedders(Registry[Embedder]):
 
 
 class Models(Registry[ChatModel]):
-    """The models of all configured providers, of servers found on this machine, and those added one by one.
-
-    `embedders` holds the embedding models of the same providers.
-    """
+    """The models of all providers, of servers found on this machine, and added ones, with the same providers' `embedders`."""
 
     def __init__(
         self,

@@ -43,10 +43,7 @@ _SEVERAL: Mapping[str, tuple[Any, str]] = {"usage": (Usage, ""), "author": (Acto
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list is wanted. `before` and `after` are ids of items, in the order asked for.
-
-    With `before` alone the items are those nearest to it, unless the list is wanted `from_start`.
-    """
+    """Which part of a list: behind `after`, or the nearest ones ahead of the id `before`, unless read `from_start`."""
 
     limit: int = 50
     before: str | None = None
@@ -206,10 +203,7 @@ class Repository(Generic[V]):
         return [name for name in self._paths if name not in ("id", "organization_id", "created_by", "created_at")]
 
     def updates(self, *names: str, where: ColumnElement[bool] | None = None) -> Callable[..., int]:
-        """Return a function that stores these columns of an item, found by its id and a condition on further parameters.
-
-        It returns the number of rows that were matched.
-        """
+        """Return a function that stores these columns of an item by id and condition, and returns how many rows matched."""
         this = self.table.c.id == bindparam("this_id")
         statement = setter(self.table, *names, where=this if where is None else this & where)
         read = attrgetter(*(self._paths[name] for name in names))
@@ -225,10 +219,7 @@ class Repository(Generic[V]):
 def read_page(
     tx: Transaction, statement: Select[Any], table: Any, wanted: Page, *, by: Sequence[str] = ("created_at", "seq")
 ) -> Sequence[Row[Any]]:
-    """Return the rows of the statement on the page, ordered by these columns, the last of which is unique.
-
-    A cursor that was deleted gives no rows.
-    """
+    """The statement's rows on the page, ordered by these columns, the last unique; none where the cursor was deleted."""
     columns = [table.c[name] for name in by]
     ascending = wanted.order == "asc"
     for id, is_after in ((wanted.after, True), (wanted.before, False)):
@@ -248,10 +239,7 @@ def in_scope(table: Table, scope: Scope) -> list[ColumnElement[bool]]:
 
 
 def seen_by(table: Table, subject_id: Any) -> list[ColumnElement[bool]]:
-    """Return the condition that a row is about this user, or shared: by its own column, its chain's owner, or its run's.
-
-    No condition where the table holds nothing that is about users.
-    """
+    """The condition that a row is about this user or shared, by itself, its chain's owner or run's; none for other tables."""
     others = table.metadata.tables
     if "user_id" in table.c:
         return [or_(table.c.user_id.is_(None), table.c.user_id == subject_id)]
@@ -275,10 +263,7 @@ def one_of(column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
 
 
 def setter(table: Table, *names: str, where: ColumnElement[bool]) -> Update:
-    """Return an UPDATE that sets these columns from parameters of the same names with `new_` before them.
-
-    SQLAlchemy keeps the bare column names for itself in an UPDATE, so values and conditions need names of their own.
-    """
+    """Return an UPDATE of these columns by parameters `new_<name>`: the bare names are SQLAlchemy's own in an UPDATE."""
     return update_table(table).where(where).values({name: bindparam(f"new_{name}") for name in names})
 
 

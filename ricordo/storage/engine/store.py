@@ -197,10 +197,7 @@ ENGINE_OPTIONS: Mapping[str, Any] = {
 
 @contextmanager
 def plain_errors(driver: ModuleType, advice: str) -> Iterator[None]:
-    """Raise Collision, Unavailable or Invalid for what the driver raises by itself or through SQLAlchemy.
-
-    `advice` says what to do where the database failed.
-    """
+    """Raise Collision, Unavailable or Invalid for a driver's errors; `advice` is for a failed database."""
     try:
         yield
     except (IntegrityError, driver.IntegrityError) as error:

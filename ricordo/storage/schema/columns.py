@@ -46,10 +46,7 @@ _Seq = Integer().with_variant(BigInteger(), "postgresql")
 
 
 class PackedId(TypeDecorator[str]):
-    """An id such as `run-<uuid>` in 17 bytes where as text it takes 40: for a column of a long table.
-
-    It is compared with values of Python alone: in SQL it is no text.
-    """
+    """An id such as `run-<uuid>` in 17 bytes instead of 40 of text, for long tables; SQL cannot compare it."""
 
     impl = LargeBinary
     cache_ok = True
@@ -86,10 +83,7 @@ def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> 
 
 
 def tags_table(name: str, parent: str, *more: Column[Any], users_by: str = "", erasure: Erasure = "delete") -> Table:
-    """Return the tags of the rows of another table; they are found by the tag and their row.
-
-    With the column `users_by` they are found by it first, and each says which user its row is about.
-    """
+    """The tags of another table's rows, found by tag; with the column `users_by` by the row's user first."""
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: Column[str] = Column("tag", String, nullable=False)
     about = strings("user_id", erasure="keep") if users_by else []  # erasure finds the user in the row itself
