@@ -99,7 +99,6 @@ class ModelDirectory:
         return await self._lists[provider.name].read(partial(self._list, provider))
 
     async def ask_all(self) -> list[ModelList]:
-        """Return what each provider lists."""
         return [each for each in await asyncio.gather(*map(self.ask, tuple(self._providers.values()))) if each]
 
     async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:

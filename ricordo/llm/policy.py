@@ -214,7 +214,6 @@ async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Res
 
 
 def _may_succeed(error: ModelError) -> bool:
-    """Whether the same call may succeed at another try."""
     return error.kind in _RETRIED and not isinstance(error, BoundReached)
 
 

@@ -58,7 +58,6 @@ class _Transcript:
     used: set[str] = field(default_factory=set)
 
     def of(self, messages: Iterable[Message]) -> list[wire.ModelMessage]:
-        """All of it."""
         for number, message in enumerate(messages):
             if message.role == "assistant" or (message.role == "approval" and message.tool_calls):
                 parts = [part for own in message.parts for part in self._response_parts(own)]

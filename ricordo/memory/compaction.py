@@ -43,7 +43,6 @@ class _CutPlan:
     sums: Sequence[float]
 
     def tokens(self, begin: int, end: int) -> float:
-        """Tokens of this part of the window."""
         return self.sums[end] - self.sums[begin]
 
 

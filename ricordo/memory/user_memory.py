@@ -91,12 +91,10 @@ def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
 
 
 def find(tx: Transaction, memory: UserMemory, label: str) -> Block | None:
-    """The block with this label, if there is one."""
     return blocks.labelled(tx, memory.chain.id, label)
 
 
 def require(tx: Transaction, memory: UserMemory, label: str) -> Block:
-    """The block with this label; raises NotFound."""
     block = find(tx, memory, label)
     if block is None:
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')

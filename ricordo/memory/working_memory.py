@@ -331,13 +331,11 @@ def _shortened(reasoning: str) -> str:
 
 
 def require_writable(block: Block) -> None:
-    """Raise Forbidden where agents may not edit the block."""
     if block.is_read_only:
         raise Forbidden("Error This block is read-only and cannot be edited.")
 
 
 def require_free(label: str, taken: Container[str]) -> None:
-    """Raise Conflict where the label is among those taken."""
     if label in taken:
         raise Conflict(f"Error: Memory block '{label}' already exists")
 

@@ -91,7 +91,6 @@ def owner_of(tx: Transaction, owner_id: str) -> Any:
 
 
 def partition_of(tx: Transaction, owner_id: str) -> Any:
-    """The row of the owner's partition; None where it has none yet."""
     return tx.first(_PARTITION, {"owner_id": owner_id})
 
 

@@ -297,7 +297,6 @@ def decoded(chunks: Mapping[int, bytes]) -> Posting:
 
 
 def joined_postings(parts: Sequence[Posting]) -> Posting:
-    """Postings one after the other, as one term's."""
     filled = [part for part in parts if len(part.positions)]
     if len(filled) < 2:
         return filled[0] if filled else NO_POSTING

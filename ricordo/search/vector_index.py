@@ -24,7 +24,6 @@ class VectorRecord:
     tags: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """What it can be filtered by, by name."""
         filtered = {name: getattr(self, name) for name in ("created_at", "role", "conversation", "user_id")}
         return {**filtered, "tags": list(self.tags)}
 

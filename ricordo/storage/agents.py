@@ -181,7 +181,6 @@ def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str]) -> list[A
 
 
 def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
-    """Raise NotFound unless the agent is in the scope."""
     timezone(tx, scope, agent_id)
 
 
@@ -234,17 +233,14 @@ def is_named_like(piece: str) -> ColumnElement[bool]:
 
 
 def has_block(block_id: str) -> ColumnElement[bool]:
-    """Return the condition that a block is attached to the agent."""
     return agents.c.id.in_(select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id))
 
 
 def uses_archive(archive_id: str) -> ColumnElement[bool]:
-    """Return the condition that an archive is attached to the agent."""
     return agents.c.id.in_(select(agents_archives.c.agent_id).where(agents_archives.c.archive_id == archive_id))
 
 
 def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition that the agent is kept to any of these users."""
     return USERS.where(agents_users.c.user_id.in_(user_ids)).exists()
 
 

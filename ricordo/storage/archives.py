@@ -87,7 +87,6 @@ def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
 
 
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
-    """Return the archives attached to the agent, in the order of attachment."""
     return ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id})
 
 

@@ -204,7 +204,6 @@ def add_seen(found: dict[str, Block], block: Block) -> None:
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
-    """Return one page of the blocks that pass the filter."""
     listed = ROWS.page(tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id)
     found = _found(tx, scope, [block.id for block in listed]) if listed else {}
     return [found[block.id] for block in listed]

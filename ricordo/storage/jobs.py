@@ -101,7 +101,6 @@ def add(tx: Transaction, job: Job) -> Job | None:
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Job:
-    """Return the job with this id. Raises NotFound."""
     job = ROWS.find(tx, scope, id)
     return found(job if job and scope.owns(job.user_id) else None, "Job", id)
 
@@ -208,7 +207,6 @@ def remove(tx: Transaction, scope: Scope, id: str) -> Job:
 def page(
     tx: Transaction, scope: Scope, wanted: Page, *, statuses: Sequence[str] | None = None, kind: str | None = None
 ) -> list[Job]:
-    """Return one page of jobs, filtered by statuses and by kind; None: all."""
     of_statuses = None if statuses is None else jobs.c.status.in_(statuses)
     return ROWS.page(tx, scope, wanted, of_statuses, _is_for(scope), kind=kind)
 

@@ -181,7 +181,6 @@ def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) 
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> list[Proposal]:
-    """Return one page of the proposals that pass the filter."""
     names = ("chain_id", "label", "status", "author_id", "run_id")
     given = {name: getattr(which, name) for name in names}
     equal = (proposals.c[name] == value for name, value in given.items() if value is not None)

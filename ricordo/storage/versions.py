@@ -135,7 +135,6 @@ def lock_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
 
 
 def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:
-    """Return the owner's chain, if there is one."""
     values = {"owner_kind": owner_kind, "owner_id": owner_id, "organization_id": scope.organization_id}
     return _CHAINS.first(tx, _OF_OWNER, values)
 

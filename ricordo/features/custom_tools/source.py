@@ -57,7 +57,6 @@ def name_and_description(source: str) -> tuple[str, str]:
 
 
 def function_of(tree: ast.Module, name: str | None) -> Function:
-    """Return the function that the tool is."""
     functions = [node for node in tree.body if isinstance(node, Function)]
     chosen = next((function for function in functions if function.name == name), None)
     public = [function for function in functions if not function.name.startswith("_")]

@@ -52,7 +52,6 @@ def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others:
 
 
 def without_password(address: str) -> str:
-    """Return the address without the name and password that it may hold."""
     scheme, slashes, rest = address.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}" if slashes else address

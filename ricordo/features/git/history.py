@@ -118,7 +118,6 @@ class _ObjectMaker:
         self._stored, self._pushed_ids = queries.stored_between(tx, chain_id, *numbers)
 
     def add_commit(self, rows: Sequence[Any]) -> None:
-        """Add a commit, with its tree and the texts that it brought."""
         first = rows[0]
         for row in rows:
             _apply(self.files, row)

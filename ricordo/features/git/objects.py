@@ -206,7 +206,6 @@ def _applied(base: bytes, delta: bytes, left: int) -> bytes:
 
 
 def _number(data: bytes, place: int) -> tuple[bytes, int]:
-    """The bytes of a number, and the place behind it."""
     found = _NUMBER.match(data, place)
     if found is None:
         raise Invalid(_BROKEN)

@@ -119,7 +119,6 @@ def add_portion(path: Path, portion: HistoryPortion) -> None:
 
 
 def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
-    """Objects as dulwich writes them into a pack."""
     from dulwich.pack import UnpackedObject
 
     return [
@@ -129,7 +128,6 @@ def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
 
 
 def find_object(repository: "Repo", id: bytes) -> GitObject | None:
-    """An object of a repository by its id, None where it has none."""
     try:
         kind, body = repository.object_store.get_raw(id.hex().encode())  # type: ignore[arg-type]
     except KeyError:

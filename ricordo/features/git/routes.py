@@ -237,8 +237,6 @@ class _OfferedRepository:
         return getattr(self._repository, name)
 
     def find_missing_objects(self, determine_wants: Any, graph_walker: Any, progress: Any, **options: Any) -> Any:
-        """What the client lacks."""
-
         def determine(_refs: Any, depth: int | None = None) -> Any:
             return determine_wants(self.get_refs(), depth)
 

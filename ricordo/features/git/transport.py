@@ -174,7 +174,6 @@ class _GitConnections(ExitStack):
         self.callback(timer.cancel)
 
     def ask(self, url: str, headers: Mapping[str, str], data: Any) -> HTTPResponse:
-        """The answer to a GET, or to a POST where there is data."""
         parts = urlsplit(url)
         is_tls, host = parts.scheme == "https", parts.hostname or ""
         connection = HTTPSConnection(host, parts.port) if is_tls else HTTPConnection(host, parts.port)

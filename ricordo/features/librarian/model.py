@@ -134,7 +134,6 @@ class Librarian:
 
 
 def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[LibrarianCall]:
-    """Return the words to say, or the calls to make."""
     said = [] if FORGET_WHICH in view.said_before else view.said_before.split("\n")
     filed = next((line.partition('"')[2] for line in reversed(said) if line.startswith(_WAS_FILED) and '"' in line), "")
     intents = corrected(read(view.words), filed.partition('" (before: ')[0].removesuffix('"'))

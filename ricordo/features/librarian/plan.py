@@ -93,7 +93,6 @@ def _least(name: str, schema: Mapping[str, Any]) -> object:
 
 
 def known_note(view: LibrarianView, told: str) -> Note | None:
-    """Return the note that says this already."""
     if len(told) > READ_LENGTH or not (words := _plain(told)):
         return None  # its start alone does not tell whether it is known
     kinds = {kind for kind in facts_told(told) if is_single(kind)}

@@ -80,7 +80,6 @@ class TableHash:
         self._columns = [(column.name, isinstance(column.type, LargeBinary)) for column in table.columns]
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add the next rows."""
         for row in rows:
             self.rows += 1
             values = [
@@ -299,7 +298,6 @@ def _without_nul(table: Table, rows: Sequence[Row]) -> list[Row]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Raise errors of either database in our own words."""
     try:
         with plain_errors(sqlite3, "What was copied is marked as unfinished; the old database is as it was."):
             yield

@@ -69,7 +69,6 @@ def read_lines(text: str, tags: Collection[str]) -> tuple[dict[str, list[str]], 
 
 
 def clean_lines(lines: Iterable[str]) -> list[str]:
-    """Clean lines without a tag. Raises Invalid."""
     return clean_all(part for line in clean_all(lines) for part in line.split("\n"))
 
 

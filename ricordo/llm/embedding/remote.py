@@ -227,7 +227,6 @@ _FAMILIES: tuple[tuple[str, tuple[str, str]], ...] = (
 def openai_embedder(
     info: EmbeddingInfo, connections: Connections, policy: CallPolicy, provider: Provider
 ) -> RemoteEmbedder:
-    """An embedding model behind `<endpoint>/embeddings`."""
     url = httpx2.URL(call_url(info, "embeddings", provider.api_version))
     headers = call_headers(info.endpoint_type, provider.api_key)
 

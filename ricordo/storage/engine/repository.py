@@ -137,7 +137,6 @@ class Repository(Generic[V]):
         return self.first(tx, self._by_id_for_one, values | {"subject_id": scope.subject_id})
 
     def get(self, tx: Transaction, scope: Scope, id: str) -> V:
-        """Return the one with this id. Raises NotFound."""
         return found(self.find(tx, scope, id), self._name, id)
 
     def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
@@ -272,7 +271,6 @@ def new_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def found(value: V | None, kind: str, id: str) -> V:
-    """Return the value; raises NotFound where there is none."""
     if value is None:
         raise NotFound(f"{kind} with ID {id} not found")
     return value

@@ -177,7 +177,6 @@ class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("
 
 
 def to_json(value: Any) -> str:
-    """Serialize the value of a JSON column."""
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError as error:

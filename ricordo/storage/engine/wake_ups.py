@@ -88,6 +88,5 @@ def keep_worker(tx: Transaction, number: int) -> None:
 
 
 def send(tx: Transaction, jobs: Iterable[Any]) -> None:
-    """Send wake-ups for these jobs, or rows with their `id` and `key`."""
     if items := [{"id": job.id, "lock": job.key} for job in jobs]:
         tx.all(_SEND.bindparams(items=to_json(items)))
