@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 from ricordo.domain.redaction import redact
 
@@ -33,9 +33,12 @@ class Intent:
     replaces: str = ""
 
 
+def read_toml(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("ricordo.features.librarian").joinpath(f"{name}.toml").read_text("utf-8"))
+
+
 def _read_patterns() -> dict[str, str]:
-    found = tomllib.loads(files("ricordo.features.librarian").joinpath("patterns.toml").read_text("utf-8"))
-    whole = {name: "".join(pattern) for name, pattern in found.items()}
+    whole = {name: "".join(pattern) for name, pattern in read_toml("patterns").items()}
     return {name: re.sub("%([a-z_]+)%", lambda other: whole[other[1]], pattern) for name, pattern in whole.items()}
 
 

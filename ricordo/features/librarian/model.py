@@ -23,6 +23,7 @@ from ricordo.features.librarian.grammar import (
     is_same_frame,
     is_single,
     read,
+    read_toml,
     shared,
     statements,
     topic,
@@ -60,55 +61,11 @@ _FILED = ("I have put this in my notes about you:", "I have filed this in the ar
 _WAS_FILED = ('- "', "I have put", "I have filed", "I have corrected")
 # What marks its own introduction, so that it introduces itself once in a conversation.
 _MARK = "not a language model"
-_INTRODUCTION = (
-    f"By the way: I am Ricordo's librarian, {_MARK}. I file what you tell me and find it again when you ask. "
-    'Say "help" to learn how to connect a real model.'
-)
-_HELP = (
-    f"I am Ricordo's librarian, {_MARK}: I work without any key or network.\n"
-    '- Tell me something ("I\'m allergic to nuts.", "Remember: the exam is on 12 May.") and I file it.\n'
-    '- Ask me ("What am I allergic to?", "What do you know about me?") and I look in my notes, the archive and everything you told '
-    "me, and quote it with its date.\n"
-    '- Say "Forget that I\'m allergic to nuts." and I strike it out of my notes.\n'
-    "To talk with a real model, set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start Ollama; then restart Ricordo and pick that model "
-    "for this agent. All that I filed stays and is there for it."
-)
-_ALL_RIGHT = "All right. Tell me something to remember, or ask about what you told me before."
-_FIXED = {
-    "help": _HELP,
-    "talk": _ALL_RIGHT,
-    "task": 'I cannot do that: it takes a language model, and I only file and find. Say "help" to learn how to connect one.',
-    "secret": (
-        "That is about a password or a key: I neither keep nor repeat secrets. Where you sent one, it stays in that message; "
-        "deleting messages is up to you."
-    ),
-    "fragment": (
-        'I do not know what that corrects. Say it in a whole sentence, as "My favourite colour is green.", and it takes the '
-        "place of the old line."
-    ),
-    "code": "I keep no code in memory. Yours stays in the message in which you sent it.",
-}
-_NOT_FOUND = (
-    'I don\'t know: I looked in {places} and found nothing about "{topic}". '
-    "If you tell me, I file it and can answer next time; for general knowledge, connect a language model."
-)
-_NOWHERE = (
-    "I have nowhere to file this: this agent has neither a block about you that I can write to nor an archive. "
-    "Your message itself stays in our history, though, and can be searched."
-)
-_FORGET_WHAT = (
-    "I strike out one note at a time. Say which one, with a word that is in it. To delete everything, delete the memory or the "
-    "agent itself; that is up to you, not to me."
-)
-_CANNOT_FORGET = (
-    "I cannot strike anything out of my notes: this agent has no tool for it. You can edit them yourself at any time."
-)
-_STAYS = "The message in which you said it stays in our history; deleting messages is up to you, not to me."
+_TEXTS = read_toml("texts")
+_FIXED = ("help", "talk", "task", "secret", "fragment", "code")
 # What the result of an edit says that waits for the block's owner.
 _PROPOSED = " was proposed"
-# Results are for models and may hold anything: why an edit failed is not told in their words.
-_FAILED = "the memory did not take it"
-_WAITS = "It waits until that is approved."
+# Results are for models and may hold anything: why an edit failed is not told in their words, but by `failed`.
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
 _MOST_QUOTED = 3
 _MOST_NOTES = 20
@@ -180,14 +137,14 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
             case "list":
                 lines.append(_overview(view))
             case kind if kind in _FIXED:
-                lines.append(_FIXED[kind])
+                lines.append(_TEXTS[kind])
             case "yes" if is_confirmed(view, intents) and not forgotten:
-                lines.append(_CANNOT_FORGET)
+                lines.append(_TEXTS["cannot_forget"])
             case _:
                 pass
-    lines = _joined(lines) or [_ALL_RIGHT]
+    lines = _joined(lines) or [_TEXTS["talk"]]
     if all(_MARK not in text for text in (*view.own_words, *lines)):
-        lines.append(_INTRODUCTION)
+        lines.append(_TEXTS["introduction"])
     return "\n\n".join(lines)
 
 
@@ -209,14 +166,14 @@ def _told(view: LibrarianView, text: str) -> str:
     done = next((each for each in filed if words in " ".join(redact(each.new_words).text.split())), None)
     if done is None:
         note = known_note(view, text)
-        return f'I have that in my notes already: "{_short(note.words)}"' if note else _NOWHERE
+        return f'I have that in my notes already: "{_short(note.words)}"' if note else _TEXTS["nowhere"]
     words = _short(words)
     if done.failed:
-        return f'I could not file "{words}": {_FAILED}. Your message stays in our history.'
+        return f'I could not file "{words}": {_TEXTS["failed"]}. Your message stays in our history.'
     if done.tool == ARCHIVE:
         return f'I have filed this in the archive: "{words}"'
     if _PROPOSED in done.text:
-        return f'I asked to have this put in my notes: "{words}"\n{_WAITS}'
+        return f'I asked to have this put in my notes: "{words}"\n{_TEXTS["waits"]}'
     if done.tool == REPLACE:
         return f'I have corrected my notes about you: "{words}" (before: "{_replaced(done)}")'
     return f'I have put this in my notes about you: "{words}"'
@@ -226,21 +183,21 @@ def _forgotten(done: LibrarianCall) -> str:
     old, new = _replaced(done), note_of("", done.new_words).words
     words = _short(next((each for each in statements(old) if each not in new), old)) if new else old
     if done.failed:
-        return f'I could not strike out "{words}": {_FAILED}.'
+        return f'I could not strike out "{words}": {_TEXTS["failed"]}.'
     if _PROPOSED in done.text:
-        return f'I asked to have this struck out of my notes: "{words}"\n{_WAITS}'
-    return f'I have struck this out of my notes: "{words}"\n{_STAYS}'
+        return f'I asked to have this struck out of my notes: "{words}"\n{_TEXTS["waits"]}'
+    return f'I have struck this out of my notes: "{words}"\n{_TEXTS["stays"]}'
 
 
 def _not_forgotten(view: LibrarianView, text: str) -> str:
     if not topic(text) and not facts_asked(text):
-        return _FORGET_WHAT
+        return _TEXTS["forget_what"]
     found = matching(view, text)
     if not found:
         about = f'I have no note about "{_short(text, 80)}" to strike out.'
         return f"{about} The archive and our messages I cannot delete; you can."
     if REPLACE not in view.tools:
-        return _CANNOT_FORGET
+        return _TEXTS["cannot_forget"]
     return "\n".join([FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
 
 
@@ -269,7 +226,7 @@ def _found(view: LibrarianView, question: str) -> str:
         searched = dict.fromkeys(_PLACES[each.tool] for each in view.made(*SEARCHES) if not each.failed)
         *places, last = "my notes", *searched
         about = _short(question.strip(" ?.!？"), 80)
-        lines = [_NOT_FOUND.format(places=f"{', '.join(places)} and {last}" if places else last, topic=about)]
+        lines = [_TEXTS["not_found"].format(places=f"{', '.join(places)} and {last}" if places else last, topic=about)]
     elif len(lines) > 1:
         lines = ["Here is what I found:", *(f"- {line}" for line in lines)]
     broken = dict.fromkeys(f"I could not search {_PLACES[each.tool]}." for each in view.made(*SEARCHES) if each.failed)
