@@ -61,7 +61,7 @@ _FILED = ("I have put this in my notes about you:", "I have filed this in the ar
 _WAS_FILED = ('- "', "I have put", "I have filed", "I have corrected")
 # What marks its own introduction, so that it introduces itself once in a conversation.
 _MARK = "not a language model"
-_TEXTS = read_toml("texts")
+_TEXTS: dict[str, str] = read_toml("texts")
 _FIXED = ("help", "talk", "task", "secret", "fragment", "code")
 # What the result of an edit says that waits for the block's owner.
 _PROPOSED = " was proposed"
