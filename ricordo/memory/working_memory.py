@@ -18,16 +18,7 @@ from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.memory.edit_guard import (
-    LEAST_LINE,
-    NO_GUARD,
-    EditGuard,
-    KnownLine,
-    added_lines,
-    changed_piece,
-    only_repeats,
-    repeated,
-)
+from ricordo.memory import edit_guard
 from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 
 # What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
@@ -151,7 +142,9 @@ class WorkingMemory:
     The `guard` refuses what memory has no use for, and a text has to go on following its block's schema, one of `schemas`.
     """
 
-    def __init__(self, state: AgentState, guard: EditGuard = NO_GUARD, schemas: Schemas = no_schemas) -> None:
+    def __init__(
+        self, state: AgentState, guard: edit_guard.EditGuard = edit_guard.NO_GUARD, schemas: Schemas = no_schemas
+    ) -> None:
         self._agent = state.agent
         self._blocks = state.blocks
         self._bases = {block.id: block for block in state.blocks}
@@ -301,20 +294,20 @@ class WorkingMemory:
 
     def _require_new(self, block: Block, value: str, call_id: str) -> None:
         """Refuse a write that only repeats what is there, or was recalled; say of lines that stand twice now."""
-        piece = changed_piece(block.value, value)
-        if len(piece.strip()) < LEAST_LINE:
+        piece = edit_guard.changed_piece(block.value, value)
+        if len(piece.strip()) < edit_guard.LEAST_LINE:
             return
-        self._guard.require_new("\n".join(added_lines(block.value, piece)), own=block.value)
+        self._guard.require_new("\n".join(edit_guard.added_lines(block.value, piece)), own=block.value)
         found = self._repeated(block.shown_label, block.value, value)
-        if only_repeats(block.shown_label, block.value, value, found):
+        if edit_guard.only_repeats(block.shown_label, block.value, value, found):
             raise Invalid(f"Nothing was saved: this {found[0].told()}. Change that line, or leave it.")
         self._note_repeated(found, call_id)
 
-    def _repeated(self, label: str, before: str, after: str) -> list[KnownLine]:
+    def _repeated(self, label: str, before: str, after: str) -> list[edit_guard.KnownLine]:
         others = {name: other.value for name, other in self._current.items() if name != label}
-        return repeated(label, before, after, others)
+        return edit_guard.repeated(label, before, after, others)
 
-    def _note_repeated(self, found: Iterable[KnownLine], call_id: str) -> None:
+    def _note_repeated(self, found: Iterable[edit_guard.KnownLine], call_id: str) -> None:
         for line in islice(found, _MOST_NOTED):
             self._note(call_id, f"What you wrote {line.told()}. Keep it in one place.")
 

@@ -13,14 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ricordo.errors import Conflict, Invalid, NotFound, PreconditionFailed
+from ricordo.features.typed_memory import rotation
 from ricordo.features.typed_memory.blocks import DEFAULT_PERSONA, HumanBlock, PersonaBlock
-from ricordo.features.typed_memory.rotation import (
-    AdaptiveRotation,
-    ContextMetrics,
-    RotationStrategy,
-    default_max_chars,
-    require_max_chars,
-)
 from ricordo.memory.rotation import ARCHIVED, archived_text
 
 HUMAN, PERSONA = "human", "persona"
@@ -46,14 +40,14 @@ class MemoryManager:
         client: Any,
         agent_id: str,
         max_chars: int | None = None,
-        strategy: RotationStrategy | None = None,
+        strategy: rotation.RotationStrategy | None = None,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.client = client
         self.agent_id = agent_id
-        self.max_chars = default_max_chars() if max_chars is None else require_max_chars(max_chars)
-        self.strategy = strategy or AdaptiveRotation()
+        self.max_chars = rotation.default_max_chars() if max_chars is None else rotation.require_max_chars(max_chars)
+        self.strategy = strategy or rotation.AdaptiveRotation()
         self._now = now
         self._changing = threading.Lock()
         self._known: str | None = (
@@ -203,12 +197,12 @@ class MemoryManager:
         if not any(rest == body and _is_recent(header, now) for header, _, rest in parted):
             self.client.agents.passages.create(self.agent_id, text=archived_text(kind, body, now))
 
-    def _metrics(self, human_chars: int) -> ContextMetrics:
+    def _metrics(self, human_chars: int) -> rotation.ContextMetrics:
         try:
             persona_chars = len(self._read(PERSONA)[0])
         except NotFound:
             persona_chars = 0
-        return ContextMetrics(persona_chars, human_chars, self.max_chars, self.max_chars)
+        return rotation.ContextMetrics(persona_chars, human_chars, self.max_chars, self.max_chars)
 
     def _read(self, label: str) -> tuple[str, object]:
         """Return the block's text and its version; None if the server does not tell it."""
@@ -252,7 +246,7 @@ class BaseAgent:
         persona: PersonaBlock = DEFAULT_PERSONA,
         human: HumanBlock | None = None,
         max_chars: int | None = None,
-        strategy: RotationStrategy | None = None,
+        strategy: rotation.RotationStrategy | None = None,
         **options: Any,
     ) -> None:
         # Everything that can be wrong is checked before the agent is created.
