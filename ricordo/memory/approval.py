@@ -140,10 +140,7 @@ def _merged(tx: Transaction, proposal: Proposal, block: Block | None) -> tuple[s
 
 
 def _merged_by_versions(tx: Transaction, proposal: Proposal, block: Block) -> str | None:
-    """The text with the proposal taken through each version since it was made; None where one of them changed the same lines.
-
-    After many changes at once it cannot always be told which of several equal lines stayed; of one change it can.
-    """
+    """The text with the proposal taken through each version since, as each change tells more; None where they collide."""
     since: list[bytes] = []
     for version in history.page(tx, block.chain_id, label=block.label, limit=_MOST_VERSIONS):
         if version.id == proposal.base or version.blob is None:

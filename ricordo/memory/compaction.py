@@ -78,10 +78,7 @@ def summary_room(window_tokens: int, percent: int = 100) -> int:
 
 
 def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> int:
-    """The correction of our estimate once a provider has said that a request of `estimate` tokens is too long.
-
-    It was larger than the window, whatever we counted; `cut` and `fit` make it smaller only once they count it so.
-    """
+    """The correction of our estimate after "too long": larger than the window, so that `cut` and `fit` make it smaller."""
     least = -(-window_tokens * _BEYOND // max(1, estimate))
     return min(_MOST_PERCENT, max(percent + percent // 4, least))
 

@@ -155,10 +155,7 @@ def touch_same_lines(base: str, first: str, base_since: str, second: str) -> boo
 
 
 def where_they_meet(base: str, first: str, base_since: str, second: str) -> tuple[str, str, str, str] | None:
-    """The lines of these texts in which `first` and `second` may have to do with each other, or None where they are apart.
-
-    Each was made of the text before it. Only ends of whole texts are compared, which is quick for any texts, and nothing is split.
-    """
+    """The lines where `first` and `second`, each made of its base, may meet, by the ends of whole texts; None: they are apart."""
     texts = tuple(
         text if not text or text.endswith("\n") else f"{text}\n" for text in (base, first, base_since, second)
     )

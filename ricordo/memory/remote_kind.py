@@ -13,10 +13,7 @@ class RemoteKind(Protocol):
     kind: str
 
     def read(self, asked: Access, settings: Settings) -> Access:
-        """The access as it is to be stored, with a password that was in the address beside it. Called in a thread.
-
-        Raises Invalid where there can be no remote, or may not be one by the operator's settings.
-        """
+        """The access as it is stored, an address's password beside it; in a thread. Raises Invalid where there may be no remote."""
         ...
 
     async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:

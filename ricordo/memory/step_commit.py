@@ -65,10 +65,7 @@ def _lock(
     makes: bool,
     is_mixed: bool,
 ) -> Chain | None:
-    """Lock what the step changes, and return the chain in which blocks may be made, if there is one: the user's or the agent's.
-
-    First the agent, where an archive may be made for it (`files`), then chains, in the order in which everyone locks them.
-    """
+    """Lock the agent (where `files`), then chains in everyone's order; returns that for new blocks: the user's or agent's."""
     scope, user_id = Scope(state.agent.organization_id), state.conversation.user_id
     own = None
     if reshapes or (files and edits):

@@ -162,10 +162,7 @@ def restore(
     *,
     message: str | None = None,
 ) -> Block:
-    """Make the text that the block had at a version its next one; one that was deleted comes back with its settings.
-
-    Raises NotFound, Conflict for an id that is not unique, TooLong, Forbidden.
-    """
+    """Make the text at a version the next one; a deleted block comes back. Raises NotFound, Conflict, TooLong, Forbidden."""
     require_storable(message)
     memory = _locked(tx, memory)
     version, text = text_at(tx, memory.chain.id, label, version_id)
@@ -190,10 +187,7 @@ def text_at(tx: Transaction, chain_id: str, label: str, version_id: str) -> tupl
 
 
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
-    """Make a block again in a locked chain, with the id and the settings it had when it was deleted.
-
-    An agent's own block is attached to it again. Raises as `make` does, Conflict also where that agent has another such block now.
-    """
+    """Make a deleted block again in a locked chain, with id, settings and agent. Raises as `make`, Conflict for another."""
     gone = history.last_deleted(tx, chain.id, label)
     is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)
     if is_seen and any(other.label == label for other in blocks.attached(tx, chain.owner_id)):

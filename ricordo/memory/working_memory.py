@@ -82,10 +82,7 @@ def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
 
 @dataclass(frozen=True, slots=True)
 class EditContext:
-    """Who edits, in which step. `said` are the users' messages of this turn, which a quote has to come from.
-
-    `expires_after` is how long a proposal waits, in microseconds (None: for ever). `schemas` are those that blocks may follow.
-    """
+    """Who edits: `said` is this turn's, for quotes; proposals wait `expires_after` µs (None: for ever); blocks have `schemas`."""
 
     author: Actor
     run_id: str | None = None
@@ -177,10 +174,7 @@ class WorkingMemory:
     def write(
         self, label: str, value: str, call_id: str, *, shown: Shown = "text", reason: EditReason = NO_REASON
     ) -> str:
-        """Give the block another text within this step; returns the text. Raises NotFound, Forbidden, Invalid.
-
-        Whether that is applied or proposed is decided when the step is saved, and the call's result is corrected by it.
-        """
+        """Give the block another text in this step; saving it decides what that becomes. Raises NotFound, Forbidden, Invalid."""
         block = self._writable(label)
         block.require_fits(value)  # before it is read for secrets, and again with what takes their place
         require_storable(value, reason.text)

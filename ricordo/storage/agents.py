@@ -87,11 +87,7 @@ def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
 
 
 def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None) -> AgentState:
-    """Return the agent with a conversation, blocks, tools and archives; no tags. Raises NotFound.
-
-    The conversation is by default the agent's default one or, where the caller acts for a user, this user's, which is empty where
-    it was not begun yet.
-    """
+    """The agent with blocks, tools, archives and a conversation (default: the caller's, empty if new). Raises NotFound."""
     agent, conversation, rows = _found(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
     return AgentState(

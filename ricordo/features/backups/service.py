@@ -53,11 +53,7 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
 
 
 def restore(source: Path, settings: Settings, report: Report, *, replace: bool = False) -> MoveReport:
-    """Put a backup in the place of the database, which no server may use. `replace`: also where it holds something.
-
-    Until the last step the old database is as it was. On PostgreSQL the database must be empty. Raises Conflict, Invalid, NotFound,
-    Unavailable.
-    """
+    """Put a backup in place of an unused database (`replace`: a full one). Raises Conflict, Invalid, NotFound, Unavailable."""
     source = source.absolute()
     require_sound(source)
     if settings.postgres_url is not None:

@@ -67,10 +67,7 @@ def function_of(tree: ast.Module, name: str | None) -> Function:
 
 @lru_cache(_CACHED)
 def needs_of(source: str, name: str) -> frozenset[str]:
-    """Return what a call of this function gets beside its arguments: "agent_state", and a "client" of this server.
-
-    The client is given to a source that names one which it does not make, or that makes one of its own.
-    """
+    """What a call gets beside its arguments: "agent_state", and a "client" where the source names or makes one of its own."""
     try:
         tree = _parsed(source)
         arguments = function_of(tree, name).args

@@ -227,10 +227,7 @@ def _hide_chains(tx: Transaction, erasure: Erasure, which: ColumnElement[bool]) 
 
 
 def said_as(erasure: Erasure) -> ColumnElement[bool]:
-    """Messages that say by another sign than the user's id that the user sent them: the identifier, or without a sender the name.
-
-    A name tells who it was only where no other user has it. What came since the erasure began is somebody else's.
-    """
+    """Messages that name their sender by identifier, or by a name no other user has, since before the erasure began."""
     column, names = messages.c, sorted({erasure.user_id, erasure.identifier, erasure.name} - {""})
     has_name = (users_table.c.name == column.name) | (users_table.c.identifier == column.name)
     is_anothers = exists().where((users_table.c.organization_id == erasure.organization_id) & has_name)

@@ -80,11 +80,7 @@ class TableHash:
 
 
 def move(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
-    """Copy the source's database into the target's, which must be empty, and compare.
-
-    Raises Conflict where one of them is in use, the target holds something, or the copy is not equal; NotFound, Invalid,
-    Unavailable.
-    """
+    """Copy the database into an empty one, and compare. Raises Conflict (in use, not empty, unequal), NotFound, Unavailable."""
     if address(source) == address(target):
         raise Invalid(f"{address(target)} is the database in use already. Name another one.")
     with _plain_errors(), exclusive_access(source, force=options.force) as old:

@@ -221,10 +221,7 @@ class PendingDiffStore(_OneUser):
         reasoning: str,
         confidence: float | None = None,
     ) -> PendingDiff:
-        """Propose to replace a part of a block. It supersedes an older proposal of this agent for the same lines.
-
-        Raises NotFound, Invalid, Forbidden for a read-only block.
-        """
+        """Propose to replace a part of a block; it supersedes the agent's older one there. Raises NotFound, Invalid, Forbidden."""
         options = ProposalOptions(reasoning=reasoning, confidence=confidence)
 
         def propose(tx: Transaction, owned: UserMemory) -> Proposal:

@@ -67,10 +67,7 @@ class Embedders(Registry[Embedder]):
         return self._known(embedding_of(provider, name))
 
     async def choose(self, handle: str | None) -> str | None:
-        """The handle to keep for what a client asked for; None, which follows the default, also for the retired server's own.
-
-        Raises NotFound for a model that cannot be used here: another one in its place would surprise.
-        """
+        """The handle to keep; None for the default, also the retired server's. Raises NotFound: another model would surprise."""
         if handle is None or handle in ALIASES:
             return None
         return (await self.require(handle)).handle

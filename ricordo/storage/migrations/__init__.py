@@ -56,10 +56,7 @@ def add_options_of_tools(connection: Connection) -> None:
 
 
 def add_index_of_newest_messages(connection: Connection) -> None:
-    """The messages of all agents in the order of their list.
-
-    Without the organization, or SQLite might take it for better than the indexes by conversation and by agent.
-    """
+    """The newest messages of all agents; with the organization SQLite would prefer it to the indexes by conversation."""
     (newest,) = (index for index in tables.messages.indexes if index.name == "messages_newest")
     newest.create(connection)
 
