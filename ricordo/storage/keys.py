@@ -210,7 +210,11 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
 
 
 def scope_of(key: ApiKey, user: User | None) -> Scope:
-    """What a key may do: a user's and a service's sees theirs and shared, an administrator's all of the organization."""
+    """Return what the key may see and do.
+
+    A user sees what is theirs and what is shared; a service that, until it names the user it acts for; a developer that, unless the
+    key has `memory:read`. An administrator sees the whole organization.
+    """
     scopes = frozenset(key.scopes) or ROLE_SCOPES[key.role]
     sees_all = key.role == "admin" or (key.role == "developer" and "memory:read" in scopes)
     subject = user.id if user and key.role == "user" else None if sees_all else NOBODY
