@@ -32,9 +32,7 @@ Run = Callable[[Any], object]
 
 
 def _grammar(module: ModuleType) -> Iterator[tuple[re.Pattern[str], Run]]:
-    rows = [row[1] for row in (*module._TOLD, *module._ASKED)]
-    texts = [text for name, text in vars(module).items() if isinstance(text, str) and name.isupper() and "\\" in text]
-    return _compiled(dict.fromkeys((*rows, *texts)), "finditer", re.IGNORECASE | re.DOTALL)
+    return _compiled(module.PATTERNS.values(), "finditer", re.IGNORECASE | re.DOTALL)
 
 
 def _compiled(patterns: Iterable[str], use: str, flags: int = 0) -> Iterator[tuple[re.Pattern[str], Run]]:
@@ -55,7 +53,7 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
         "match",
     ),
     ("domain/ids.py", "pattern(prefix)"): lambda module: _compiled([module.pattern("agent")], "fullmatch"),
-    ("features/librarian/grammar.py", "pattern"): _grammar,
+    ("features/librarian/grammar.py", "PATTERNS[name]"): _grammar,
     ("llm/embedding/remote.py", "family"): lambda module: _compiled((row[0] for row in module._FAMILIES), "match"),
     ("memory/proposals.py", "begins + re.escape(sentence) + ends"): lambda _: _compiled(
         [rf"(?:^|[.!?;]\s+){re.escape(said)}(?=[.,;!?]|$)" for said in ("a", "a a", "has a cat")], "search"

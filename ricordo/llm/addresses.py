@@ -51,10 +51,7 @@ def is_public(text: str) -> bool:
 
 
 def require_callable(url: str, *, allow_private: bool = False, setting: str = CALLBACKS) -> None:
-    """Raise Invalid where this is no http address, or by its very words a private one; names are resolved only when called.
-
-    `setting` is the one that allows private addresses.
-    """
+    """Raise Invalid for no http address, or one that is private by its words, unless `setting` allows that; nothing is resolved."""
     parts = _parsed(url)
     if parts.scheme not in _PORTS or not parts.host:
         raise Invalid("The address must begin with http:// or https:// and name a host.")
@@ -74,10 +71,7 @@ def require_public_host(host: str, *, setting: str) -> None:
 
 
 def connect(host: str, port: int, timeout: float, *, allow_private: bool, setting: str) -> socket.socket:
-    """An open connection to one of the machines behind a name, at a number that was checked, with `timeout` seconds for each.
-
-    Raises Invalid where the name leads to a private address, Unavailable where nobody answers.
-    """
+    """Connect to a machine behind a name at a number that was checked, `timeout` seconds each. Raises Invalid, Unavailable."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         *others, last = _checked(host, [str(one[4][0]) for one in found], setting, allow_private=allow_private)
@@ -98,10 +92,7 @@ async def post(
     timeout: float = TIMEOUT,
     lookup: Lookup | None = None,
 ) -> int:
-    """Send the body, and return the status of the answer.
-
-    Raises Invalid where the address may not be spoken to, Unavailable where nobody answers in time.
-    """
+    """Send the body; returns the status of the answer. Raises Invalid where that is not allowed, Unavailable without an answer."""
     require_callable(url, allow_private=allow_private)
     transport = PinnedTransport(CALLBACKS, allow_private=allow_private, lookup=lookup)
     waits = httpx2.Timeout(None, connect=_CONNECT)
@@ -126,10 +117,7 @@ class PrivateAddress(httpx2.UnsupportedProtocol):
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):
-    """Resolves and checks a name, then connects to a number. Each name has a pool of its own, as its certificate is.
-
-    `setting` is the one that allows private addresses, `lookup` is replaceable for tests.
-    """
+    """Connects to the numbers that a name was checked for, a pool each. `lookup` is replaceable for tests."""
 
     def __init__(
         self,

@@ -43,13 +43,9 @@ class BoundReached(ModelError):
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """A client whose answers have a limit of bytes, counted after unzipping, and of time in all.
-
-    An error's body is cut at its limit, since its status says what matters; every other answer fails with BoundReached.
-    """
+    """A client whose answers have a limit of unzipped bytes and of time; an error's body is cut, others raise BoundReached."""
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **how: Any) -> httpx2.Response:
-        """Send the request, as the parent does."""
         exchange = EXCHANGE.get()
         if exchange:
             exchange.begin(await request.aread())
@@ -118,7 +114,6 @@ def _too_slow(request: httpx2.Request) -> BoundReached:
 
 
 def require_within(size: int) -> None:
-    """Raise BoundReached where an answer of so many characters is too long."""
     if size > ANSWER_CHARACTERS:
         raise BoundReached(
             f"The model's answer is longer than {ANSWER_CHARACTERS:,} characters, which is the most that is taken. Limit its "

@@ -15,10 +15,7 @@ _SIGNS = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
 class ArgumentStream:
-    """Reads the arguments of one call, which come in pieces cut anywhere; `key` names the one whose text is wanted.
-
-    Broken JSON never raises: from there on nothing more comes, and the whole call, which comes at the end, says what to do with it.
-    """
+    """Reads the arguments of a call in pieces, the text of `key` apart. Broken JSON ends it silently: the whole call tells."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -32,10 +29,7 @@ class ArgumentStream:
         self._shown = ("", "")
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """Return what this piece brings: decoded text of the wanted argument, and JSON of the others.
-
-        All such JSON together is the arguments without the wanted one, where that is a text.
-        """
+        """Return what this piece brings: text of the wanted argument, and JSON of the others, which together is valid."""
         if self._is_over:
             return "", ""
         self._unread.append(piece)

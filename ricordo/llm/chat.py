@@ -28,10 +28,7 @@ class ChatModel(Protocol):
         """Which model this is."""
 
     def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
-        """Yield chunks where `request.stream` asks for them, and last of all the whole reply.
-
-        Raises ModelError once time-outs, rate limits and broken connections have been retried as the policy allows.
-        """
+        """Yield chunks where `request.stream` asks for them, last the whole reply. Raises ModelError after the policy's retries."""
 
 
 @runtime_checkable
@@ -47,10 +44,7 @@ class Embedder(Protocol):
         """Which model this is, as `provider/name`."""
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:
-        """One vector of length 1 for each text, in order; zeros for a text without words. Any number of texts, of any length.
-
-        Raises ModelError once what may succeed was tried again, Unavailable where a part must be installed first.
-        """
+        """One vector of length 1 a text, in order; zeros for one without words. Raises ModelError after retries, Unavailable."""
 
 
 @runtime_checkable

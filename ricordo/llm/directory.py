@@ -78,10 +78,7 @@ class ModelDirectory:
         self._lists: defaultdict[str, ListCache] = defaultdict(partial(ListCache, now))
 
     def split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str] | None:
-        """Return provider and name of a handle; None where no such provider is configured or was found.
-
-        With `may_be_down` a server of this machine that was not found yet counts too.
-        """
+        """Return provider and name of a handle, None without such; `may_be_down` counts local servers not found yet."""
         name, _, model = handle.partition("/")
         provider = self._providers.get(name) or (self._local_servers.get(name) if may_be_down else None)
         return (provider, model) if provider and model else None
@@ -102,7 +99,6 @@ class ModelDirectory:
         return await self._lists[provider.name].read(partial(self._list, provider))
 
     async def ask_all(self) -> list[ModelList]:
-        """Return what each provider lists."""
         return [each for each in await asyncio.gather(*map(self.ask, tuple(self._providers.values()))) if each]
 
     async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:
@@ -150,10 +146,7 @@ class Registry(Generic[Model]):
         self._added[model.info.handle] = model
 
     def get(self, handle: str) -> Model:
-        """Return the model with this handle, without asking anybody. Raises NotFound for a provider that is not configured.
-
-        A server that may run on this machine counts as configured: while it is down, its models fail when they are asked.
-        """
+        """The model with this handle, without asking; a local server that is down counts. Raises NotFound for no provider."""
         model = self._added.get(handle) or self._built.get(handle)
         if model is None:
             model = self._built[handle] = self._build(*self._split(handle, may_be_down=True))

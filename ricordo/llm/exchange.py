@@ -35,7 +35,6 @@ class Exchange:
             raise NotSent
 
     def receive(self, data: bytes) -> None:
-        """Keep a piece of the answer."""
         self._received += data[: _MOST - len(self._received)]
 
     def request(self) -> Json | None:

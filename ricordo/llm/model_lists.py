@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -36,25 +38,9 @@ _EMBEDS = re.compile(
     r"embed|sentence-transformers/|(?<![a-z])(bge|gte|e5|mxbai|paraphrase|instructor|gtr-t5|sentence-t5)(?=[-_.:]|$)"
     r"|minilm|mpnet|stella[-_]"
 )
-# Context windows by the beginnings of models' names; the longest match counts. In tokens, as their makers state them.
+KNOWN_MODELS = tomllib.loads(Path(__file__).with_name("known_models.toml").read_text("utf-8"))
 _WINDOWS = {
-    beginning: tokens
-    for tokens, beginnings in {
-        8_192: "gpt-4 llama3 llama-3 gemma2",
-        16_384: "phi4",
-        16_385: "gpt-3.5",
-        32_000: "mistral-small",
-        32_768: "qwen2.5",
-        40_960: "qwen3",
-        128_000: "gpt-4-turbo gpt-4o deepseek- mistral-",
-        131_072: "gpt-oss grok-3 llama3.1 llama3.2 llama3.3 llama-3.1 llama-3.2 llama-3.3 gemma3 phi3",
-        200_000: "o1 o3 o4 claude-",
-        256_000: "grok-4 codestral",
-        400_000: "gpt-5",
-        1_047_576: "gpt-4.1",
-        1_048_576: "gemini-",
-    }.items()
-    for beginning in beginnings.split()
+    beginning: int(tokens) for tokens, beginnings in KNOWN_MODELS["windows"].items() for beginning in beginnings.split()
 }
 
 
@@ -202,11 +188,7 @@ async def _with_details(client: httpx2.AsyncClient, provider: Provider, listed: 
 async def _shown_by_ollama(
     client: httpx2.AsyncClient, root: str, started_with: int | None, infos: Sequence[ModelInfo]
 ) -> tuple[ModelInfo, ...]:
-    """Return models with the windows they have at Ollama, whose OpenAI route cannot be told one and cuts silently.
-
-    In this order: what a loaded model was loaded with, what its own file sets, what the server was started with, and else
-    Ollama's smallest default, never more than the model was made for.
-    """
+    """Models with their windows at Ollama: as loaded, by its own file, as the server was started, else its smallest default."""
     running = (await _ask(client, "GET", f"{root}/api/ps")).get("models")
     rows = [row for row in running if isinstance(row, dict)] if isinstance(running, list) else []
     loaded = {str(row.get("model") or row.get("name")): row.get("context_length") for row in rows}

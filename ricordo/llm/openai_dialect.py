@@ -15,11 +15,7 @@ Replay = Literal["nothing", "field", "details", "chunks"]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one server's reading of the format differs from the common one.
-
-    `effort` is how it is told to think, `replays` how it wants its own thoughts back; `provider` tells whose they are.
-    With `reads_special_tokens` it may take a chat template's token in a text for the token itself.
-    """
+    """How a server reads the format: `effort` to think, `replays` of thoughts, their `provider`, and tokens in texts as tokens."""
 
     provider: str = ""
     max_tokens_name: str = "max_tokens"

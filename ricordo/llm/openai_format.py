@@ -21,7 +21,6 @@ _MISTRAL_ID = re.compile(r"^[A-Za-z0-9]{9}$")
 
 
 def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, Any]:
-    """The whole request, ready to be dumped."""
     settings = request.settings
     body: dict[str, Any] = {"model": model, "messages": to_messages(request.messages, dialect)}
     if request.tools:

@@ -103,7 +103,6 @@ class ReplyBuilder:
         return self._finish is not None
 
     def feed(self, event: dict[str, Any]) -> Iterator[Chunk]:
-        """The chunks in one event."""
         self._model = _text(event, "model") or self._model
         self._usage = event.get("usage") or self._usage
         # Azure's first and OpenAI's last event have no choice.
@@ -188,7 +187,6 @@ class ReplyBuilder:
                     known[name] = value
 
     def reply(self, request: ModelRequest) -> ModelReply:
-        """The whole reply, of all that was fed."""
         parts: list[Part] = []
         thought = "".join(self._thoughts)
         # Thoughts are marked where their server wants them back.

@@ -44,10 +44,7 @@ def readable_picture(picture: ImagePart) -> ImagePart | None:
 
 
 class PictureCache:
-    """Pictures for providers that want them in the request: what lies at an address is fetched, and a few are kept.
-
-    One that cannot be had becomes a note in its place: addresses die, and the conversation goes on.
-    """
+    """Pictures fetched for providers that want them in the request; a few are kept, and one that is gone becomes a note."""
 
     def __init__(self, fetch: Fetch, seconds: float = FETCH_SECONDS) -> None:
         self._fetch = fetch

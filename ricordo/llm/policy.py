@@ -4,11 +4,13 @@ import asyncio
 import random
 import re
 import time
+import tomllib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
@@ -44,33 +46,8 @@ _KINDS: dict[int, ModelErrorKind] = {
     429: "llm_rate_limit",
     504: "llm_timeout",
 }
-# The words by which providers say that the input is too long.
 _TOO_LONG = re.compile(
-    "|".join(
-        (
-            r"context_length_exceeded",  # OpenAI
-            r"maximum (context|prompt|model) length",  # OpenAI, vLLM, xAI, OpenRouter, Mistral, DeepSeek
-            r"exceeds? the (model'?s )?(maximum )?context (window|length)",  # OpenAI responses, Ollama
-            r"prompt is too long",  # Anthropic
-            r"exceed context limit",  # Anthropic, with max_tokens counted in
-            r"prompt too long",  # Ollama
-            r"(exceeds|exceeded) (the )?(available|max(imum)?) context (size|length)",  # llama.cpp, Ollama
-            r"exceed_context_size_error",  # llama.cpp
-            r"longer than the (maximum )?model length",  # vLLM
-            r"max_model_len",  # vLLM
-            r"input token count .{0,40}exceeds",  # Google
-            r"input is too long",  # Bedrock
-            r"reduce the length of the (messages|input)",  # Groq, vLLM
-            r"context the overflows",  # LM Studio
-            r"inputs? tokens? \+ .{0,20}must be <=",  # Together
-            # Of an embedding model: llama.cpp; text-embeddings-inference; Mistral; Together; OpenAI.
-            r"too large to process",
-            r"must have (less|fewer) than \d+ tokens",
-            r"too many tokens in batch",
-            r"maximum (input|sequence) length",
-            r"max_tokens_per_request",
-        )
-    ),
+    "|".join(tomllib.loads(Path(__file__).with_name("provider_words.toml").read_text("utf-8"))["too_long"]),
     re.IGNORECASE,
 )
 _NO_CREDIT = re.compile(
@@ -214,7 +191,6 @@ async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Res
 
 
 def _may_succeed(error: ModelError) -> bool:
-    """Whether the same call may succeed at another try."""
     return error.kind in _RETRIED and not isinstance(error, BoundReached)
 
 

@@ -42,10 +42,7 @@ _FINISHES: dict[str | None, FinishReason] = {
 
 
 def to_messages(messages: Iterable[Message], provider: str, system: str) -> list[wire.ModelMessage]:
-    """Return the transcript in its order; neighbours on the same side of the conversation become one.
-
-    `system` is the name under which pydantic-ai files what it got from this provider.
-    """
+    """The transcript in order, neighbours on one side merged; `system` is pydantic-ai's name of this provider."""
     return _Transcript(provider, system).of(messages)
 
 
@@ -61,7 +58,6 @@ class _Transcript:
     used: set[str] = field(default_factory=set)
 
     def of(self, messages: Iterable[Message]) -> list[wire.ModelMessage]:
-        """All of it."""
         for number, message in enumerate(messages):
             if message.role == "assistant" or (message.role == "approval" and message.tool_calls):
                 parts = [part for own in message.parts for part in self._response_parts(own)]

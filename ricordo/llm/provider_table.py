@@ -73,10 +73,7 @@ class Provider:
 
 
 def with_usual_thinking(settings: ModelSettings, info: ModelInfo) -> ModelSettings:
-    """Return the settings of a new agent: a Claude that can think does so, unless they say otherwise.
-
-    So did the retired Letta V1 server.
-    """
+    """A new agent's settings: a Claude that can think does so unless they say otherwise, as in the retired Letta V1 server."""
     is_said = settings.max_reasoning_tokens is not None or settings.reasoning_effort is not None
     if is_said or info.endpoint_type not in CLAUDES or not _THINKING_CLAUDE.search(info.name):
         return settings

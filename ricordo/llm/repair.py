@@ -212,11 +212,7 @@ _LONGEST_BLANK = 1_000
 
 
 class StreamRepair:
-    """Repairs a reply while its chunks arrive. Feed it every chunk, then close it with the mended reply.
-
-    Thoughts are told from text, and what may be a call is held back. In the end the chunks say what the mended reply says; where
-    too much was shown by then, the answer starts over.
-    """
+    """Repairs a reply while chunks arrive, and holds back possible calls; close it with the mended reply, which may start over."""
 
     def __init__(self, tools: Sequence[ToolSchema]) -> None:
         self._state = "opening"

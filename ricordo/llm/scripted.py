@@ -99,10 +99,7 @@ _WORD = re.compile(r"\w+")
 
 
 class ScriptedEmbedder:
-    """Puts each word at places that its hash says: texts that share words lie close, and a text has one vector anywhere.
-
-    `asked` holds the texts of every call; `delay` is in seconds a call.
-    """
+    """Vectors by words' hashes: texts that share words lie close. `asked` has all texts; `delay` is in seconds a call."""
 
     def __init__(self, *, name: str = "embedder", dimensions: int = 64, delay: float = 0) -> None:
         self.asked: list[list[str]] = []

@@ -79,7 +79,6 @@ def message_tokens(message: Message) -> int:
 
 
 def tool_tokens(tools: Sequence[ToolSchema]) -> int:
-    """Tokens of the tools' descriptions."""
     return sum(
         text_tokens(tool.name)
         + text_tokens(tool.description)
@@ -98,6 +97,5 @@ def transcript_tokens(messages: Iterable[Message]) -> int:
 
 
 def estimated_usage(request: ModelRequest, reply: ModelReply) -> Usage:
-    """Usage for a provider that reports none."""
     said = sum(text_tokens(p.text) if isinstance(p, ReasoningPart) else part_tokens(p) for p in reply.parts)
     return Usage(prompt_tokens=request_tokens(request), completion_tokens=said)

@@ -47,10 +47,7 @@ class Approved:
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """A proposal that collides with what the block holds now: the text it was made from, the block's, and the proposed one.
-
-    None: there is no block. Nothing was written; the owner settles it by approving it with a text.
-    """
+    """A proposal that collides with the block: its base, the block's and the proposed text (None: no block). Nothing is written."""
 
     proposal: Proposal
     base: str | None
@@ -113,10 +110,7 @@ def _settings_of(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str,
 
 
 def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None) -> Proposal:
-    """Leave the block as it is; an agent is told the reason in its next turn with the user.
-
-    Raises NotFound, Conflict where it is decided already, Forbidden for all but people.
-    """
+    """Leave the block as it is, and tell the agent why in its next turn. Raises NotFound, Conflict (decided), Forbidden."""
     chain, proposal = _held(tx, scope, proposal_id, by)
     agent_id = proposal.author.id if proposal.author.kind == "agent" and chain.owner_kind == "user" else None
     is_untold = agent_id is not None and bool((reason or "").strip())
@@ -146,10 +140,7 @@ def _merged(tx: Transaction, proposal: Proposal, block: Block | None) -> tuple[s
 
 
 def _merged_by_versions(tx: Transaction, proposal: Proposal, block: Block) -> str | None:
-    """The text with the proposal taken through each version since it was made; None where one of them changed the same lines.
-
-    After many changes at once it cannot always be told which of several equal lines stayed; of one change it can.
-    """
+    """The text with the proposal taken through each version since, as each change tells more; None where they collide."""
     since: list[bytes] = []
     for version in history.page(tx, block.chain_id, label=block.label, limit=_MOST_VERSIONS):
         if version.id == proposal.base or version.blob is None:

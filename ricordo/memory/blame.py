@@ -12,10 +12,7 @@ from ricordo.storage.engine.store import Transaction
 
 @dataclass(frozen=True, slots=True)
 class BlamedLine:
-    """A line of a text, its number from 1, and the version that brought it.
-
-    With `or_earlier` that is the oldest version that was looked at, and an earlier one may have brought it.
-    """
+    """A line, its number from 1, and the version that brought it, `or_earlier` where that is the oldest that was read."""
 
     number: int
     text: str

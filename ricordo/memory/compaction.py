@@ -24,10 +24,7 @@ _MOST_PERCENT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A window in two: what leaves it, an earlier summary among it, and what stays, the system message first.
-
-    It `is_whole` where all leaves that was said before the turn.
-    """
+    """A window in two: what leaves, and what stays after the system message. It `is_whole` if only this turn stays."""
 
     evicted: tuple[Message, ...]
     kept: tuple[Message, ...]
@@ -36,10 +33,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class _CutPlan:
-    """A window with what is known of it: where its exchanges are, where the turn begins, and what may stay, in tokens.
-
-    `goal` is what a cut aims at, and beyond `limit` the next call would have to cut again.
-    """
+    """A window's exchanges, where the turn begins, and the tokens that may stay: a cut's `goal`, and its `limit`."""
 
     window: Sequence[Message]
     pieces: Sequence[tuple[int, int]]
@@ -49,7 +43,6 @@ class _CutPlan:
     sums: Sequence[float]
 
     def tokens(self, begin: int, end: int) -> float:
-        """Tokens of this part of the window."""
         return self.sums[end] - self.sums[begin]
 
 
@@ -85,10 +78,7 @@ def summary_room(window_tokens: int, percent: int = 100) -> int:
 
 
 def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> int:
-    """The correction of our estimate once a provider has said that a request of `estimate` tokens is too long.
-
-    It was larger than the window, whatever we counted; `cut` and `fit` make it smaller only once they count it so.
-    """
+    """The correction of our estimate after "too long": larger than the window, so that `cut` and `fit` make it smaller."""
     least = -(-window_tokens * _BEYOND // max(1, estimate))
     return min(_MOST_PERCENT, max(percent + percent // 4, least))
 

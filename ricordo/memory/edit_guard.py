@@ -45,9 +45,7 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class GuardSources:
-    """What a step's prompt held beside memory: the system's words, search results, and what the user said: in this turn, earlier,
-    and so long ago that a search found it.
-    """
+    """What a prompt held beside memory: the system's words, search results, and what the user said now, earlier, or long ago."""
 
     system: Sequence[str] = ()
     recalled: Sequence[str] = ()

@@ -35,9 +35,7 @@ _Blocks = Mapping[str, Block]
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What became of a step's effects: the memory as it is now, other texts for the results of calls, and calls that failed, by
-    call id.
-    """
+    """What became of a step's effects: the memory now, changed texts of calls' results, and failed calls, by call id."""
 
     blocks: tuple[Block, ...]
     archives: tuple[Archive, ...]
@@ -69,10 +67,7 @@ def store_plan(
     context: EditContext,
     own: Chain | None,
 ) -> Committed:
-    """Store the edits, except those that a change by someone else makes impossible.
-
-    The agent and all chains are locked; `own` is that in which the agent makes blocks, if there is one.
-    """
+    """Store what others' changes do not make impossible; agent and chains are locked, `own` is that for the agent's new blocks."""
     agent_id = state.agent.id
     user_id = scope.subject_id or state.conversation.user_id
     seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course)

@@ -124,10 +124,7 @@ def _lines_within(text: str) -> list[str]:
 
 
 def touch_same_lines(base: str, first: str, base_since: str, second: str) -> bool:
-    """Whether `first` and `second` replace or remove one line, unless they do the same with it; also where that cannot be told.
-
-    Each is compared with the text it was made from, of which `base_since` came later.
-    """
+    """Whether both replace or remove one line differently, or cannot be told; `base_since` is the base of the second."""
     changes, since, changes_too = (
         line_changes(base, first),
         line_changes(base, base_since),
@@ -158,10 +155,7 @@ def touch_same_lines(base: str, first: str, base_since: str, second: str) -> boo
 
 
 def where_they_meet(base: str, first: str, base_since: str, second: str) -> tuple[str, str, str, str] | None:
-    """The lines of these texts in which `first` and `second` may have to do with each other, or None where they are apart.
-
-    Each was made of the text before it. Only ends of whole texts are compared, which is quick for any texts, and nothing is split.
-    """
+    """The lines where `first` and `second`, each made of its base, may meet, by the ends of whole texts; None: they are apart."""
     texts = tuple(
         text if not text or text.endswith("\n") else f"{text}\n" for text in (base, first, base_since, second)
     )

@@ -33,10 +33,7 @@ class DiffPiece:
 
 
 class _Comparison:
-    """The longest common subsequence of two texts' parts, as far as `room` pairs go.
-
-    `pairs` are the places of parts that stay, `is_whole` tells whether the room was enough for all.
-    """
+    """The longest common subsequence as `pairs` of places, as far as `room` pairs go; `is_whole` if it was enough."""
 
     def __init__(self, old: Sequence[str], new: Sequence[str], room: int = _MOST_PAIRS) -> None:
         self.room = room

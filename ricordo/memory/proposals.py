@@ -81,10 +81,7 @@ def propose_edits(
     home: Chain | None = None,
     seen: Sequence[Block] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Make a proposal of each block's edits in one step; returns the results of their calls, and of those that failed, by id.
-
-    New blocks are proposed in the chain `home`; `seen` are the blocks that the agent sees.
-    """
+    """Propose each block's edits of one step, new blocks in `home`; returns results and failures by call id."""
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
     # In the order of their chains, as everyone locks them, so that no two wait for each other.
@@ -220,9 +217,7 @@ def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None
 
 
 class _DraftComparison:
-    """A draft compared with older proposals of the same author for the same block, as far as the room goes: what is not compared
-    waits beside it.
-    """
+    """A draft compared with the author's older proposals for the block while there is room; the rest waits beside it."""
 
     def __init__(self, draft: ProposalDraft) -> None:
         self._draft = draft

@@ -77,10 +77,7 @@ class Recall:
         mode: SearchMode = "hybrid",
         offset: int = 0,
     ) -> list[FoundMessage]:
-        """The best matching messages behind the first `offset`, best first; the newest where the query holds no word.
-
-        `wanted` may be a function that makes the filter of what it reads, in the transaction of the search.
-        """
+        """The best messages behind the first `offset`, else the newest; `wanted` may be a function that makes the filter."""
         asked = await self._ask(query, mode)
         if self._messages_index in self._indexes:
             wanted = await self._filter_of(wanted)
@@ -111,10 +108,7 @@ class Recall:
         mode: SearchMode = "hybrid",
         offset: int = 0,
     ) -> list[FoundPassage]:
-        """The best matching passages, best first; the newest where the query holds no word; none where there is no archive.
-
-        `wanted` and `offset` as for messages.
-        """
+        """The best passages, the newest for no word, none without an archive; `wanted` and `offset` as for messages."""
         if isinstance(wanted, PassageFilter) and not wanted.archive_ids:
             return []
         asked = await self._ask(query, mode)
@@ -209,10 +203,7 @@ _LOOKED_AT = 10
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The existing text that is most like another; `is_same` where they differ in white space at most.
-
-    `is_kept` where it has all the tags of the other besides.
-    """
+    """The text most like another: `is_same` but for white space, `is_kept` with all the other's tags too."""
 
     existing: Passage | PassageDraft
     is_same: bool = False

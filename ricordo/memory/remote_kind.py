@@ -8,18 +8,12 @@ from ricordo.storage.engine.store import Store
 
 
 class RemoteKind(Protocol):
-    """One kind of remote; `kind` is its name, as in `{"kind": "git"}`.
-
-    Where several users of an organization may have a remote at one address, as in a database, `is_shared` is True.
-    """
+    """A kind of remote by its name, as in `{"kind": "git"}`; `is_shared` if several users may have one address."""
 
     kind: str
 
     def read(self, asked: Access, settings: Settings) -> Access:
-        """The access as it is to be stored, with a password that was in the address beside it. Called in a thread.
-
-        Raises Invalid where there can be no remote, or may not be one by the operator's settings.
-        """
+        """The access as it is stored, an address's password beside it; in a thread. Raises Invalid where there may be no remote."""
         ...
 
     async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:

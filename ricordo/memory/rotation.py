@@ -101,10 +101,7 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
 
 
 def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContext) -> tuple[Block, Passage] | None:
-    """Rotate a block that was just written, if it is too full; returns it and the passage for the removed text.
-
-    The write before has locked the block's chain.
-    """
+    """Rotate a block just written (its chain is locked) if it is too full; returns it and the passage removed."""
     try:
         rotation = read_rotation(block.metadata)
         if rotation is None or len(block.value) <= rotation.threshold * block.limit:

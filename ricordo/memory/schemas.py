@@ -280,10 +280,7 @@ def schema_names(folder: Path) -> list[str]:
 
 
 def find_schema(name: str | None, data_dir: Path) -> BlockSchema | None:
-    """The schema of this name in a data folder, where there is one: an imported block may name one that only another system has.
-
-    Raises Invalid, Unavailable where it cannot be read.
-    """
+    """The schema of this name in a data folder; other systems may have more. Raises Invalid, Unavailable for unreadable ones."""
     folder = data_dir / FOLDER
     return read_schema(name, folder) if name and name in schema_names(folder) else None
 
@@ -309,10 +306,7 @@ def starting_settings(schema: BlockSchema) -> dict[str, Any]:
 def read_block(
     read: Callable[[str, BlockSchema | None], ParsedBlock], text: str, schema_ref: str | None, data_dir: Path
 ) -> ParsedBlock:
-    """What somebody wrote of a block with this schema, read with the schema that it names where that is another.
-
-    Raises Invalid, TooLong before anything is read.
-    """
+    """What was written of a block with this schema, or with the one that it names. Raises Invalid, TooLong before reading."""
     if len(text) > LONGEST_TEXT:
         raise TooLong(
             f"The text has {len(text)} characters, and in this format {LONGEST_TEXT} are read at most. Send it as JSON."

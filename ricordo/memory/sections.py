@@ -49,9 +49,7 @@ def refuse(problems: Iterable[Problem], where: str = "") -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class ParsedSections:
-    """What a text says, field by field in the order of its sections, what in it does not follow the schema, and what is required
-    and not there yet.
-    """
+    """A text field by field in its order, what does not follow the schema, and what is required and missing."""
 
     fields: Mapping[str, FieldValue]
     problems: tuple[Problem, ...] = ()

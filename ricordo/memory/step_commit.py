@@ -65,10 +65,7 @@ def _lock(
     makes: bool,
     is_mixed: bool,
 ) -> Chain | None:
-    """Lock what the step changes, and return the chain in which blocks may be made, if there is one: the user's or the agent's.
-
-    First the agent, where an archive may be made for it (`files`), then chains, in the order in which everyone locks them.
-    """
+    """Lock the agent (where `files`), then chains in everyone's order; returns that for new blocks: the user's or agent's."""
     scope, user_id = Scope(state.agent.organization_id), state.conversation.user_id
     own = None
     if reshapes or (files and edits):
@@ -143,10 +140,7 @@ def _write_texts(
 
 
 def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) -> tuple[Archive, ...]:
-    """Put passages into the agent's first archive, which is made where it has none; returns its archives as they are then.
-
-    Whatever `archive_id` the passages bring is replaced by that archive's.
-    """
+    """Put passages into the agent's first archive, whatever `archive_id` they bring; returns its archives, one made if missing."""
     if filed := _file(tx, state.agent.id, state.archives, new):
         return filed
     # Since `state` was loaded, another turn of this agent may have made an archive, or somebody deleted or detached the one

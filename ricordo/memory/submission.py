@@ -38,10 +38,7 @@ class Submitted:
 
 
 def put(tx: Transaction, memory: UserMemory, label: str, text: str, options: PutOptions, edit: Submission) -> Submitted:
-    """Make the text the block's next version, or propose it; a block that is missing is made, or proposed.
-
-    Raises as `user_memory.put` does, Forbidden also where the policy or a change of settings does not allow it.
-    """
+    """Make the text the block's next version, or propose it, also a new block. Raises as `user_memory.put`, and Forbidden."""
     chain = _locked(tx, memory.chain.id)
     block = blocks.labelled(tx, chain.id, label)
     metadata = edit.metadata(f"{'Edit' if block else 'Make'} {label}")
@@ -81,10 +78,7 @@ def rename(tx: Transaction, memory: UserMemory, label: str, new_label: str, edit
 
 
 def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> Submitted:
-    """Store the changed block, or propose its text and label where its policy wants that. Raises Forbidden, TooLong, Overtaken.
-
-    What a block has beside text and label only an owner may change.
-    """
+    """Store the changed block, or propose text and label by its policy. Raises Forbidden, TooLong, Overtaken."""
     chain = _locked(tx, block.chain_id)
     if changed.value != block.value:
         changed.require_fits(changed.value)

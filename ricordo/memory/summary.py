@@ -55,10 +55,7 @@ _PROMPTS: dict[CompactionMode, tuple[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A model that sums up. `window` is in tokens; `percent` is what its provider counts for a hundred tokens of ours.
-
-    With `system` it is the agent's own, asked as the agent is: with its tools too, its messages rendered by `render`.
-    """
+    """A model that sums up: `percent` is its tokens to ours; with `system` the agent's own, with its tools, and `render`."""
 
     model: ChatModel
     window: int
@@ -72,10 +69,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What takes the place of messages. `mode` is how it was made in the end, `model` the writer's handle, "" without one.
-
-    `usage` counts every call that was answered, also in vain.
-    """
+    """What replaces messages: the `mode` it was made in, the writer's handle ("" for none), and the usage of all calls."""
 
     text: str
     mode: CompactionMode | Literal["deterministic"]
@@ -211,10 +205,7 @@ async def _fold(
     budget: int,
     ask: Callable[[int, int, int], Awaitable[ModelReply]],
 ) -> None:
-    """Sum up as many pieces at a time as `budget` tokens hold, each time together with the summary of those before.
-
-    A piece is the fewest messages that are summarized together: their size in tokens, and the number of messages up to their end.
-    """
+    """Sum up as many messages at a time as `budget` tokens hold, together with the summary of those before."""
     begin = 0
     while begin < len(pieces):
         draft.text = clipped(draft.text, None, max(_LEAST_PIECE, budget // _SO_FAR_SHARE))

@@ -56,11 +56,7 @@ def with_copies(
 
 
 def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: Actor) -> Block:
-    """The user's copy of the agent's block, as the edit that needs it saw the text; the user's chain is locked.
-
-    Another conversation of the user may have made it meanwhile: then it has the text that was seen, and a version that it never
-    had, so that what was written since is merged. One for all agents is what the user has under the label, where it is for all too.
-    """
+    """The user's copy of an agent's block as the edit saw it, in the locked chain; one made meanwhile is merged with."""
     chain = versions.lock(tx, chain_id)
     assert chain is not None  # noqa: S101 - the caller has locked it
     known = blocks.copy_in(tx, chain_id, agent.id, block.shown_label)

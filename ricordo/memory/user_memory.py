@@ -71,10 +71,7 @@ _PUT, _PROPOSAL = PutOptions(), ProposalOptions()
 
 
 def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = False) -> UserMemory:
-    """The memory of the user with this id or identifier; with `makes`, user and chain are made where they are missing.
-
-    Raises NotFound, Invalid.
-    """
+    """The memory of the user with this id or identifier; `makes` creates user and chain. Raises NotFound, Invalid."""
     user = users.find_or_make(tx, scope, user_name) if makes else users.require(tx, scope, user_name)
     if chain := versions.of_owner(tx, scope, "user", user.id):
         return UserMemory(user, chain)
@@ -94,12 +91,10 @@ def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
 
 
 def find(tx: Transaction, memory: UserMemory, label: str) -> Block | None:
-    """The block with this label, if there is one."""
     return blocks.labelled(tx, memory.chain.id, label)
 
 
 def require(tx: Transaction, memory: UserMemory, label: str) -> Block:
-    """The block with this label; raises NotFound."""
     block = find(tx, memory, label)
     if block is None:
         raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
@@ -109,11 +104,7 @@ def require(tx: Transaction, memory: UserMemory, label: str) -> Block:
 def put(
     tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor | ChangeMetadata, options: PutOptions = _PUT
 ) -> Block:
-    """Make the text the block's next version, and the block where it is missing; what it has already makes no version.
-
-    With `options.expected` an older version, what was written since is kept by a merge of lines; raises Stale where that is
-    impossible. Raises also Invalid, TooLong, Forbidden.
-    """
+    """Write the block, merged with what came after `options.expected`. Raises Stale if impossible, Invalid, TooLong, Forbidden."""
     require_label(label)
     require_storable(text, options.message, options.title, options.description)
     settings = _checked(options.settings())
@@ -171,10 +162,7 @@ def restore(
     *,
     message: str | None = None,
 ) -> Block:
-    """Make the text that the block had at a version its next one; one that was deleted comes back with its settings.
-
-    Raises NotFound, Conflict for an id that is not unique, TooLong, Forbidden.
-    """
+    """Make the text at a version the next one; a deleted block comes back. Raises NotFound, Conflict, TooLong, Forbidden."""
     require_storable(message)
     memory = _locked(tx, memory)
     version, text = text_at(tx, memory.chain.id, label, version_id)
@@ -199,10 +187,7 @@ def text_at(tx: Transaction, chain_id: str, label: str, version_id: str) -> tupl
 
 
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
-    """Make a block again in a locked chain, with the id and the settings it had when it was deleted.
-
-    An agent's own block is attached to it again. Raises as `make` does, Conflict also where that agent has another such block now.
-    """
+    """Make a deleted block again in a locked chain, with id, settings and agent. Raises as `make`, Conflict for another."""
     gone = history.last_deleted(tx, chain.id, label)
     is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)
     if is_seen and any(other.label == label for other in blocks.attached(tx, chain.owner_id)):
@@ -264,10 +249,7 @@ def change_settings(
     *,
     message: str | None = None,
 ) -> Block:
-    """Change title, description, limit, policy, schema_ref, agent_id, course, metadata, hidden or read_only; no version is made.
-
-    Raises NotFound, Invalid, TooLong where the text is longer than the new limit, Forbidden.
-    """
+    """Change a block's settings, which makes no version. Raises NotFound, Invalid, TooLong for the new limit, Forbidden."""
     if unknown := sorted(changed.keys() - set(blocks.SETTINGS)):
         raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.')
     settings = _checked(changed)
@@ -285,10 +267,7 @@ def propose_edit(
     by: Actor,
     options: ProposalOptions = _PROPOSAL,
 ) -> Proposal:
-    """Propose to the owner that one piece of the block's text be replaced; an empty `old_string` is a block that is not there yet.
-
-    Raises NotFound, Invalid where the piece is missing, not unique or changes nothing, TooLong, Forbidden for a read-only block.
-    """
+    """Propose to replace one piece; an empty `old_string` is for a new block. Raises NotFound, Invalid, TooLong, Forbidden."""
     require_label(label)
     require_storable(new_string, options.reasoning)
     if options.confidence is not None and not 0 <= options.confidence <= 1:

@@ -18,16 +18,7 @@ from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.memory.edit_guard import (
-    LEAST_LINE,
-    NO_GUARD,
-    EditGuard,
-    KnownLine,
-    added_lines,
-    changed_piece,
-    only_repeats,
-    repeated,
-)
+from ricordo.memory import edit_guard
 from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 
 # What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
@@ -36,10 +27,7 @@ Shown = Literal["text", "version", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class EditReason:
-    """What a call says of its edit: a reason, how sure it is (0 to 1), and a user's words that asked for it.
-
-    With `only_proposes` the edit waits for the owner whatever the block's policy is.
-    """
+    """Why a call edits: a reason, how sure (0 to 1), the user's words; with `only_proposes` it waits for the owner."""
 
     text: str = ""
     confidence: float | None = None
@@ -62,10 +50,7 @@ REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys a
 
 @dataclass(frozen=True, slots=True)
 class MemoryEdit:
-    """What one tool call does to one block: `base` is the block as the step began with it, a new one where it has no chain yet.
-
-    `after` is the block as the call leaves it, None where it is to leave the agent's memory.
-    """
+    """What a call does to a block: `base` as the step began (new without a chain), `after` (None: it leaves the agent's memory)."""
 
     call_id: str
     base: Block
@@ -97,10 +82,7 @@ def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
 
 @dataclass(frozen=True, slots=True)
 class EditContext:
-    """Who edits, in which step. `said` are the users' messages of this turn, which a quote has to come from.
-
-    `expires_after` is how long a proposal waits, in microseconds (None: for ever). `schemas` are those that blocks may follow.
-    """
+    """Who edits: `said` is this turn's, for quotes; proposals wait `expires_after` µs (None: for ever); blocks have `schemas`."""
 
     author: Actor
     run_id: str | None = None
@@ -157,7 +139,9 @@ class WorkingMemory:
     The `guard` refuses what memory has no use for, and a text has to go on following its block's schema, one of `schemas`.
     """
 
-    def __init__(self, state: AgentState, guard: EditGuard = NO_GUARD, schemas: Schemas = no_schemas) -> None:
+    def __init__(
+        self, state: AgentState, guard: edit_guard.EditGuard = edit_guard.NO_GUARD, schemas: Schemas = no_schemas
+    ) -> None:
         self._agent = state.agent
         self._blocks = state.blocks
         self._bases = {block.id: block for block in state.blocks}
@@ -190,10 +174,7 @@ class WorkingMemory:
     def write(
         self, label: str, value: str, call_id: str, *, shown: Shown = "text", reason: EditReason = NO_REASON
     ) -> str:
-        """Give the block another text within this step; returns the text. Raises NotFound, Forbidden, Invalid.
-
-        Whether that is applied or proposed is decided when the step is saved, and the call's result is corrected by it.
-        """
+        """Give the block another text in this step; saving it decides what that becomes. Raises NotFound, Forbidden, Invalid."""
         block = self._writable(label)
         block.require_fits(value)  # before it is read for secrets, and again with what takes their place
         require_storable(value, reason.text)
@@ -213,10 +194,7 @@ class WorkingMemory:
     def create(
         self, label: str, value: str, description: str | None, call_id: str, reason: EditReason = NO_REASON
     ) -> None:
-        """Add a block: the user's, for this agent, where the conversation is about one, else the agent's own.
-
-        Raises Conflict where the label is taken, Invalid.
-        """
+        """Add a block: the user's, for this agent, in a conversation with one, else its own. Raises Conflict, Invalid."""
         require_storable(value, description, label, reason.text)
         require_free(require_label(label), self._current)
         value = self._redacted(value, call_id)
@@ -310,20 +288,20 @@ class WorkingMemory:
 
     def _require_new(self, block: Block, value: str, call_id: str) -> None:
         """Refuse a write that only repeats what is there, or was recalled; say of lines that stand twice now."""
-        piece = changed_piece(block.value, value)
-        if len(piece.strip()) < LEAST_LINE:
+        piece = edit_guard.changed_piece(block.value, value)
+        if len(piece.strip()) < edit_guard.LEAST_LINE:
             return
-        self._guard.require_new("\n".join(added_lines(block.value, piece)), own=block.value)
+        self._guard.require_new("\n".join(edit_guard.added_lines(block.value, piece)), own=block.value)
         found = self._repeated(block.shown_label, block.value, value)
-        if only_repeats(block.shown_label, block.value, value, found):
+        if edit_guard.only_repeats(block.shown_label, block.value, value, found):
             raise Invalid(f"Nothing was saved: this {found[0].told()}. Change that line, or leave it.")
         self._note_repeated(found, call_id)
 
-    def _repeated(self, label: str, before: str, after: str) -> list[KnownLine]:
+    def _repeated(self, label: str, before: str, after: str) -> list[edit_guard.KnownLine]:
         others = {name: other.value for name, other in self._current.items() if name != label}
-        return repeated(label, before, after, others)
+        return edit_guard.repeated(label, before, after, others)
 
-    def _note_repeated(self, found: Iterable[KnownLine], call_id: str) -> None:
+    def _note_repeated(self, found: Iterable[edit_guard.KnownLine], call_id: str) -> None:
         for line in islice(found, _MOST_NOTED):
             self._note(call_id, f"What you wrote {line.told()}. Keep it in one place.")
 
@@ -340,13 +318,11 @@ def _shortened(reasoning: str) -> str:
 
 
 def require_writable(block: Block) -> None:
-    """Raise Forbidden where agents may not edit the block."""
     if block.is_read_only:
         raise Forbidden("Error This block is read-only and cannot be edited.")
 
 
 def require_free(label: str, taken: Container[str]) -> None:
-    """Raise Conflict where the label is among those taken."""
     if label in taken:
         raise Conflict(f"Error: Memory block '{label}' already exists")
 

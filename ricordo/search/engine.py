@@ -207,10 +207,7 @@ class _Search:
     def postings_of(
         self, words: Sequence[str], forms: Sequence[str], wanted: MessageFilter | PassageFilter
     ) -> tuple[list[Posting], float]:
-        """The postings of these words and of other forms of them, and the score of a text that holds each word once.
-
-        A word in no document is looked for as part of others.
-        """
+        """The postings of words and their forms (parts of others if unknown), and the score of a text with each once."""
         running = self._running(wanted)
         found = {word: self._spread(word, running) for word in words}
         most = sum(scoring.rarity(self.view.documents, len(posting.positions)) for posting in found.values())

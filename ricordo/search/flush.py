@@ -16,21 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import bindparam, delete, exists, select, update
 
-from ricordo.search import write_buffer
+from ricordo.search import reader, write_buffer
 from ricordo.search.partitions import is_row, lock_partition, partition_of
-from ricordo.search.reader import (
-    DOCUMENT_CHUNK,
-    POSTING,
-    POSTING_CHUNK,
-    VECTOR_CHUNK,
-    WORDS_LIMIT,
-    chunks_of,
-    document_records,
-    occurrences,
-    read_documents,
-    read_postings,
-    shared_cache,
-)
 from ricordo.search.vector_index import portions
 from ricordo.search.vectors import VECTOR
 from ricordo.search.write_buffer import LABEL, BufferRow
@@ -58,7 +45,7 @@ _COUNTED = (
     .where(search_partitions.c.seq == bindparam("partition"))
     .values(documents=bindparam("new_documents"))
 )
-assert POSTING.itemsize == 5  # noqa: S101 - `_postings` writes such records by hand
+assert reader.POSTING.itemsize == 5  # noqa: S101 - `_postings` writes such records by hand
 
 # What one transaction of a deletion rewrites at most: rows of the buffer, terms in one chunk of 40 kB each, chunks of documents.
 ROWS_AT_ONCE = 200
@@ -106,10 +93,7 @@ _DELETE_TERMS = delete(search_terms).where(
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Rows of a write buffer, packed but not written: `partition` as it was, the rows' numbers, and what they become.
-
-    `postings` and `documents` are rows of their tables without the partition, `words` the terms that go into the vocabulary.
-    """
+    """Rows of a write buffer, packed: the `partition` as it was, their numbers, rows for its tables, and new `words`."""
 
     owner_id: str
     partition: Any
@@ -134,7 +118,7 @@ def pack_rows(tx: Transaction, owner_id: str, most: int = FLUSHED_AT_ONCE) -> Pa
         tuple([row.seq for row in rows]),
         len(added),
         postings,
-        chunks_of(document_records(added), position, DOCUMENT_CHUNK) if added else [],
+        reader.chunks_of(reader.document_records(added), position, reader.DOCUMENT_CHUNK) if added else [],
         {term for term, _, _ in postings if not term.startswith(LABEL)},
     )
 
@@ -162,10 +146,7 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
 
 
 def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow]]:
-    """The first rows, as many as one transaction should write, up to a deletion of a flushed document; and what they add.
-
-    A document that is added and deleted within these rows is not written.
-    """
+    """The first rows that one transaction should write, up to a flushed document's deletion, and what they add on balance."""
     added: dict[int, BufferRow] = {}
     words = set[str]()
     for count, row in enumerate(rows):
@@ -183,9 +164,9 @@ def _postings(rows: Sequence[BufferRow], position: int) -> list[tuple[str, int, 
     """Term, chunk and data of the postings of these rows, the first of which has this position; in the order of the key."""
     chunks: dict[int, defaultdict[str, bytearray]] = {}
     for here, row in enumerate(rows, position):
-        postings = chunks.setdefault(here // POSTING_CHUNK, defaultdict(bytearray))
+        postings = chunks.setdefault(here // reader.POSTING_CHUNK, defaultdict(bytearray))
         place = here.to_bytes(4, "little")
-        for term, times in occurrences(row).items():
+        for term, times in reader.occurrences(row).items():
             postings[term] += place + _TIMES[times]
     # In this order each page of the table is visited once.
     return sorted([(term, chunk, bytes(data)) for chunk, terms in chunks.items() for term, data in terms.items()])
@@ -193,23 +174,20 @@ def _postings(rows: Sequence[BufferRow], position: int) -> list[tuple[str, int, 
 
 def _add_words(tx: Transaction, partition: Any, words: set[str]) -> None:
     """Add words to the partition's vocabulary, without those that are cached as being in it."""
-    cache = shared_cache(tx).words
+    cache = reader.shared_cache(tx).words
     generation, known = cache.get(partition.seq) or (partition.generation, frozenset[str]())
     if generation != partition.generation:
         known = frozenset()
     tx.run(_ADD_TERMS, [{"partition": partition.seq, "term": term} for term in sorted(words - known)])
     together = known | words
-    if len(together) > WORDS_LIMIT:
+    if len(together) > reader.WORDS_LIMIT:
         together = frozenset(words)
     tx.after_commit.append(lambda: cache.put(partition.seq, (partition.generation, together), len(together)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deletion:
-    """Documents to delete from a partition, with the rows of its write buffer that say so, their positions, and their terms.
-
-    `partition` is the partition's number, None where nothing was flushed yet.
-    """
+    """Documents to delete: their buffer rows, positions and terms; the `partition`'s number is None if nothing is flushed."""
 
     owner_id: str
     partition: int | None
@@ -220,12 +198,12 @@ class Deletion:
 
     def steps(self) -> Iterator[Step]:
         """What is to be done, in order. Each step may be done twice, and none may be left out."""
-        for chunks in portions(_chunks(self.positions, DOCUMENT_CHUNK), _CHUNKS_AT_ONCE):
+        for chunks in portions(_chunks(self.positions, reader.DOCUMENT_CHUNK), _CHUNKS_AT_ONCE):
             yield partial(self._mark_documents, chunks)
-        for chunk in _chunks(self.positions, POSTING_CHUNK):
+        for chunk in _chunks(self.positions, reader.POSTING_CHUNK):
             for terms in portions(self.terms, TERMS_AT_ONCE):
                 yield partial(self._rewrite_postings, chunk, terms)
-        for chunk in _chunks(self.positions, VECTOR_CHUNK):
+        for chunk in _chunks(self.positions, reader.VECTOR_CHUNK):
             yield partial(self._clear_vectors, chunk)
         for rows in portions(self.rows, ROWS_AT_ONCE):
             yield partial(write_buffer.delete_rows, seqs=rows)
@@ -245,8 +223,8 @@ class Deletion:
         patches: list[dict[str, Any]] = []
         count = 0
         for row in tx.all(_SOME_DOCUMENTS, {"partition": self.partition, "chunks": list(chunks)}):
-            records = read_documents(row.data).copy()
-            positions = self._positions_in(row.chunk, DOCUMENT_CHUNK)
+            records = reader.read_documents(row.data).copy()
+            positions = self._positions_in(row.chunk, reader.DOCUMENT_CHUNK)
             count += int(records["alive"][positions].sum())
             records["alive"][positions] = 0
             patches.append({"in_partition": self.partition, "in_chunk": row.chunk, "new_data": records.tobytes()})
@@ -255,13 +233,13 @@ class Deletion:
 
     def _rewrite_postings(self, chunk: int, terms: Sequence[str], tx: Transaction) -> int | None:
         """Take the documents out of the postings of these terms; a word that no document has any more leaves the vocabulary."""
-        is_deleted = np.zeros(POSTING_CHUNK, dtype=np.bool_)
-        is_deleted[self._positions_in(chunk, POSTING_CHUNK)] = True
+        is_deleted = np.zeros(reader.POSTING_CHUNK, dtype=np.bool_)
+        is_deleted[self._positions_in(chunk, reader.POSTING_CHUNK)] = True
         shorter: list[dict[str, Any]] = []
         empty: list[dict[str, Any]] = []
         for row in tx.all(_SOME_POSTINGS, {"partition": self.partition, "terms": list(terms), "chunk": chunk}):
-            records = read_postings(row.data)
-            kept = records[~is_deleted[records["position"] % POSTING_CHUNK]]
+            records = reader.read_postings(row.data)
+            kept = records[~is_deleted[records["position"] % reader.POSTING_CHUNK]]
             key = {"in_partition": self.partition, "in_term": row.term, "in_chunk": chunk}
             if not len(kept):
                 empty.append(key)
@@ -273,7 +251,7 @@ class Deletion:
         return 0 if shorter or empty else None
 
     def _clear_vectors(self, chunk: int, tx: Transaction) -> int:
-        positions = self._positions_in(chunk, VECTOR_CHUNK)
+        positions = self._positions_in(chunk, reader.VECTOR_CHUNK)
         for row in tx.all(_VECTORS, {"partition": self.partition, "chunk": chunk}):
             vectors = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions).copy()
             vectors[positions[positions < len(vectors)]] = 0
@@ -287,10 +265,7 @@ class Deletion:
 
 
 def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
-    """The documents to delete from a partition, by the oldest rows of its write buffer, at most so many; None for none.
-
-    The more there are, the more words they share, and each blob is rewritten once for all of them.
-    """
+    """The documents to delete by a buffer's oldest rows, many at once so that each blob is rewritten once; None for none."""
     deleted: dict[int, list[BufferRow]] = {}
     added: set[int] = set()
     for row in write_buffer.oldest(tx, owner_id, most):
@@ -303,7 +278,7 @@ def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
     rows = [row for some in deleted.values() for row in some]
     partition = partition_of(tx, owner_id)
     positions = _positions(tx, partition.seq, list(deleted)) if partition else np.zeros(0, dtype=np.int64)
-    terms = {term for row in rows for term in occurrences(row)} if len(positions) else set()
+    terms = {term for row in rows for term in reader.occurrences(row)} if len(positions) else set()
     seqs, number = tuple([row.seq for row in rows]), partition.seq if partition else None
     return Deletion(owner_id, number, tuple(deleted), seqs, positions, tuple(sorted(terms)))
 
@@ -312,7 +287,7 @@ def _positions(tx: Transaction, partition: int, numbers: Sequence[int]) -> Posit
     """The positions of these documents, ascending, of those too that a killed job marked as deleted."""
     wanted = np.array(numbers, dtype=np.int64)
     found = [
-        row.chunk * DOCUMENT_CHUNK + np.flatnonzero(np.isin(read_documents(row.data)["number"], wanted))
+        row.chunk * reader.DOCUMENT_CHUNK + np.flatnonzero(np.isin(reader.read_documents(row.data)["number"], wanted))
         for row in tx.all(_DOCUMENTS, {"partition": partition})
     ]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)

@@ -30,10 +30,7 @@ FEW_AHEAD = 8
 
 @dataclass(frozen=True, slots=True)
 class CommonDirections:
-    """What the vectors of a space share: their `mean` (d,), and the `directions` (3, d) of length 1 in which they differ most.
-
-    Such directions tell who speaks and how, seldom what about.
-    """
+    """What vectors share: their `mean` (d,), and the `directions` (3, d) in which they differ most, seldom by subject."""
 
     mean: Floats
     directions: Floats
@@ -122,11 +119,7 @@ def fuse(
     spoken: Bools | None = None,
     may: Bools | None = None,
 ) -> Floats:
-    """The final score of each document, (n,): 0 for nothing found, about 1 for the best, up to half more with bonuses.
-
-    `times` are half-open ranges of microseconds; `may` says which
-    documents are compared with each other (default: all that live), and what the others get has no meaning.
-    """
+    """The score of each document, about 1 for the best, plus bonuses in `times`; only those that `may` be found are compared."""
     if may is None and not documents.is_whole:
         may = documents.alive
     best = float(lexical.max(initial=0) if may is None else lexical.max(where=may, initial=0))

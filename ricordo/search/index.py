@@ -36,11 +36,7 @@ _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): "
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for. `vectors` holds it embedded, by the handle of the model, each of length 1.
-
-    `nearest` is what an outside index found, by partition: document numbers with their cosine similarity. `related` are words
-    near in meaning to words of the text, nearest first.
-    """
+    """What is looked for: `vectors` by model, `nearest` documents of an outside index by partition, and `related` words."""
 
     text: str
     mode: SearchMode = "hybrid"
@@ -93,10 +89,7 @@ class PassageFilter:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One result: the number (`seq`) of a message or passage, and why it was found.
-
-    `before` is the number of the turn right before it in its session, if that may be seen too.
-    """
+    """One result: the number (`seq`), why it was found, and the turn right `before` it, if that may be seen too."""
 
     document: int
     relevance: Relevance
@@ -129,10 +122,7 @@ def insert_archive(
 def insert_passages(
     tx: Transaction, archive: Archive, new: Sequence[Passage], *, attached_to: str | None = None
 ) -> Archive:
-    """Store and index passages of one archive; returns the archive with its new count and tags.
-
-    Raises NotFound where the archive was deleted, or is not attached to the agent that is named.
-    """
+    """Store and index passages of one archive; returns it as it is then. Raises NotFound where it is gone or not attached."""
     after, stored = archives.insert_passages(tx, archive, new, attached_to=attached_to)
     index_passages(tx, stored)
     return after
@@ -149,10 +139,7 @@ def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
-    """Make stored passages of one archive findable, in the transaction that stored them.
-
-    Those stored together count as parts of one text: a hit on one lifts the ones beside it.
-    """
+    """Index stored passages in their transaction; those stored together are parts of one text, and lift each other's hits."""
     entries = [(one.archive_id, one.organization_id, passage_entry(one, one.tags, new[0].id)) for one in new]
     _put(tx, entries)
 

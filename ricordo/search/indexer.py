@@ -29,10 +29,7 @@ DELETIONS_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """The parts that keep an index in order. `messages_index` names the outside index for the vectors of messages, if any.
-
-    `pause` is how many seconds a flush waits, after its first rows, for more of them to come.
-    """
+    """The parts that keep an index in order: `messages_index` is outside; a flush waits `pause` seconds for more rows."""
 
     store: Store
     embedders: Embedders
@@ -108,10 +105,7 @@ class Indexer:
         return self.indexes.get((owner.vector_db if owner else None) or self.messages_index or "")
 
     async def make_vectors(self, name: str, embedding: str, owner: Any, report: Report, done: int = 0) -> None:
-        """Embed the documents of the partition of this name that have no vector yet; `done` is what the job did before.
-
-        With an outside index the vectors go there, under the owner's id.
-        """
+        """Embed the partition's documents without a vector, into an outside index if there is one; `done` is earlier progress."""
         from ricordo.search.vectors import add_vectors, drop_vectors, next_batch
 
         def read(tx: Transaction) -> EmbeddingBatch | None:
@@ -170,10 +164,7 @@ class Indexer:
 async def _embedded(
     embedder: Embedder, documents: Sequence[tuple[str, VectorRecord]], *, is_usable: bool = False
 ) -> list[VectorRecord]:
-    """The records with their vectors, without those of texts that the model's provider refuses: these are found by their words.
-
-    Raises ModelError where it is not a text that is refused, but all that this model is asked.
-    """
+    """The records with vectors, without texts the provider refuses. Raises ModelError where the model refuses everything."""
     if not documents:
         return []
     try:

@@ -10,20 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ricordo.search import scoring
-from ricordo.search.reader import (
-    NO_POSTING,
-    POSTING,
-    Documents,
-    IndexCache,
-    PartitionRow,
-    document_records,
-    joined_postings,
-    occurrences,
-    posting_of,
-    read_documents,
-    some_of,
-)
+from ricordo.search import reader, scoring
 from ricordo.search.scoring import Bools, Posting, Spread
 from ricordo.search.write_buffer import ROLES, BufferRow, unpack
 
@@ -38,12 +25,9 @@ _BESIDE_TERM = 100
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """All documents of a partition that may be found, by position; `buffered` are the terms of the last of them, not flushed yet.
+    """A partition's documents by position; `buffered` are terms not flushed yet, `spreads` those of frequent terms."""
 
-    Their roles are among `roles`. `spreads` are of terms asked for that many documents hold.
-    """
-
-    records: Documents
+    records: reader.Documents
     documents: scoring.DocumentColumns
     buffered: Sequence[tuple[int, Mapping[str, int]]]
     roles: frozenset[str]
@@ -55,13 +39,13 @@ class PartitionView:
 
     def posting(self, flushed: Posting, term: str) -> Posting:
         """The term's posting in all documents, ascending as far as documents were flushed in order."""
-        together = joined_postings([flushed, self.posting_in_buffer(term)])
+        together = reader.joined_postings([flushed, self.posting_in_buffer(term)])
         # Deleted documents leave the postings later; until then they are skipped here.
-        return together if self.documents.is_whole else some_of(together, self.alive[together.positions])
+        return together if self.documents.is_whole else reader.some_of(together, self.alive[together.positions])
 
     def posting_in_buffer(self, term: str) -> Posting:
         found = [(position, terms[term]) for position, terms in self.buffered if term in terms]
-        return posting_of(np.array(found, dtype=POSTING)) if found else NO_POSTING
+        return reader.posting_of(np.array(found, dtype=reader.POSTING)) if found else reader.NO_POSTING
 
     def spread(self, posting: Posting, term: str) -> Posting:
         """The posting of a term of this view, spread over all documents where so many hold it that this is worth caching."""
@@ -81,7 +65,7 @@ _CachedView = tuple[tuple[int | None, int, int], _Rows, PartitionView]
 
 
 def view_of(
-    cache: IndexCache, partition: PartitionRow | None, flushed: Documents, buffer: Sequence[Any]
+    cache: reader.IndexCache, partition: reader.PartitionRow | None, flushed: reader.Documents, buffer: Sequence[Any]
 ) -> PartitionView:
     """The view of one partition, from its flushed documents and the rows of its buffer."""
     key = ("view", partition.owner_id if partition else buffer[0].name)
@@ -100,11 +84,11 @@ def view_of(
 def _read(row: Any) -> tuple[BufferRow, Mapping[str, int]]:
     read = unpack(row.partition, row.number, row.data)
     # The counts say it all, and views share the words that most of them hold: a cached row takes half of the memory.
-    counts = {intern(term): times for term, times in occurrences(read).items()}
+    counts = {intern(term): times for term, times in reader.occurrences(read).items()}
     return replace(read, speaker=[], text=[], labels=[]), counts
 
 
-def _view(flushed: Documents, rows: Sequence[tuple[BufferRow, Mapping[str, int]]]) -> PartitionView:
+def _view(flushed: reader.Documents, rows: Sequence[tuple[BufferRow, Mapping[str, int]]]) -> PartitionView:
     added: dict[int, tuple[BufferRow, Mapping[str, int]]] = {}
     deleted: set[int] = set()
     for row, terms in rows:
@@ -112,7 +96,7 @@ def _view(flushed: Documents, rows: Sequence[tuple[BufferRow, Mapping[str, int]]
             added[row.document] = (row, terms)
         elif added.pop(row.document, None) is None:
             deleted.add(row.document)
-    records = joined([flushed, document_records([row for row, _ in added.values()])])
+    records = joined([flushed, reader.document_records([row for row, _ in added.values()])])
     alive = records["alive"] == 1
     if deleted:
         alive[: len(flushed)] &= ~np.isin(flushed["number"], list(deleted))
@@ -122,13 +106,17 @@ def _view(flushed: Documents, rows: Sequence[tuple[BufferRow, Mapping[str, int]]
     return PartitionView(records, scoring.documents_of(records, alive), buffered, roles)
 
 
-def joined(arrays: Sequence[Documents]) -> Documents:
+def joined(arrays: Sequence[reader.Documents]) -> reader.Documents:
     """Records one after the other; as bytes, since field by field takes ten times as long."""
     filled = [array for array in arrays if len(array)]
-    return read_documents(b"".join([array.tobytes() for array in filled])) if len(filled) > 1 else (filled or arrays)[0]
+    return (
+        reader.read_documents(b"".join([array.tobytes() for array in filled]))
+        if len(filled) > 1
+        else (filled or arrays)[0]
+    )
 
 
-def join_views(cache: IndexCache, owners: Sequence[str], views: Sequence[PartitionView]) -> PartitionView:
+def join_views(cache: reader.IndexCache, owners: Sequence[str], views: Sequence[PartitionView]) -> PartitionView:
     """Several partitions as one, in their order: searched together, they share what makes a word rare."""
     if len(views) == 1:
         return views[0]
@@ -138,7 +126,7 @@ def join_views(cache: IndexCache, owners: Sequence[str], views: Sequence[Partiti
         same: PartitionView = known[1]
         return same
     starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
-    records = joined([read_documents(b""), *(view.records for view in views)])
+    records = joined([reader.read_documents(b""), *(view.records for view in views)])
     alive = np.concatenate([np.empty(0, dtype=np.bool_), *(view.alive for view in views)])
     placed = zip(views, starts, strict=False)
     buffered = [(start + position, terms) for view, start in placed for position, terms in view.buffered]

@@ -10,17 +10,7 @@ from ricordo.domain.job import Job
 from ricordo.search import write_buffer
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import (
-    agents,
-    archives,
-    messages,
-    search_buffer,
-    search_documents,
-    search_partitions,
-    search_postings,
-    search_terms,
-    search_vectors,
-)
+from ricordo.storage.schema import core_tables as tables
 
 EMBED = "search.embed"
 SWEEP = "search.sweep"
@@ -29,24 +19,26 @@ NEW = "#new"
 # A row of the index is a blob of some kilobytes, so a portion of them is smaller than one of messages.
 PORTION = 200
 
-_IDS = each(bindparam("ids", type_=messages.c.parts.type))
+_IDS = each(bindparam("ids", type_=tables.messages.c.parts.type))
 _OWNER = union_all(
     select(
-        archives.c.organization_id,
-        cast(archives.c.embedding, String).label("embedding"),
-        cast(archives.c.vector_db, String).label("vector_db"),
-    ).where(archives.c.id == bindparam("owner_id")),
-    select(agents.c.organization_id, agents.c.embedding, null()).where(agents.c.id == bindparam("owner_id")),
+        tables.archives.c.organization_id,
+        cast(tables.archives.c.embedding, String).label("embedding"),
+        cast(tables.archives.c.vector_db, String).label("vector_db"),
+    ).where(tables.archives.c.id == bindparam("owner_id")),
+    select(tables.agents.c.organization_id, tables.agents.c.embedding, null()).where(
+        tables.agents.c.id == bindparam("owner_id")
+    ),
 )
-_PARTITION = select(search_partitions).where(search_partitions.c.owner_id == bindparam("owner_id"))
+_PARTITION = select(tables.search_partitions).where(tables.search_partitions.c.owner_id == bindparam("owner_id"))
 _PARTITION_LOCKED = _PARTITION.with_for_update()
 _MODELS = (
-    select(search_vectors.c.embedding)
-    .join(search_partitions, search_partitions.c.seq == search_vectors.c.partition)
-    .where(search_partitions.c.owner_id == bindparam("owner_id"))
+    select(tables.search_vectors.c.embedding)
+    .join(tables.search_partitions, tables.search_partitions.c.seq == tables.search_vectors.c.partition)
+    .where(tables.search_partitions.c.owner_id == bindparam("owner_id"))
     .distinct()
 )
-_OWNER_IDS = union_all(select(search_partitions.c.owner_id), select(search_buffer.c.owner_id)).subquery()
+_OWNER_IDS = union_all(select(tables.search_partitions.c.owner_id), select(tables.search_buffer.c.owner_id)).subquery()
 _SOME_OWNER_IDS = (
     select(_OWNER_IDS.c.owner_id)
     .where(_OWNER_IDS.c.owner_id > bindparam("after"))
@@ -54,9 +46,9 @@ _SOME_OWNER_IDS = (
     .order_by(_OWNER_IDS.c.owner_id)
     .limit(bindparam("most"))
 )
-_PARTITIONS = select(search_partitions).where(search_partitions.c.owner_id.op("IN")(_IDS))
-_BUFFERED = select(search_buffer.c.owner_id).where(search_buffer.c.owner_id.op("IN")(_IDS)).distinct()
-_DELETE_PARTITION = delete(search_partitions).where(search_partitions.c.seq == bindparam("partition"))
+_PARTITIONS = select(tables.search_partitions).where(tables.search_partitions.c.owner_id.op("IN")(_IDS))
+_BUFFERED = select(tables.search_buffer.c.owner_id).where(tables.search_buffer.c.owner_id.op("IN")(_IDS)).distinct()
+_DELETE_PARTITION = delete(tables.search_partitions).where(tables.search_partitions.c.seq == bindparam("partition"))
 
 
 def is_row(table: Table) -> ColumnElement[bool]:
@@ -68,9 +60,10 @@ def _some(table: Table, column: str) -> tuple[Any, Any]:
     return found.where(table.c[column] == bindparam(column)).limit(PORTION), delete(table).where(is_row(table))
 
 
-_SOME_OF_BUFFER = _some(search_buffer, "owner_id")
+_SOME_OF_BUFFER = _some(tables.search_buffer, "owner_id")
 _SOME_OF_PARTITION = [
-    _some(table, "partition") for table in (search_documents, search_postings, search_terms, search_vectors)
+    _some(table, "partition")
+    for table in (tables.search_documents, tables.search_postings, tables.search_terms, tables.search_vectors)
 ]
 
 
@@ -91,7 +84,6 @@ def owner_of(tx: Transaction, owner_id: str) -> Any:
 
 
 def partition_of(tx: Transaction, owner_id: str) -> Any:
-    """The row of the owner's partition; None where it has none yet."""
     return tx.first(_PARTITION, {"owner_id": owner_id})
 
 

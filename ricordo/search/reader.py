@@ -135,10 +135,7 @@ def read_postings(data: bytes) -> Postings:
 
 
 class SizedCache:
-    """Values by key, up to a total size; the least recently used are dropped first. A value is replaced, never changed.
-
-    Values whose keys have the same `group` are used together, so none of them is dropped for another.
-    """
+    """Values by key up to a total size, the least recently used dropped first; those of one `group` together."""
 
     def __init__(self, limit: int, group: Callable[[Any], Any] = lambda key: key) -> None:
         self._limit = limit
@@ -206,10 +203,7 @@ class PartitionRow:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one search reads: partitions, the rows of their buffers by owner, flushed documents and postings.
-
-    `documents` go by the number of the partition, `postings` by that and the term; a term that is in no document has none.
-    """
+    """What one search reads: partitions, buffers by owner, documents by partition, and postings by partition and term."""
 
     partitions: list[PartitionRow] = field(default_factory=list)
     buffers: dict[str, list[Any]] = field(default_factory=dict)
@@ -303,7 +297,6 @@ def decoded(chunks: Mapping[int, bytes]) -> Posting:
 
 
 def joined_postings(parts: Sequence[Posting]) -> Posting:
-    """Postings one after the other, as one term's."""
     filled = [part for part in parts if len(part.positions)]
     if len(filled) < 2:
         return filled[0] if filled else NO_POSTING

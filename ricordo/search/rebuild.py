@@ -128,10 +128,7 @@ def count_documents(tx: Transaction, owner_id: str) -> int:
 
 
 def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
-    """The conversations of passages by document, as the present index has them: only there is known which were stored together.
-
-    What cannot be read of the documents is left out: an index is rebuilt when it is damaged, too.
-    """
+    """The conversations of passages, which only the old index knows; what is damaged there is left out."""
     from ricordo.search.reader import DOCUMENT, read_documents
 
     found: dict[int, int] = {}

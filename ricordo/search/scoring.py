@@ -39,10 +39,7 @@ QUESTION_MALUS = 0.15
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """The layout of documents: `slot` (n, int64) by position, all below `size`; from `alone` on they have no neighbours.
-
-    `weakening` (size, float32) is the part of a hit's denominator that depends on how many words surround it, in tenths.
-    """
+    """The layout of documents: `slot` by position below `size`, without neighbours from `alone`; `weakening` by slot's length."""
 
     slot: Integers
     size: int
@@ -52,10 +49,7 @@ class SlotLayout:
 
 @dataclass(frozen=True, slots=True)
 class DocumentColumns:
-    """The documents of a partition by position, n of them: seq, microseconds UTC, whether each is alive (was not deleted).
-
-    A score is multiplied with the document's `worth`. `count` are alive.
-    """
+    """A partition's documents by position: seq, time, which are alive (`count` of them), and the `worth` of a score."""
 
     number: Integers
     created_at: Integers
@@ -74,10 +68,7 @@ class DocumentColumns:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The posting of a frequent term, worked out for all documents: `gain` by slot, before rarity and weight, and who is named.
-
-    `spoken` (n,) says whose speaker's name holds it; None where no name does.
-    """
+    """A frequent term worked out for all documents: `gain` by slot, and who is `spoken` of by name (None: nobody)."""
 
     gain: Floats
     spoken: Bools | None
@@ -85,10 +76,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """The posting of a term: positions, each once; how often each text holds it (0 allowed), and whether the speaker's name does.
-
-    `spread` is the same, worked out before for these documents.
-    """
+    """A term's positions, how often each text holds it, whether the speaker's name does, and the `spread` of these."""
 
     positions: npt.NDArray[Any]
     times: npt.NDArray[np.uint8]
@@ -111,10 +99,7 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
 def _arrange(
     conversation: npt.NDArray[np.uint64], created_at: Integers, number: Integers, alive: Bools
 ) -> tuple[Integers, int, int]:
-    """Lay documents out: those of one conversation by (created_at, number), sessions apart; conversation 0 means none.
-
-    Returns each one's slot, where those without neighbours begin, and where they end.
-    """
+    """Lay documents out by conversation, time and number; returns slots, where those alone begin, and where they end."""
     order = _in_order(conversation, created_at, number)
     if not alive.all():
         order = np.flatnonzero(alive) if order is None else order[alive[order]]

@@ -13,10 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VectorRecord:
-    """One message, passage or chunk by its number `document`, with its vector of length 1 and all it can be filtered by.
-
-    `created_at` is in microseconds UTC; `conversation` is a message's conversation or a chunk's file.
-    """
+    """A message, passage or chunk by number, with its vector and filters; `conversation` is a message's, or a chunk's file."""
 
     document: int
     vector: Sequence[float]
@@ -27,18 +24,13 @@ class VectorRecord:
     tags: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """What it can be filtered by, by name."""
         filtered = {name: getattr(self, name) for name in ("created_at", "role", "conversation", "user_id")}
         return {**filtered, "tags": list(self.tags)}
 
 
 @dataclass(frozen=True, slots=True)
 class VectorFilter:
-    """What a search may find; empty or None means any. `start` and `end` are in microseconds UTC, both included.
-
-    `users` are those whom a document is about, "" for no user. One of `tags` is enough, or with `all_tags` every one of them must
-    be there.
-    """
+    """What may be found; empty means any. Times are inclusive, `users` has "" for no user, any of `tags` or `all_tags` count."""
 
     roles: tuple[str, ...] = ()
     conversation: str | None = None
@@ -51,10 +43,7 @@ class VectorFilter:
 
 @runtime_checkable
 class VectorIndex(Protocol):
-    """Vectors by partition (whose documents they are) and model; neither two partitions nor two models ever mix.
-
-    Every method raises Unavailable with a sentence where the service cannot do it; to call it again is always safe.
-    """
+    """Vectors by partition and model, which never mix. Every method may be repeated, and raises Unavailable with a sentence."""
 
     @property
     def name(self) -> str:

@@ -14,17 +14,8 @@ import numpy.typing as npt
 from sqlalchemy import bindparam, delete, func, select, update
 
 from ricordo.errors import Conflict
-from ricordo.search import fusion
+from ricordo.search import fusion, reader
 from ricordo.search.partitions import NEW, EmbeddingBatch, lock_partition, partition_of
-from ricordo.search.reader import (
-    DOCUMENT_CHUNK,
-    VECTOR_CHUNK,
-    Documents,
-    PartitionRow,
-    cache_of,
-    chunks_of,
-    read_documents,
-)
 from ricordo.search.scoring import Bools, Floats, Integers
 from ricordo.search.vector_index import VectorRecord
 from ricordo.search.write_buffer import kind_of
@@ -165,10 +156,7 @@ def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
 
 
 def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools) -> fusion.Similarities:
-    """How near documents are to the query, beyond what all are near to: of those for which that was computed.
-
-    `may` says by position which may be found, all without it; those in `also` are computed whatever the first look says of them.
-    """
+    """How near documents are to the query beyond what all share: of those that `may` be found, and always those in `also`."""
     count = min(len(vectors), len(also))
     if not count or vectors.rows.shape[1] != len(query):
         return fusion.NO_SIMILARITIES
@@ -187,9 +175,9 @@ def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools
     return fusion.Similarities(positions, values)
 
 
-def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[int, Vectors]:
+def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> dict[int, Vectors]:
     """The vectors of each partition that has some, by its number. Only those that were added since the last search are read."""
-    cache = cache_of(tx).partitions
+    cache = reader.cache_of(tx).partitions
     known: dict[int, Vectors] = {}
     wanted = [partition for partition in partitions if partition.embedding and partition.vectors]
     for partition in wanted:
@@ -199,7 +187,7 @@ def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[in
     behind = [partition for partition in wanted if len(known.get(partition.seq, ())) < partition.vectors]
     if not behind:
         return known
-    since = min(len(known.get(partition.seq, ())) for partition in behind) // VECTOR_CHUNK
+    since = min(len(known.get(partition.seq, ())) for partition in behind) // reader.VECTOR_CHUNK
     chunks: dict[tuple[int, str], list[Any]] = {}
     embeddings = sorted({str(partition.embedding) for partition in behind})
     values = {"partitions": [partition.seq for partition in behind], "embeddings": embeddings, "since": since}
@@ -209,7 +197,7 @@ def read_vectors(tx: Transaction, partitions: Sequence[PartitionRow]) -> dict[in
     for partition in behind:
         if parts := chunks.get((partition.seq, str(partition.embedding))):
             before = known.get(partition.seq)
-            new = np.concatenate(parts)[len(before or ()) - since * VECTOR_CHUNK :]
+            new = np.concatenate(parts)[len(before or ()) - since * reader.VECTOR_CHUNK :]
             vectors = known[partition.seq] = vectors_from(new, before)
             version = (partition.generation, partition.embedding)
             cache.put(("vectors", partition.seq), (version, vectors), vectors.nbytes)
@@ -306,7 +294,7 @@ def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Se
         if record["alive"] and (vector := vectors.get(int(record["number"]))) is not None:
             rows[place] = vector
     values = {"partition": partition.seq, "embedding": batch.embedding, "dimensions": size}
-    tx.run(_APPEND, [{**values, **chunk} for chunk in chunks_of(rows, batch.start, VECTOR_CHUNK)])
+    tx.run(_APPEND, [{**values, **chunk} for chunk in reader.chunks_of(rows, batch.start, reader.VECTOR_CHUNK)])
     count = stored + len(rows)
     if partition.embedding not in (None, batch.embedding) and count < partition.documents:
         return False
@@ -350,10 +338,10 @@ def _serve(tx: Transaction, partition: Any, embedding: str | None, count: int, *
     tx.run(_SERVE, {"partition": partition.seq, **values})
 
 
-def _records(tx: Transaction, partition: Any, start: int, most: int) -> Documents:
-    first, last = start // DOCUMENT_CHUNK, (min(start + most, partition.documents) - 1) // DOCUMENT_CHUNK
+def _records(tx: Transaction, partition: Any, start: int, most: int) -> reader.Documents:
+    first, last = start // reader.DOCUMENT_CHUNK, (min(start + most, partition.documents) - 1) // reader.DOCUMENT_CHUNK
     rows = tx.all(_SOME_DOCUMENTS, {"partition": partition.seq, "first": first, "last": last})
-    return read_documents(b"".join(row.data for row in rows))[start - first * DOCUMENT_CHUNK :][:most]
+    return reader.read_documents(b"".join(row.data for row in rows))[start - first * reader.DOCUMENT_CHUNK :][:most]
 
 
 def _stored(tx: Transaction, partition: int, embedding: str) -> tuple[int, int]:
@@ -361,4 +349,4 @@ def _stored(tx: Transaction, partition: int, embedding: str) -> tuple[int, int]:
     row = tx.first(_LAST_STORED, {"partition": partition, "embedding": embedding})
     if row is None:
         return 0, 0
-    return row.chunk * VECTOR_CHUNK + row.size // (VECTOR.itemsize * row.dimensions), row.dimensions
+    return row.chunk * reader.VECTOR_CHUNK + row.size // (VECTOR.itemsize * row.dimensions), row.dimensions

@@ -87,11 +87,7 @@ def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
 
 
 def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None) -> AgentState:
-    """Return the agent with a conversation, blocks, tools and archives; no tags. Raises NotFound.
-
-    The conversation is by default the agent's default one or, where the caller acts for a user, this user's, which is empty where
-    it was not begun yet.
-    """
+    """The agent with blocks, tools, archives and a conversation (default: the caller's, empty if new). Raises NotFound."""
     agent, conversation, rows = _found(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
     return AgentState(
@@ -181,7 +177,6 @@ def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str]) -> list[A
 
 
 def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
-    """Raise NotFound unless the agent is in the scope."""
     timezone(tx, scope, agent_id)
 
 
@@ -192,10 +187,7 @@ def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
 
 
 def lock(tx: Transaction, scope: Scope, agent_id: str) -> None:
-    """Lock the agent, with what is attached to it, until this transaction ends.
-
-    Lock an agent before you read it to change it; turns go on meanwhile.
-    """
+    """Lock the agent with what is attached, until this transaction ends: before it is read to be changed. Turns go on."""
     tx.lock(_LOCK, {"id": agent_id, "organization_id": scope.organization_id})
 
 
@@ -209,10 +201,7 @@ def page(
     place: ColumnElement[Any] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """Return one page of agents with all that is attached, filtered by conditions, tags and columns.
-
-    They are ordered by their creation, or by `place`.
-    """
+    """One page of agents with all attached, by conditions, tags and columns, ordered by creation or `place`."""
     listed = _ROWS.page_of_ids(
         tx,
         scope,
@@ -240,17 +229,14 @@ def is_named_like(piece: str) -> ColumnElement[bool]:
 
 
 def has_block(block_id: str) -> ColumnElement[bool]:
-    """Return the condition that a block is attached to the agent."""
     return agents.c.id.in_(select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id))
 
 
 def uses_archive(archive_id: str) -> ColumnElement[bool]:
-    """Return the condition that an archive is attached to the agent."""
     return agents.c.id.in_(select(agents_archives.c.agent_id).where(agents_archives.c.archive_id == archive_id))
 
 
 def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition that the agent is kept to any of these users."""
     return USERS.where(agents_users.c.user_id.in_(user_ids)).exists()
 
 

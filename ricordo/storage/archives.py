@@ -40,10 +40,7 @@ _DELETE = delete(passages).where(equal(passages, "id"))
 def insert_one(
     tx: Transaction, archive: Archive, *, owner: str | None = None, holding: Sequence[Passage] = ()
 ) -> Archive:
-    """Store a new archive with its first passages, attached to the agent that owns it; returns it with count and tags.
-
-    It does not index the passages: use `ricordo.search.index.insert_archive`.
-    """
+    """Store an archive with passages, attached to its agent, not indexed (see `search.index.insert_archive`); returns it."""
     holding = redacted(holding)
     archive = replace(without_secrets(archive), passage_count=len(holding), tags=tuple(sorted(_shared_tags(holding))))
     ROWS.insert(tx, archive)
@@ -90,18 +87,13 @@ def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
 
 
 def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
-    """Return the archives attached to the agent, in the order of attachment."""
     return ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id})
 
 
 def insert_passages(
     tx: Transaction, archive: Archive, new: Sequence[Passage], *, attached_to: str | None = None
 ) -> tuple[Archive, Sequence[Passage]]:
-    """Store passages; returns the archive with its new count and tags, and the passages with secrets redacted.
-
-    A folder's passages stay as they are, since its files do. It does not index them: use `ricordo.search.index.insert_passages`.
-    Raises NotFound where the archive was deleted, or is not attached to the agent that is named.
-    """
+    """Store passages without indexing; returns the archive and them, redacted (not a folder's). Raises NotFound where detached."""
     if not new:
         return archive, []
     # Read again: others may have filed under other tags, detached or deleted it, since `archive` was loaded.

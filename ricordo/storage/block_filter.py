@@ -23,10 +23,7 @@ class AgentCount:
 
 @dataclass(frozen=True, slots=True)
 class BlockFilter:
-    """Which blocks are wanted; empty means: any. `pieces` are to be found in these columns.
-
-    `user_ids` are of the identities that a block is attached to any of.
-    """
+    """Which blocks are wanted (empty: any): `pieces` in these columns, `user_ids` that a block is attached to any of."""
 
     label: str | None = None
     chain_id: str | None = None

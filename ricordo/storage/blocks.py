@@ -102,9 +102,9 @@ def insert_all(
     *,
     is_copy: bool = False,
 ) -> list[Block]:
-    """Store new blocks, each with its first version, and the chains that are new with them. Raises Forbidden, Conflict.
+    """Store new blocks with their first versions and new chains. One that its chain holds already stays as given.
 
-    One that its chain holds already stays as given. Where it `is_copy` of another, no policy is asked: nothing in it is new.
+    An `is_copy` needs no policy: nothing in it is new. Raises Forbidden, Conflict.
     """
     begun = {chain.id: chain for chain in chains_of}
     new, metadata = [without_secrets(block) for block in new], metadata_without_secrets(metadata)
@@ -207,7 +207,6 @@ def add_seen(found: dict[str, Block], block: Block) -> None:
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
-    """Return one page of the blocks that pass the filter."""
     listed = ROWS.page(tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id)
     found = _found(tx, scope, [block.id for block in listed]) if listed else {}
     return [found[block.id] for block in listed]
@@ -233,10 +232,7 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
 
 
 def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata) -> Block:
-    """Store changed fields of a block that was read in this transaction; tags are replaced, attachments follow its label.
-
-    Raises Forbidden, Overtaken.
-    """
+    """Store changes of a block read in this transaction, with tags and attachments. Raises Forbidden, Overtaken."""
     changed, metadata = without_secrets(changed, block), metadata_without_secrets(metadata)
     old_label = block.label if changed.label != block.label else None
     chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)

@@ -22,10 +22,7 @@ def lock_path(data_dir: Path, chain_id: str) -> Path:
 
 
 def delete_chain_files(data_dir: Path, chain_id: str) -> list[Path]:
-    """Delete the folders of a chain; returns which there were. Raises Unavailable where they are in use for long.
-
-    Call it after the chain is erased, so that no request creates them again.
-    """
+    """Delete the folders of a chain, after the chain itself; returns which there were. Raises Unavailable if long in use."""
     lock = lock_path(data_dir, chain_id)
     if not lock.parent.exists():
         return []

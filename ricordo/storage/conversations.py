@@ -108,10 +108,7 @@ def is_any_default(conversation: Conversation) -> bool:
 
 
 def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | None:
-    """Return the caller's default conversation with the agent: the agent's, or where the caller acts for a user, this user's.
-
-    None where the user's was not made yet, or there is no such agent.
-    """
+    """The caller's default conversation: the agent's, or the user's it acts for; None where there is none yet."""
     ids = [default_id(agent_id)]
     if scope.subject:
         ids.append(users_default_id(agent_id, scope.subject))
@@ -260,10 +257,7 @@ def save_window(
     token_percent: int | None = None,
     ended: Run | None = None,
 ) -> None:
-    """Store the window after a step; `added` messages were stored with it, and the run `ended` with it, where it did.
-
-    `token_percent` is what the provider counts, in percent of our own estimate, where it was learned.
-    """
+    """Store the window after a step, its `added` messages, the run that `ended`, and the provider's `token_percent`."""
     values = {
         "percent": token_percent,
         "ended_at": ended and ended.ended_at,

@@ -102,10 +102,7 @@ def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
 def purge(
     tx: Transaction, table: Table, column: str, values: Collection[Any], before: BeforePurge, counts: Counter[str]
 ) -> bool:
-    """Delete a portion of the rows that have one of these values in the column, or of what refers to them.
-
-    Adds the number of deleted rows to `counts`, by table. Returns False where nothing was left to delete.
-    """
+    """Delete a portion of rows with these values, or what refers to them; `counts` by table. False when nothing was left."""
     rows = tx.all(_find(table, column), {"values": list(values)}) if values else ()
     if not rows:
         return False
@@ -207,10 +204,7 @@ def _delete(table: Table) -> Any:
 
 @cache
 def _children(table: Table) -> tuple[tuple[Table, str, str], ...]:
-    """The tables that refer to this one, those that nothing refers to first: each with its column and the column it names.
-
-    Left out are tags, which are parts of their row, and what is not looked up by such a column: it is reached by another.
-    """
+    """The tables that refer to this one by a column that is looked up, leaves first, with both columns; no tags."""
     return tuple(
         (child, key.parent.name, key.column.name)
         for child in reversed(table.metadata.sorted_tables)

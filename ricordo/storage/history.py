@@ -96,10 +96,7 @@ def page(
 
 
 def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
-    """Return the version with this id, or these first digits of it, at least 7; of several in one commit, the last.
-
-    Raises NotFound, Conflict for digits of more than one.
-    """
+    """The version with this id or its first digits (7 or more), the last of a commit. Raises NotFound, Conflict."""
     wanted = id.lower()
     if not _ID.fullmatch(wanted):
         raise NotFound(
@@ -115,10 +112,7 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
 
 
 def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> str | None:
-    """Return the text at a version of the block that has this label now; None where it did not exist.
-
-    Where the block that has it now was made later, the text of the one that had it then.
-    """
+    """The text at a version under this label, also of a block that had it before; None where it did not exist."""
     there = block_at(tx, chain_id, label, version)
     return None if there is None or there.blob is None else versions.read_text(tx, chain_id, there.blob)
 
@@ -164,10 +158,7 @@ def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[Bl
 
 
 def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str, BlockVersion]:
-    """Return by block id the versions with these ids (hex), also of blocks that were deleted; those that were erased are left out.
-
-    Of several that came in one commit it is the block's own.
-    """
+    """The versions with these ids (hex) by block id, the block's own of each commit; erased ones are left out."""
     values = {"ids": list(ids), "organization_id": scope.organization_id}
     places = {
         row.block_id: (row.chain_id, row.label, row.created_at)

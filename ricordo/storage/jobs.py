@@ -101,7 +101,6 @@ def add(tx: Transaction, job: Job) -> Job | None:
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Job:
-    """Return the job with this id. Raises NotFound."""
     job = ROWS.find(tx, scope, id)
     return found(job if job and scope.owns(job.user_id) else None, "Job", id)
 
@@ -164,10 +163,7 @@ def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
 
 
 def take_over(tx: Transaction, *, silent_for: int = 0) -> list[Job]:
-    """Free the jobs whose worker had no heartbeat for so many microseconds (0: all that run); those are returned.
-
-    A job that has attempts left waits again, any other has failed.
-    """
+    """Free and return jobs without a heartbeat for so many microseconds (0: all); without attempts left they have failed."""
     freed = []
     # The clock may have gone back since a server was killed that ran alone: its heartbeats then lie ahead.
     before = tx.clock.now() - silent_for if silent_for else sys.maxsize
@@ -211,7 +207,6 @@ def remove(tx: Transaction, scope: Scope, id: str) -> Job:
 def page(
     tx: Transaction, scope: Scope, wanted: Page, *, statuses: Sequence[str] | None = None, kind: str | None = None
 ) -> list[Job]:
-    """Return one page of jobs, filtered by statuses and by kind; None: all."""
     of_statuses = None if statuses is None else jobs.c.status.in_(statuses)
     return ROWS.page(tx, scope, wanted, of_statuses, _is_for(scope), kind=kind)
 
@@ -249,10 +244,7 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
 
 
 class FencedStore:
-    """The store as a job may use it: writes raise LeaseLost once the job was taken over, cancelled or ended.
-
-    A server that was frozen and wakes up does not know that another took its job over. Its next write raises.
-    """
+    """A job's store: writes raise LeaseLost once it was taken over, cancelled or ended, as while its server was frozen."""
 
     def __init__(self, store: Store, job: Job) -> None:
         self.clock = store.clock

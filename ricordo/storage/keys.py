@@ -107,10 +107,7 @@ def hash_of(secret: bytes, key: str) -> str:
 
 
 def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tuple[ApiKey, str]:
-    """Store a new key; returns it with the key itself, which nobody can read again. The user is made where they are new.
-
-    Raises Invalid, NotFound.
-    """
+    """Store a new key; returns it with its secret, shown once. A new user is made. Raises Invalid, NotFound."""
     now = tx.clock.now()
     if draft.role not in ROLE_SCOPES:
         raise Invalid(f'There is no role "{draft.role}". Use: {", ".join(ROLE_SCOPES)}.')
@@ -200,10 +197,7 @@ def note_use(tx: Transaction, key: ApiKey) -> None:
 
 
 def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
-    """Return the stored key with this hash and what it may do.
-
-    None where it is unknown, revoked or expired, or its user is disabled or gone.
-    """
+    """The key with this hash and its scope; None if unknown, revoked or expired, or its user is disabled or gone."""
     row = tx.first(_BY_HASH, {"hash": hash})
     if row is None:
         return None

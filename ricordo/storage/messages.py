@@ -22,7 +22,6 @@ get, by_ids, by_numbers = _ROWS.get, _ROWS.by_ids, _ROWS.by_numbers
 
 
 def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
-    """Store new messages; returns their rows."""
     rows = [_values(message) for message in new]
     tx.run(_INSERT, rows)
     return rows

@@ -26,7 +26,6 @@ def named(tx: Transaction, name: str) -> Organization | None:
 
 
 def require(tx: Transaction, name: str) -> Organization:
-    """Return the organization with this id or name; raises NotFound."""
     found = named(tx, name)
     if found is None:
         raise NotFound(f'There is no organization "{name[:80]}". `ricordo organization list` shows them.')
@@ -34,7 +33,6 @@ def require(tx: Transaction, name: str) -> Organization:
 
 
 def create(tx: Transaction, name: str) -> Organization:
-    """Return a new organization with this name. Raises Invalid, Collision."""
     require_fit_name(name, "An organization")
     if is_id(name, "org") or named(tx, name):
         raise Collision(f'There is an organization "{name}" already. Choose another name.')
@@ -48,5 +46,4 @@ def page(tx: Transaction, wanted: Page) -> list[Organization]:
 
 
 def every_id(tx: Transaction) -> Sequence[str]:
-    """Return the ids of all organizations, the oldest first."""
     return [one.id for one in _ROWS.all(tx, _ROWS.select.where(_IS_REAL).order_by(organizations.c.seq))]

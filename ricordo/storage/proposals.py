@@ -181,7 +181,6 @@ def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) 
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> list[Proposal]:
-    """Return one page of the proposals that pass the filter."""
     names = ("chain_id", "label", "status", "author_id", "run_id")
     given = {name: getattr(which, name) for name in names}
     equal = (proposals.c[name] == value for name, value in given.items() if value is not None)
@@ -203,10 +202,7 @@ def count_waiting(tx: Transaction, scope: Scope) -> int:
 
 
 def take_untold(tx: Transaction, conversation: Conversation, user_id: str, most: int) -> list[Rejection]:
-    """Return rejections that the agent is to be told of in this conversation with the user, and note that it is told.
-
-    Those of a conversation that is gone are told in any.
-    """
+    """The rejections to tell the agent of in this conversation (or of one that is gone), now noted as told."""
     values = {"agent_id": conversation.agent_id, "user_id": user_id, "conversation_id": conversation.id, "most": most}
     found = [Rejection(row.id, row.chain_id, row.label, row.note or "") for row in tx.all(_UNTOLD, values)]
     if found:

@@ -102,7 +102,6 @@ def save(tx: Transaction, run: Run) -> None:
 
 
 def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
-    """Keep the lease for longer; False where it is lost."""
     return tx.run(_RENEW, {"run_id": run_id, "token": token, "new_lease_expires_at": expires_at}) > 0
 
 
@@ -157,7 +156,6 @@ def page(
     statuses: Sequence[str] = (),
     **equal: Any,
 ) -> list[Run]:
-    """Return one page, filtered by agents, by statuses, and by columns."""
     of_agents = runs.c.agent_id.in_(agent_ids) if agent_ids else None
     in_organization, *seen = in_scope(runs, scope)
     if equal.get("conversation_id") or len(agent_ids) == 1:
@@ -226,7 +224,6 @@ def append_events(tx: Transaction, run_id: str, first: int, data: Sequence[str])
 
 
 def events_after(tx: Transaction, run_id: str, number: int = 0, most: int = 2**31) -> list[RunEvent]:
-    """Return the events behind this number, at most so many."""
     return _EVENTS.all(tx, _EVENTS_AFTER, {"run_id": run_id, "after": number, "most": most})
 
 
@@ -243,13 +240,11 @@ def prune_events(tx: Transaction, before: int) -> int:
 
 
 def trace_of_step(tx: Transaction, scope: Scope, step_id: str) -> Trace | None:
-    """The trace of a step, where one was kept."""
     values = {"step_id": step_id, "organization_id": scope.organization_id}
     return _TRACES.first(tx, _TRACE_OF_STEP.where(*in_scope(traces, scope)), values)
 
 
 def traces_of_run(tx: Transaction, scope: Scope, run_id: str, most: int) -> list[Trace]:
-    """The traces of a run's steps, oldest first."""
     values = {"run_id": run_id, "organization_id": scope.organization_id, "most": most}
     return _TRACES.all(tx, _TRACES_OF_RUN.where(*in_scope(traces, scope)), values)
 

@@ -25,11 +25,7 @@ _IDS = ("id", "user_id", "sender_id", "owner_id", "author_id", "created_by", "up
 
 
 async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
-    """Rewrite the files of the database where rows were deleted from these tables; returns what could not be done.
-
-    Meanwhile nobody writes on SQLite, and nobody uses the one table that is at work on PostgreSQL. Raises Unavailable, and then it
-    is to be done again.
-    """
+    """Rewrite files where rows of these tables were deleted; returns what could not be done. Raises Unavailable: do it again."""
     touched = set(tables)
     touched.update(*(_WITH.get(name, ()) for name in touched))
     wanted = [name for name in metadata.tables if name in touched or name.startswith(_ALWAYS)]

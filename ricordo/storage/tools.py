@@ -91,7 +91,6 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
 
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
-    """Return the tools attached to the agent, in the order of attachment."""
     return tuple(_ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id}))
 
 
@@ -108,12 +107,10 @@ def of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, tuple[Tool
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: ToolFilter) -> list[Tool]:
-    """Return one page of the tools that pass the filter."""
     return _ROWS.page(tx, scope, wanted, *_conditions(which))
 
 
 def count(tx: Transaction, scope: Scope, which: ToolFilter = ToolFilter()) -> int:
-    """Return the number of tools that pass the filter."""
     return _ROWS.count(tx, scope, *_conditions(which))
 
 
@@ -139,7 +136,6 @@ def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:
 
 
 def detach(tx: Transaction, agent_id: str, tool_id: str) -> bool:
-    """Take the tool from the agent; False where it did not have it."""
     return tx.run(_DETACH, {"agent_id": agent_id, "tool_id": tool_id}) > 0
 
 
@@ -148,6 +144,5 @@ def detach_all(tx: Transaction, agent_id: str) -> None:
 
 
 def remove(tx: Transaction, tool_id: str) -> None:
-    """Take the tool from all agents, and delete it."""
     tx.run(_DETACH_FROM_ALL, {"tool_id": tool_id})
     tx.run(_DELETE, {"id": tool_id})

@@ -61,7 +61,6 @@ def named(tx: Transaction, organization_id: str, name: str) -> User | None:
 
 
 def require(tx: Transaction, scope: Scope, name: str) -> User:
-    """Return the user with this id or identifier; raises NotFound."""
     user = find(tx, scope, name)
     if user is None:
         raise NotFound(f'There is no user "{name[:_LONGEST]}". Check the name.')
@@ -159,7 +158,6 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
 
 
 def require_all_users(scope: Scope) -> None:
-    """Raise Forbidden for callers who see or act for one user alone."""
     if scope.subject_id is not None:
         raise Forbidden("Only callers who see the whole organization may change its users. Use an administrator's key.")
 

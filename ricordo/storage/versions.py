@@ -96,10 +96,7 @@ _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A block's next state in its chain: its text, or None where it goes; `before` is the text it has now, None where it is new.
-
-    `old_label` is what it was called until now, where that changes.
-    """
+    """A block's next state: its text (None: deleted), the text `before` (None: new), and `old_label` in a rename."""
 
     label: str
     value: str | None
@@ -121,10 +118,7 @@ def insert_chain(tx: Transaction, chain: Chain) -> None:
 
 
 def lock(tx: Transaction, chain_id: str) -> Chain | None:
-    """Lock the chain, and its blocks, until this transaction ends; return it as it is now, None where it was deleted.
-
-    A chain is locked to be changed, so its remotes sync once that is committed.
-    """
+    """Lock a chain and its blocks to change them, so that remotes sync after the commit; None where it was deleted."""
     row = tx.first(_LOCK, {"id": chain_id})
     if row is None:
         return None
@@ -141,16 +135,12 @@ def lock_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
 
 
 def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:
-    """Return the owner's chain, if there is one."""
     values = {"owner_kind": owner_kind, "owner_id": owner_id, "organization_id": scope.organization_id}
     return _CHAINS.first(tx, _OF_OWNER, values)
 
 
 def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now: int) -> VersionPlan:
-    """Plan what the changes make of a locked chain. One that leaves text and label as they were makes no version.
-
-    Raises Invalid for a reason that no git commit can hold.
-    """
+    """Plan the changes of a locked chain; one without effect makes no version. Raises Invalid for a reason git cannot hold."""
     if "\0" in metadata.reason:
         raise Invalid("The reason of a change of memory cannot hold NUL characters. Leave them out.")
     now = now if metadata.made_at is None else metadata.made_at
@@ -291,10 +281,7 @@ def read_text(tx: Transaction, chain_id: str, id: bytes) -> str:
 
 
 def _pack(text: bytes, base: bytes | None) -> bytes:
-    """The text as it is stored: how many bytes it begins and ends with of its base's, and what is between, compressed.
-
-    The base's own middle is the dictionary. A keyframe has no base.
-    """
+    """The text as stored: lengths shared with its base's ends, and the compressed middle (dictionary: the base's middle)."""
     if base is None:
         return zlib.compress(text, 6)
     head = _alike(text, base)

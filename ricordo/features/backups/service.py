@@ -40,10 +40,7 @@ def folder_of(settings: Settings) -> Path:
 
 
 def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
-    """Write all of the database, as it is now, into an SQLite file. Servers may go on meanwhile.
-
-    Raises Conflict where the file is there, NotFound, Unavailable.
-    """
+    """Write the database into an SQLite file while servers go on. Raises Conflict where it exists, NotFound, Unavailable."""
     target = target.absolute()
     if target.exists():
         raise Conflict(f"{target} is there already. Name a new file.")
@@ -61,11 +58,7 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
 
 
 def restore(source: Path, settings: Settings, report: Report, *, replace: bool = False) -> MoveReport:
-    """Put a backup in the place of the database, which no server may use. `replace`: also where it holds something.
-
-    Until the last step the old database is as it was. On PostgreSQL the database must be empty. Raises Conflict, Invalid, NotFound,
-    Unavailable.
-    """
+    """Put a backup in place of an unused database (`replace`: a full one). Raises Conflict, Invalid, NotFound, Unavailable."""
     source = source.absolute()
     require_sound(source)
     if settings.postgres_url is not None:
@@ -91,10 +84,7 @@ def restore(source: Path, settings: Settings, report: Report, *, replace: bool =
 
 
 def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
-    """Back up and migrate the database, which no server may use, create the `tables` of plugins, and check what is there.
-
-    Raises NotFound, Conflict, Unavailable.
-    """
+    """Back up and migrate an unused database, create plugins' `tables`, and check it. Raises NotFound, Conflict, Unavailable."""
     found = check(settings)
     if found.state == "absent":
         raise NotFound(f"There is no database at {address(settings)}. A server makes one when it starts.")

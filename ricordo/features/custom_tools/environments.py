@@ -61,10 +61,7 @@ def add_build(tx: Transaction, scope: Scope, requirements: Sequence[str]) -> Non
 
 
 async def python_for(store: Store, settings: Settings, scope: Scope, requirements: Sequence[str]) -> Path | None:
-    """Return the interpreter that has these packages, None for no requirements. Waits for its build for a while.
-
-    Raises Unavailable while it is still built, and Invalid with the reason where it cannot be.
-    """
+    """The interpreter that has these packages; waits a while for its build. Raises Unavailable, Invalid with the reason."""
     if not requirements:
         return None
     home = _home(settings, requirements)

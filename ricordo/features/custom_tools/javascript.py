@@ -53,7 +53,6 @@ def node_command(*, is_typed: bool) -> tuple[list[str], Sequence[Path]]:
 
 @cache
 def _node() -> tuple[Path, tuple[int, int]]:
-    """The Node of this machine, and its version."""
     found = shutil.which("node")
     said = ""
     if found:

@@ -28,7 +28,6 @@ class WrongArguments(Exception):
 
 
 def main() -> None:
-    """Serve the one request."""
     request = json.load(sys.stdin)
     source, name = request["source"], request["function"]
     file = f"<{name}>"
@@ -81,7 +80,6 @@ class FieldsOfAgent(Fields):
     """The agent and what belongs to it, as they were when the call began."""
 
     def get_block(self, label: str) -> typing.Any:
-        """Return the memory block with this label."""
         for block in self.blocks:
             if block.label == label:
                 return block

@@ -10,15 +10,8 @@ from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunRespon
 from ricordo.api.routing import Routes
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound, Unsupported
-from ricordo.features.custom_tools import service
+from ricordo.features.custom_tools import models, service
 from ricordo.features.custom_tools.environments import texts_of
-from ricordo.features.custom_tools.models import (
-    ToolCreateRequest,
-    ToolSearchRequest,
-    ToolSearchResponse,
-    ToolTrialRequest,
-    ToolUpdateRequest,
-)
 from ricordo.features.custom_tools.runner import NETWORK, ToolCall, call_of, prepared, run_call
 from ricordo.features.custom_tools.surroundings import Caller
 from ricordo.offload import offload
@@ -28,7 +21,7 @@ router = Routes(prefix="/v1", tags=["tools"], scope="tools")
 
 
 @router.post("/tools/", response_model=ToolResponse)
-async def create(here: Here, body: ToolCreateRequest) -> Tool:
+async def create(here: Here, body: models.ToolCreateRequest) -> Tool:
     """Store a tool. Its name, description and schema are read from the source where they are not sent."""
     body.refuse_unsupported()
     schema = await asyncio.to_thread(service.schema_for, body)
@@ -36,7 +29,7 @@ async def create(here: Here, body: ToolCreateRequest) -> Tool:
 
 
 @router.put("/tools/", response_model=ToolResponse)
-async def upsert(here: Here, body: ToolCreateRequest) -> Tool:
+async def upsert(here: Here, body: models.ToolCreateRequest) -> Tool:
     """Store a tool, in place of the one that has its name."""
     body.refuse_unsupported()
     schema = await asyncio.to_thread(service.schema_for, body)
@@ -44,7 +37,7 @@ async def upsert(here: Here, body: ToolCreateRequest) -> Tool:
 
 
 @router.patch("/tools/{tool_id}", response_model=ToolResponse)
-async def modify(here: Here, tool_id: str, body: ToolUpdateRequest) -> Tool:
+async def modify(here: Here, tool_id: str, body: models.ToolUpdateRequest) -> Tool:
     """Change a tool; new source code changes its schema too. Of the server's own tools a few settings can be changed."""
     body.refuse_unsupported()
     tool = await here.store.read(lambda tx: tools.get(tx, here.scope, tool_id))
@@ -59,8 +52,8 @@ async def delete(here: Here, tool_id: str) -> Json:
     return {"message": f"Tool id={tool_id} successfully deleted"}
 
 
-@router.post("/tools/search", response_model=list[ToolSearchResponse])
-async def search(here: Here, body: ToolSearchRequest) -> list[service.FoundTool]:
+@router.post("/tools/search", response_model=list[models.ToolSearchResponse])
+async def search(here: Here, body: models.ToolSearchRequest) -> list[service.FoundTool]:
     """Find tools by words and by meaning; without a query, the newest."""
     types, tags, query = body.tool_types or (), body.tags or (), body.query or ""
     found = await here.store.read(lambda tx: service.searched(tx, here.scope, types, tags))
@@ -86,11 +79,11 @@ async def _by_meaning(here: RequestContext, query: str, texts: list[str]) -> lis
 
 
 @router.post("/tools/run", response_model=ToolRunResponse)
-async def try_source(here: Here, body: ToolTrialRequest) -> Json:
+async def try_source(here: Here, body: models.ToolTrialRequest) -> Json:
     """Run a tool once, from its source; nothing is stored."""
     body.refuse_unsupported()
     fields = body.model_dump(include={"source_code", "source_type", "json_schema", "args_json_schema"})
-    asked = ToolCreateRequest(**fields, description=body.name or "A trial.")
+    asked = models.ToolCreateRequest(**fields, description=body.name or "A trial.")
     if body.name and not body.json_schema:
         asked.json_schema = {"name": body.name}
     schema = await asyncio.to_thread(service.schema_for, asked)

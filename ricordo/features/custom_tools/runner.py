@@ -33,10 +33,7 @@ _SHOWN = 20_000  # characters of what a call wrote
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool: its source and function, the arguments, and the variables that its process has.
-
-    `variables` are the organization's; `parameters` are the names of the arguments in the order in which JavaScript gets them.
-    """
+    """One call of a tool: source, function, arguments (`parameters` has their order for JavaScript), and variables."""
 
     source: str
     function: str
@@ -87,10 +84,7 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
 
 
 async def prepared(store: Store, settings: Settings, call: ToolCall) -> ToolCall:
-    """The call with the organization's variables, and with the interpreter that has its packages.
-
-    Raises Unavailable while they are installed, or cannot be.
-    """
+    """The call with the organization's variables and the interpreter for its packages. Raises Unavailable without it."""
     if call.caller:
         scope = call.caller.scope
         if stored := await store.read(lambda tx: queries.of_organization(tx, scope)):

@@ -64,7 +64,6 @@ def _checked(schema: ToolSchema) -> ToolSchema:
 
 
 def create(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
-    """Store a new tool; raises Conflict where one has its name."""
     tools.lock(tx, scope)
     if schema.name in tools.by_names(tx, scope, [schema.name]):
         raise Conflict(f"There is a tool named {schema.name} already. Change it, or name the function otherwise.")
@@ -72,7 +71,6 @@ def create(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: To
 
 
 def upsert(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
-    """Store a tool, in place of the one that has its name."""
     tools.lock(tx, scope)
     found = tools.by_names(tx, scope, [schema.name]).get(schema.name)
     if found is None:
@@ -163,7 +161,6 @@ def new_schema(tool: Tool, asked: ToolUpdateRequest) -> ToolSchema | None:
 
 
 def delete(tx: Transaction, scope: Scope, tool_id: str) -> None:
-    """Take a tool from all agents, and delete it."""
     tool = tools.get(tx, scope, tool_id)
     if tool.tool_type != "external_mcp":
         _require_own(tool, "itself")
@@ -226,7 +223,6 @@ def by_words(query: str, texts: Sequence[str]) -> list[int]:
 
 
 def by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> list[int]:
-    """The places of the vectors that are near the query's, the nearest first."""
     nearness = [sum(one * other for one, other in zip(query, vector, strict=True)) for vector in vectors]
     return sorted((place for place, near in enumerate(nearness) if near > _NEAR), key=lambda place: -nearness[place])
 
@@ -243,6 +239,5 @@ def fused(found: Sequence[Tool], words: Iterable[int] | None, vectors: Iterable[
 
 
 def searched(tx: Transaction, scope: Scope, types: Sequence[str], tags: Sequence[str]) -> list[Tool]:
-    """The tools that a search looks at."""
     found = tools.page(tx, scope, Page(_MOST_SEARCHED), tools.ToolFilter(types=tuple(types)))
     return [tool for tool in found if not tags or set(tags) & set(tool.tags)]

@@ -34,10 +34,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_source(source: str, name: str | None = None, description: str | None = None) -> ToolSchema:
-    """Return the tool as models see it. Raises Invalid with what is missing.
-
-    The tool is the function of this `name`, or the last one of the module that does not begin with an underscore.
-    """
+    """The tool as models see it: the function of this `name`, else the last public one. Raises Invalid with what is missing."""
     tree = _parsed(source)
     function = function_of(tree, name)
     docstring = ast.get_docstring(function) or ""
@@ -60,7 +57,6 @@ def name_and_description(source: str) -> tuple[str, str]:
 
 
 def function_of(tree: ast.Module, name: str | None) -> Function:
-    """Return the function that the tool is."""
     functions = [node for node in tree.body if isinstance(node, Function)]
     chosen = next((function for function in functions if function.name == name), None)
     public = [function for function in functions if not function.name.startswith("_")]
@@ -71,10 +67,7 @@ def function_of(tree: ast.Module, name: str | None) -> Function:
 
 @lru_cache(_CACHED)
 def needs_of(source: str, name: str) -> frozenset[str]:
-    """Return what a call of this function gets beside its arguments: "agent_state", and a "client" of this server.
-
-    The client is given to a source that names one which it does not make, or that makes one of its own.
-    """
+    """What a call gets beside its arguments: "agent_state", and a "client" where the source names or makes one of its own."""
     try:
         tree = _parsed(source)
         arguments = function_of(tree, name).args

@@ -61,7 +61,6 @@ def check_receipt(file: Path = typer.Argument(help="A receipt, as <data>/receipt
 
 
 def summary(receipt: dict[str, Any]) -> str:
-    """Return the receipt as lines for people."""
     agents = receipt["agents"]
     seen = {one["id"]: one["versions"] for one in agents if one["versions"] and not one.get("is_deleted")}
     lines = [f"{receipt['id']}: asked {receipt['asked_at']}, done {receipt['finished_at']}"]

@@ -23,12 +23,7 @@ _ALWAYS = (
 
 
 def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = ()) -> Erasure:
-    """Remove the memory's repositories, its remotes in the data folder, and the backups that hold the user; returns what was done.
-
-    `database` is the file in use, None with PostgreSQL; `others` are the addresses of all remotes that are left.
-
-    Raises Unavailable where one cannot be removed.
-    """
+    """Remove repositories, remotes in the data folder and backups that hold the user; returns what was done. Raises Unavailable."""
     done = erasure.model_copy(deep=True)
     done.note_elsewhere(_ALWAYS)
     try:
@@ -57,7 +52,6 @@ def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others:
 
 
 def without_password(address: str) -> str:
-    """Return the address without the name and password that it may hold."""
     scheme, slashes, rest = address.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}" if slashes else address

@@ -156,10 +156,7 @@ class ErasureWork:
                 await recompile_system(self._runtime, scope, id)
 
     async def _flush(self, owner_id: str) -> None:
-        """Take the user's words out of this partition, as the job that flushes it does: never beside one that rebuilds it.
-
-        What comes to an outside index later than this, no flush removes there, so what is being embedded is waited for.
-        """
+        """Take the user's words out of a partition, never beside a job that rebuilds it, and after what is being embedded."""
         is_built = f"The search index of {owner_id} is being rebuilt. It is retried after that."
         is_embedded = f"What {owner_id} holds is being embedded. It is tried again after that."
         await self._wait(lambda tx: not queries.is_embedding(tx, owner_id), is_embedded)

@@ -304,10 +304,7 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
 def cover_messages(
     tx: Transaction, erasure: Erasure, items: Sequence[str], since: int | None = None, more: Sequence[str] = ()
 ) -> None:
-    """Cover prompts and summaries of this conversation: those written since the user came, and these.
-
-    A prompt without words is rendered again at the conversation's next turn.
-    """
+    """Cover prompts and summaries of this conversation written since the user came; an empty prompt is rendered anew."""
     (id,) = items
     since = (erasure.began_at or 0) if since is None else since
     is_shown = messages.c.role.in_(("summary", "system")) & (messages.c.created_at >= since)
@@ -341,10 +338,7 @@ def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
 
 
 def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
-    """Add jobs for erasures that nobody works on any more, as when somebody deleted the job; returns how many.
-
-    `begin` gives an erasure for the id of a user, and an organization, where the job is no longer there.
-    """
+    """Add jobs for erasures whose job somebody deleted; `begin` gives one by user and organization. Returns how many."""
     latest = {erasure.id: (job, erasure) for job, erasure in reversed(known(tx))}
     left = [(job.organization_id, one) for job, one in latest.values() if job.status in ("failed", "cancelled")]
     at_work = {erasure.user_id for _, erasure in latest.values()}

@@ -112,10 +112,7 @@ def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
 
 
 def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
-    """Return whether the receipt is as it was signed; with the secret, also whether this installation signed it.
-
-    Raises Invalid where it is no receipt.
-    """
+    """Whether the receipt is as it was signed, with the secret by this installation. Raises Invalid where it is no receipt."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

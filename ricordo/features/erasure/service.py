@@ -36,12 +36,7 @@ NAMELESS = (
 
 
 async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False) -> Receipt:
-    """Forget the user with this id or identifier; returns the state of the erasure, or the receipt once it is done.
-
-    Asked again, it gives the same. `with_agents` deletes the agents too that are the user's alone.
-
-    Raises NotFound for a user that never was, Conflict for the local administrator.
-    """
+    """Forget the user (`with_agents` theirs too); returns state or receipt, also when asked again. Raises NotFound, Conflict."""
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
     if user is None:
         return await _asked_before(runtime, scope, name)
@@ -232,10 +227,7 @@ def _hide_chains(tx: Transaction, erasure: Erasure, which: ColumnElement[bool]) 
 
 
 def said_as(erasure: Erasure) -> ColumnElement[bool]:
-    """Messages that say by another sign than the user's id that the user sent them: the identifier, or without a sender the name.
-
-    A name tells who it was only where no other user has it. What came since the erasure began is somebody else's.
-    """
+    """Messages that name their sender by identifier, or by a name no other user has, since before the erasure began."""
     column, names = messages.c, sorted({erasure.user_id, erasure.identifier, erasure.name} - {""})
     has_name = (users_table.c.name == column.name) | (users_table.c.identifier == column.name)
     is_anothers = exists().where((users_table.c.organization_id == erasure.organization_id) & has_name)

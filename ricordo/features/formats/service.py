@@ -15,17 +15,8 @@ from ricordo.domain.block import require_label
 from ricordo.domain.block_format import BlockFormat, ParsedBlock
 from ricordo.domain.block_schema import RESERVED, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
 from ricordo.errors import Invalid
+from ricordo.memory import sections
 from ricordo.memory.schemas import Lines, read_toml
-from ricordo.memory.sections import (
-    LAYOUTS,
-    Layout,
-    ParsedSections,
-    Problem,
-    layout_of,
-    read_sections,
-    refuse,
-    write_sections,
-)
 
 # Whether a text follows its schema: wholly, but for required fields that are still empty, or not at all.
 Form = Literal["complete", "incomplete", "free"]
@@ -48,10 +39,7 @@ _WORDS = re.compile(r"(?!(?:yes|no|on|off|true|false|null|y|n)\Z)[^\W\d](?:[\w/ 
 
 @dataclass(frozen=True, slots=True)
 class ParsedText(ParsedBlock):
-    """What somebody wrote, with the values of the fields in it.
-
-    A text without a schema is free, and so is one that does not follow it; a free text has fields only where TOML named them.
-    """
+    """What was written, with the values of its fields. Free if it follows no schema, with fields only where TOML names them."""
 
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
     form: Form = "free"
@@ -60,7 +48,7 @@ class ParsedText(ParsedBlock):
 def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
     """The text below a front matter with the block's label and schema, and with a `format` where it does not follow the schema."""
     label = block_label if _WORDS.fullmatch(block_label) else json.dumps(block_label, ensure_ascii=False)
-    form = _form(read_sections(text, schema)) if schema else "complete"
+    form = _form(sections.read_sections(text, schema)) if schema else "complete"
     marked = [f"format: {form}"] if form in _MARKED else []
     if schema:
         marked.insert(0, f"schema: {schema.name}")
@@ -68,15 +56,11 @@ def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
 
 
 def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
-    """What `to_markdown` wrote and a person may have edited; the front matter may be missing.
-
-    Raises Invalid that names the line of each problem: in the front matter, and below it where the text does not follow the
-    schema and its `format` does not say so. Where the front matter names another schema, nothing is checked by this one.
-    """
+    """What `to_markdown` wrote and people may have edited, by the schema that it names. Raises Invalid with all lines."""
     text = text.removeprefix("\ufeff")
     head, below, problems = _front_matter(text)
     if problems:
-        refuse(problems)
+        sections.refuse(problems)
     first_line = len(head) + 3 if head else 1
     named = head.get("schema")
     if schema is not None and named not in (None, schema.name):
@@ -90,39 +74,36 @@ def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
     shown: dict[str, FieldValue] = {"block": label}
     if schema is None:
         return write_toml({**shown, "body": text})
-    reading = read_sections(text, schema)
-    layout, form = layout_of(text, schema, reading), _form(reading)
+    reading = sections.read_sections(text, schema)
+    layout, form = sections.layout_of(text, schema, reading), _form(reading)
     if form in _MARKED:
         shown["format"] = form
     if layout is None or not reading.fields:
         return write_toml({**shown, "body": text})
-    if layout != LAYOUTS[0]:
+    if layout != sections.LAYOUTS[0]:
         shown["layout"] = layout
     return write_toml({**shown, **reading.fields})
 
 
 def from_toml(text: str, schema: BlockSchema | None) -> ParsedText:
-    """What `to_toml` wrote and a person may have edited. Without a schema, fields become sections titled by their names.
-
-    Raises Invalid that names the line of each problem.
-    """
+    """What `to_toml` wrote and people may have edited; fields without schema become sections. Raises Invalid with all lines."""
     text = text.removeprefix("\ufeff")
     table, lines = read_toml(text), Lines(text)
     fields = {key: value for key, value in table.items() if key not in RESERVED}
     if problems := _odd_words(table, fields, lines):
-        refuse(problems)
+        sections.refuse(problems)
     label, form = table.get("block"), table.get("format")
     if "body" in table:
         return _checked(label, table["body"], schema, form, lambda line: lines.line_in(table["body"], line, "body"))
     meant = schema or _as_written(fields, lines)
     values, problems, missing = _values(fields, meant, lines)
     if problems := problems + ([] if form == "incomplete" else missing):
-        refuse(problems)
-    written = write_sections(values, meant, cast(Layout, table.get("layout", LAYOUTS[0])))
+        sections.refuse(problems)
+    written = sections.write_sections(values, meant, cast(sections.Layout, table.get("layout", sections.LAYOUTS[0])))
     return ParsedText(label, written, values, "free" if schema is None else "incomplete" if missing else "complete")
 
 
-def _form(reading: ParsedSections) -> Form:
+def _form(reading: sections.ParsedSections) -> Form:
     return "free" if reading.problems else "incomplete" if reading.missing else "complete"
 
 
@@ -132,16 +113,16 @@ def _checked(
     """The text with its fields, unless it follows the schema less than it is marked to; `line_of` places its lines."""
     if schema is None:
         return ParsedText(label, text)
-    reading = read_sections(text, schema)
+    reading = sections.read_sections(text, schema)
     form = _form(reading)
     allowed = _MARKED[: _MARKED.index(cast(Form, marked)) + 1] if marked else ()
     if form != "complete" and form not in allowed:
         problems = reading.problems + (() if "incomplete" in allowed else reading.missing)
-        refuse(Problem(line_of(each.line), each.sentence) for each in problems)
+        sections.refuse(sections.Problem(line_of(each.line), each.sentence) for each in problems)
     return ParsedText(label, text, {} if form == "free" else reading.fields, form)
 
 
-def _front_matter(text: str) -> tuple[dict[str, str], str, list[Problem]]:
+def _front_matter(text: str) -> tuple[dict[str, str], str, list[sections.Problem]]:
     """The front matter, the text below it, and what is wrong with the former. A last line break ends the file, not the text."""
     lines = text.split("\n")
     is_there = len(lines) > 1 and lines[0].rstrip() == _FENCE and bool(_PAIR.fullmatch(lines[1].rstrip()))
@@ -152,30 +133,30 @@ def _front_matter(text: str) -> tuple[dict[str, str], str, list[Problem]]:
     if not is_there:
         return {}, text.removesuffix("\n"), []
     head: dict[str, str] = {}
-    problems: list[Problem] = []
+    problems: list[sections.Problem] = []
     for number, line in enumerate(lines[1:], 2):
         if line.rstrip() == _FENCE:
             return head, "\n".join(lines[number:]).removesuffix("\n"), problems
         pair = _PAIR.fullmatch(line.rstrip())
         key, value = (pair[1], pair[2].strip()) if pair else (line.strip()[:80], "")
         if key in head:
-            problems.append(Problem(number, f'"{key}" occurs twice. Keep one of the two.'))
+            problems.append(sections.Problem(number, f'"{key}" occurs twice. Keep one of the two.'))
         elif key == "block":
             problems += _label_problem(value := _unquoted(value), number)
         elif key == "schema":
             value = _unquoted(value)
         elif key != "format":
             problems.append(
-                Problem(
+                sections.Problem(
                     number, f'"{key}" is not known here. Use block, schema and format, or put it below the second ---.'
                 )
             )
         elif value not in _MARKED:
             problems.append(
-                Problem(number, f'"format" can be {" or ".join(_MARKED)}. Write one, or take the line out.')
+                sections.Problem(number, f'"format" can be {" or ".join(_MARKED)}. Write one, or take the line out.')
             )
         head[key] = value
-    return head, "", [Problem(1, "the front matter has no end. Put a line --- below it.")]
+    return head, "", [sections.Problem(1, "the front matter has no end. Put a line --- below it.")]
 
 
 def _unquoted(value: str) -> str:
@@ -188,23 +169,23 @@ def _unquoted(value: str) -> str:
     return value[1:-1].replace("''", "'") if is_quoted else value
 
 
-def _label_problem(label: str, line: int) -> list[Problem]:
+def _label_problem(label: str, line: int) -> list[sections.Problem]:
     try:
         require_label(label)
     except Invalid as error:
-        return [Problem(line, str(error))]
+        return [sections.Problem(line, str(error))]
     return []
 
 
-def _odd_words(table: Mapping[str, Any], fields: Mapping[str, Any], lines: Lines) -> list[Problem]:
+def _odd_words(table: Mapping[str, Any], fields: Mapping[str, Any], lines: Lines) -> list[sections.Problem]:
     """What is wrong with the keys of a TOML that are not fields, and with what stands beside them."""
-    problems: list[Problem] = []
+    problems: list[sections.Problem] = []
     for key in ("block", "body"):
         if not isinstance(table.get(key, ""), str):
             problems.append(lines.problem(f'"{key}" must be text. Put it in quotes.', key))
         elif key == "block" and key in table:
             problems += _label_problem(table[key], lines.place(key).line)
-    for key, words in (("format", _MARKED if "body" in table else _MARKED[:1]), ("layout", LAYOUTS)):
+    for key, words in (("format", _MARKED if "body" in table else _MARKED[:1]), ("layout", sections.LAYOUTS)):
         if table.get(key, words[0]) not in words:
             problems.append(lines.problem(f'"{key}" must be {" or ".join(words)} here. Or take the line out.', key))
     if "body" in table:
@@ -217,10 +198,10 @@ def _odd_words(table: Mapping[str, Any], fields: Mapping[str, Any], lines: Lines
 
 def _values(
     fields: Mapping[str, Any], schema: BlockSchema, lines: Lines
-) -> tuple[dict[str, FieldValue], list[Problem], list[Problem]]:
+) -> tuple[dict[str, FieldValue], list[sections.Problem], list[sections.Problem]]:
     """The values of a TOML by a schema, in their order, what is wrong with them, and what is required and missing."""
     values: dict[str, FieldValue] = {}
-    problems: list[Problem] = []
+    problems: list[sections.Problem] = []
     by_name = {each.name: each for each in schema.fields}
     for name, written in fields.items():
         each = by_name.get(name)
@@ -243,7 +224,7 @@ def _values(
 def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
     """The schema that a TOML of fields would have, so that one can be read where none is known. Raises Invalid."""
     found: list[SchemaField] = []
-    problems: list[Problem] = []
+    problems: list[sections.Problem] = []
     for name, value in fields.items():
         is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
         kind = "list" if is_list else _KINDS.get(type(value))  # a time is a date to isinstance
@@ -256,7 +237,7 @@ def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
         problems += [lines.problem(sentence, name) for _, sentence in found[-1].faults()]
     problems += [lines.problem(sentence, each.name) for each, sentence in same_headings(found)]
     if problems:
-        refuse(problems)
+        sections.refuse(problems)
     return BlockSchema("block", "Block", tuple(found))
 
 

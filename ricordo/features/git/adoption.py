@@ -30,11 +30,7 @@ class MainCommit(NamedTuple):
 
 
 class Adoption(NamedTuple):
-    """What a push brings to a chain whose tip is `expected`.
-
-    `main` are the commits from there to the new tip, the oldest first; `merged` the commits that were merged, with all their
-    trees, and `texts` the texts in these.
-    """
+    """What a push brings to a chain at `expected`: `main` commits, oldest first, and `merged` commits with trees and `texts`."""
 
     expected: bytes | None
     main: tuple[MainCommit, ...]

@@ -24,11 +24,7 @@ MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class HistoryPortion:
-    """A part of a history: its objects, those that others need before them or among them.
-
-    `number` is that of the last version in it, `files` the tree as it is then, by label; `head` the commit that a branch can name
-    once all this is there.
-    """
+    """A part of a history: objects, the last version's `number` and `files`, and the `head` for a branch once all is there."""
 
     objects: tuple[GitObject, ...] = ()
     number: int = 0
@@ -122,7 +118,6 @@ class _ObjectMaker:
         self._stored, self._pushed_ids = queries.stored_between(tx, chain_id, *numbers)
 
     def add_commit(self, rows: Sequence[Any]) -> None:
-        """Add a commit, with its tree and the texts that it brought."""
         first = rows[0]
         for row in rows:
             _apply(self.files, row)

@@ -48,10 +48,7 @@ class GitObject:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a commit says: the id of its tree, those of its parents, its author and message; `body` is the whole of it.
-
-    `author` is a name and an address, `committer` the address of who made the commit.
-    """
+    """A commit: the ids of its tree and parents, its message and whole `body`, author (name, address), and committer's address."""
 
     id: bytes
     tree: bytes
@@ -119,10 +116,7 @@ Find = Callable[[bytes], GitObject | None]
 
 
 def read_pack(pack: bytes, find: Find) -> dict[bytes, GitObject]:
-    """The objects of a pack by id; `find` gives those that it refers to without sending them.
-
-    Raises Invalid where it is damaged, Lacking where it refers to something unknown, TooLong where it exceeds the bounds.
-    """
+    """The objects of a pack by id; `find` gives those that are here already. Raises Invalid (damaged), Lacking, TooLong."""
     if not pack:
         return {}
     trailer = len(pack) - ID_SIZE
@@ -212,7 +206,6 @@ def _applied(base: bytes, delta: bytes, left: int) -> bytes:
 
 
 def _number(data: bytes, place: int) -> tuple[bytes, int]:
-    """The bytes of a number, and the place behind it."""
     found = _NUMBER.match(data, place)
     if found is None:
         raise Invalid(_BROKEN)

@@ -12,20 +12,8 @@ from ricordo.domain.git_objects import SUFFIX, commit_body, fits_git, path_of, t
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, Invalid, Stale
+from ricordo.features.git import objects
 from ricordo.features.git.adoption import Adoption, MainCommit
-from ricordo.features.git.objects import (
-    EMPTY_TREE,
-    FILE,
-    FOLDER,
-    Commit,
-    Find,
-    GitObject,
-    Lacking,
-    TreeEntry,
-    git_object,
-    read_commit,
-    read_tree,
-)
 from ricordo.memory.merge import merge_lines
 from ricordo.storage.versions import Change
 
@@ -73,23 +61,20 @@ class EntryBudget:
 class Push:
     """The objects of a push, and those that are here already; `limits` are those of blocks by label, in characters."""
 
-    new: Mapping[bytes, GitObject]
-    find: Find
+    new: Mapping[bytes, objects.GitObject]
+    find: objects.Find
     limits: Mapping[str, int] = field(default_factory=dict)
     budget: EntryBudget = field(default_factory=EntryBudget)
     _files: dict[bytes, dict[str, bytes]] = field(default_factory=dict)
     _texts: dict[bytes, str] = field(default_factory=dict)
-    _commits: dict[bytes, Commit] = field(default_factory=dict)
+    _commits: dict[bytes, objects.Commit] = field(default_factory=dict)
     _checked: set[tuple[bytes, str]] = field(default_factory=set)
     _faults: dict[str, None] = field(default_factory=dict)
     _sizes: dict[bytes, int] = field(default_factory=dict)
     _labels: dict[str, str | None] = field(default_factory=dict)
 
     def adoption(self, tip: bytes | None, new_tip: bytes) -> Adoption:
-        """What follows for the memory where `new_tip` shall take the place of its `tip`.
-
-        Raises Stale where it does not come after it, Refused with all that is wrong with it.
-        """
+        """What follows where `new_tip` takes the place of `tip`. Raises Stale where it does not come after it, Refused."""
         order = self.new_commits(new_tip)
         main = _main_line(order, tip, new_tip)
         before = self.files_of(tip) if tip else {}
@@ -137,9 +122,9 @@ class Push:
             self._check_text(text, label)
         return text
 
-    def new_commits(self, tip: bytes) -> list[Commit]:
+    def new_commits(self, tip: bytes) -> list[objects.Commit]:
         """The commits that the push brings below this one, parents first, with it as the last; none where it is here already."""
-        order: list[Commit] = []
+        order: list[objects.Commit] = []
         seen: set[bytes] = set()
         new = 0
         waiting = [(tip, False)]
@@ -158,15 +143,15 @@ class Push:
                 waiting += [(parent, False) for parent in self._commit(id).parents if parent not in seen]
         return order
 
-    def _commit(self, id: bytes) -> Commit:
+    def _commit(self, id: bytes) -> objects.Commit:
         if id not in self._commits:
-            self._commits[id] = read_commit(self._object(id, "commit").body)
+            self._commits[id] = objects.read_commit(self._object(id, "commit").body)
         return self._commits[id]
 
-    def _object(self, id: bytes, kind: str) -> GitObject:
-        found = self.new.get(id) or self.find(id) or (EMPTY_TREE if id == EMPTY_TREE.id else None)
+    def _object(self, id: bytes, kind: str) -> objects.GitObject:
+        found = self.new.get(id) or self.find(id) or (objects.EMPTY_TREE if id == objects.EMPTY_TREE.id else None)
         if found is None or found.kind != kind:
-            raise Lacking(
+            raise objects.Lacking(
                 f"The push lacks the {kind} {id.hex()[:10]}. Fetch first; a shallow clone may need --unshallow."
             )
         return found
@@ -175,9 +160,9 @@ class Push:
         """How many files and folders a tree holds; each tree is read once, however often it is named. Raises Refused."""
         if tree not in self._sizes:
             size = 0
-            for entry in read_tree(self._object(tree, "tree").body):
+            for entry in objects.read_tree(self._object(tree, "tree").body):
                 # A deeper one has a path that is too long.
-                is_open = entry.mode == FOLDER and depth < _DEEPEST
+                is_open = entry.mode == objects.FOLDER and depth < _DEEPEST
                 size += 1 + (self._size(entry.id, depth + 1) if is_open else 0)
                 if size > MOST_FILES:
                     raise Refused([_TOO_WIDE])
@@ -186,18 +171,18 @@ class Push:
 
     def _walk(self, tree: bytes, folder: str) -> Iterator[tuple[str, bytes]]:
         names: set[bytes] = set()
-        for entry in read_tree(self._object(tree, "tree").body):
+        for entry in objects.read_tree(self._object(tree, "tree").body):
             self.budget.take()
             path = folder + entry.name.decode(errors="replace")
             if fault := self._fault_of_entry(entry, path, names):
                 self._fault(fault)
-            elif entry.mode == FOLDER:
+            elif entry.mode == objects.FOLDER:
                 yield from self._walk(entry.id, f"{path}/")
             else:
                 yield path.removesuffix(SUFFIX), entry.id
             names.add(entry.name)
 
-    def _fault_of_entry(self, entry: TreeEntry, path: str, names: set[bytes]) -> str | None:
+    def _fault_of_entry(self, entry: objects.TreeEntry, path: str, names: set[bytes]) -> str | None:
         """Why an entry of a tree cannot be a block or a folder of blocks; `names` are those before it."""
         try:
             entry.name.decode()
@@ -207,9 +192,9 @@ class Push:
             return f"{path}: a tree holds this name twice, or with a slash in it. Check with `git fsck --strict`."
         if len(path) > _DEEPEST + len(SUFFIX):
             return f"{path[:80]}…: a label has {_DEEPEST} characters at most."
-        if entry.mode == FOLDER:
+        if entry.mode == objects.FOLDER:
             return None
-        if entry.mode != FILE:
+        if entry.mode != objects.FILE:
             what = _ODD_FILES.get(entry.mode, f"something of the mode {entry.mode.decode(errors='replace')}")
             return f"{path}: only plain files can be memory (mode 100644); this is {what}."
         if not path.endswith(SUFFIX):
@@ -265,22 +250,22 @@ class Push:
                 "of the commit."
             )
 
-    def _commits_with_trees(self, commits: Iterable[Commit]) -> tuple[GitObject, ...]:
-        found: dict[bytes, GitObject] = {}
+    def _commits_with_trees(self, commits: Iterable[objects.Commit]) -> tuple[objects.GitObject, ...]:
+        found: dict[bytes, objects.GitObject] = {}
         for commit in commits:
-            found[commit.id] = GitObject("commit", commit.id, commit.body)
+            found[commit.id] = objects.GitObject("commit", commit.id, commit.body)
             waiting = [commit.tree]
             while waiting:
                 tree = self._object(waiting.pop(), "tree")
                 found[tree.id] = tree
-                folders = (entry.id for entry in read_tree(tree.body) if entry.mode == FOLDER)
+                folders = (entry.id for entry in objects.read_tree(tree.body) if entry.mode == objects.FOLDER)
                 waiting += [id for id in folders if id not in found]
         return tuple(found.values())
 
     def _fault(self, sentence: str) -> None:
         self._faults[sentence] = None
 
-    def require_faultless(self, commits: Iterable[Commit]) -> None:
+    def require_faultless(self, commits: Iterable[objects.Commit]) -> None:
         """Raise Refused if anything was found to be wrong, also with the messages of these commits."""
         for commit in commits:
             headers = commit.body.partition(b"\n\n")[0].decode(errors="replace").split("\n")
@@ -293,7 +278,7 @@ class Push:
             raise Refused(list(self._faults))
 
 
-def _main_line(order: Sequence[Commit], tip: bytes | None, new_tip: bytes) -> list[Commit]:
+def _main_line(order: Sequence[objects.Commit], tip: bytes | None, new_tip: bytes) -> list[objects.Commit]:
     """The way from the tip to the new one, by first parents as far as they lead there. Raises Stale where there is none."""
     commits = {commit.id: commit for commit in order}
     reaching = {tip} if tip is not None else {None, *commits}
@@ -302,7 +287,7 @@ def _main_line(order: Sequence[Commit], tip: bytes | None, new_tip: bytes) -> li
             reaching.add(commit.id)
     if new_tip not in commits or new_tip not in reaching:
         raise Stale(_NOT_FORWARD)
-    line: list[Commit] = []
+    line: list[objects.Commit] = []
     at: bytes | None = new_tip
     while at in commits:
         line.append(commits[at])
@@ -322,13 +307,10 @@ def known_parents(push: Push, theirs: bytes) -> list[bytes]:
 
 
 def merged(push: Push, base: bytes | None, tip: bytes, theirs: bytes, by: Actor, now: int) -> Adoption:
-    """What follows for a memory at `tip` that is merged with their commits; `base` is the newest commit of both.
-
-    Raises Conflict that names each block where both changed the same lines, Refused with all that is wrong with theirs.
-    """
+    """The adoption that merges `theirs` into `tip`; `base` is the newest commit of both. Raises Conflict with blocks, Refused."""
     sides = [push.files_of(commit) if commit else {} for commit in (base, tip, theirs)]
     files: dict[str, bytes] = {}
-    made: list[GitObject] = []
+    made: list[objects.GitObject] = []
     conflicts: list[str] = []
     for label in sorted(set().union(*sides)):
         common, ours, others = (side.get(label) for side in sides)
@@ -342,7 +324,7 @@ def merged(push: Push, base: bytes | None, tip: bytes, theirs: bytes, by: Actor,
             if text is None:
                 conflicts.append(path_of(label))
                 continue
-            made.append(git_object("blob", text.encode()))
+            made.append(objects.git_object("blob", text.encode()))
             blob = made[-1].id
         if blob is not None:
             files[label] = blob
@@ -353,7 +335,7 @@ def merged(push: Push, base: bytes | None, tip: bytes, theirs: bytes, by: Actor,
             "into main there."
         )
     tree = tree_of(files)
-    made += [GitObject("tree", id, body) for id, body in tree.bodies.items()]
-    made.append(git_object("commit", commit_body(tree.id, (tip, theirs), signature(by), now, MERGE_MESSAGE)))
+    made += [objects.GitObject("tree", id, body) for id, body in tree.bodies.items()]
+    made.append(objects.git_object("commit", commit_body(tree.id, (tip, theirs), signature(by), now, MERGE_MESSAGE)))
     new = {**push.new, **{one.id: one for one in made}}
     return Push(new, push.find, push.limits).adoption(tip, made[-1].id)

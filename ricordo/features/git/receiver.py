@@ -73,7 +73,6 @@ def push_advertisement(tip: bytes | None) -> bytes:
 
 
 def read_push(body: bytes) -> PushRequest:
-    """A push; raises Invalid where it is none."""
     commands: list[PushCommand] = []
     capabilities: frozenset[bytes] = frozenset()
     stream = BytesIO(body)
@@ -223,7 +222,6 @@ def _described(pusher: ChangeMetadata, newest: Commit | None, tx: Transaction, c
 
 
 def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
-    """Why a command is refused whatever it brings."""
     if command.branch != BRANCH and not command.branch.startswith(PROPOSE):
         what = "branches" if command.branch.startswith(b"refs/heads/") else "tags"
         return f"Memory keeps no other {what}. Push to main, or to propose/<any name> for the owner to decide."

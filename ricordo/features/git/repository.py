@@ -42,10 +42,7 @@ def repository_path(data_dir: Path, chain_id: str) -> Path:
 
 
 async def read_repository(store: Store, data_dir: Path, chain_id: str, work: Callable[[Path], T]) -> T:
-    """What `work` reads in a thread from a chain's repository, brought up to date; where that is damaged it is rebuilt, once.
-
-    Any error that is not the repository's fault is raised as it came. Raises NotFound, Unavailable.
-    """
+    """What `work` reads in a thread from a chain's current repository, rebuilt once if damaged. Raises NotFound, Unavailable."""
     path = await refreshed(store, data_dir, chain_id)
     try:
         return await asyncio.to_thread(work, path)
@@ -122,7 +119,6 @@ def add_portion(path: Path, portion: HistoryPortion) -> None:
 
 
 def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
-    """Objects as dulwich writes them into a pack."""
     from dulwich.pack import UnpackedObject
 
     return [
@@ -132,7 +128,6 @@ def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
 
 
 def find_object(repository: "Repo", id: bytes) -> GitObject | None:
-    """An object of a repository by its id, None where it has none."""
     try:
         kind, body = repository.object_store.get_raw(id.hex().encode())  # type: ignore[arg-type]
     except KeyError:
@@ -143,10 +138,7 @@ def find_object(repository: "Repo", id: bytes) -> GitObject | None:
 
 
 def copy_whole(path: Path, write: Callable[[bytes], object]) -> None:
-    """Write all objects of one of our repositories as one pack: what a clone gets, copied from the packs where they lie whole.
-
-    Raises OSError where it was rebuilt meanwhile, dulwich's ChecksumMismatch where it is damaged.
-    """
+    """Write all objects of a repository as one pack, copied as they lie. Raises OSError (rebuilt meanwhile), ChecksumMismatch."""
     seen: set[bytes] = set()
     ranges: list[tuple[Path, int, int]] = []
     with closing(open_repository(path)) as repository:

@@ -223,10 +223,7 @@ def _serve(
 
 
 class _OfferedRepository:
-    """A repository that gives its branches, and also what they named when the client asked for them a moment ago.
-
-    What a client lacks is known where it is `lacking`, and is found by walking the history else.
-    """
+    """A repository with the branches as the client saw them; it lacks what is `lacking`, or what a walk of the history finds."""
 
     def __init__(self, repository: Repo, wanted: list[bytes], lacking: list[bytes] | None) -> None:
         self._repository, self._lacking = repository, lacking
@@ -240,8 +237,6 @@ class _OfferedRepository:
         return getattr(self._repository, name)
 
     def find_missing_objects(self, determine_wants: Any, graph_walker: Any, progress: Any, **options: Any) -> Any:
-        """What the client lacks."""
-
         def determine(_refs: Any, depth: int | None = None) -> Any:
             return determine_wants(self.get_refs(), depth)
 

@@ -81,11 +81,7 @@ class GitRemotes:
         return FolderMarker(folder.resolve() / OWNER_FILE, folder / "HEAD") if is_folder else None
 
     async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
-        """Bring the repository and the memory together.
-
-        Raises Unavailable where it cannot be reached, Conflict or Invalid where what is committed there cannot be pulled; nothing
-        is lost on either side.
-        """
+        """Bring repository and memory together; a failure loses nothing. Raises Unavailable, Conflict, Invalid."""
         user = await store.read(lambda tx: owner_of(tx, remote))
         sync = _GitSync(store, settings.data_dir, remote, user, _address(access, settings), self.marker(access.address))
         return await until_settled(sync.attempt)

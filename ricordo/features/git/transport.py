@@ -39,10 +39,7 @@ Refs = Mapping[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class GitAddress:
-    """An absolute folder or an http address, and a name and a password or token for it.
-
-    `allow_private` and `folders` are what the operator allows: private addresses, and folders of this machine.
-    """
+    """A folder or an http address with its credentials, and what the operator allows: private addresses, and these folders."""
 
     address: str
     username: str = "git"
@@ -108,10 +105,7 @@ def push(
     wanted: Mapping[bytes, bytes | None],
     extra: Collection[GitObject] = (),
 ) -> None:
-    """Let branches of the remote name these commits, None: no such branch; they are in the repository here or `extra`.
-
-    Raises RemoteMoved where one of them is not what was seen, Unavailable where the remote refuses.
-    """
+    """Move the remote's branches to commits of the repository or `extra` (None: delete). Raises RemoteMoved, Unavailable."""
 
     def ask(client: "GitClient", path: str) -> None:
         with closing(open_repository(repository)) as here:
@@ -180,7 +174,6 @@ class _GitConnections(ExitStack):
         self.callback(timer.cancel)
 
     def ask(self, url: str, headers: Mapping[str, str], data: Any) -> HTTPResponse:
-        """The answer to a GET, or to a POST where there is data."""
         parts = urlsplit(url)
         is_tls, host = parts.scheme == "https", parts.hostname or ""
         connection = HTTPSConnection(host, parts.port) if is_tls else HTTPConnection(host, parts.port)

@@ -26,7 +26,6 @@ def add_upload(tx: Transaction, target: Target, data: bytes) -> Job:
 
 
 async def take_upload(runtime: Runtime, job: Job, report: Report) -> None:
-    """Take in what was uploaded."""
     store, given = FencedStore(runtime.store, job), job.payload
     scope = Scope(job.organization_id, given["author"], job.user_id)
     data = await store.read(lambda tx: queries.read_upload(tx, job.id))

@@ -77,10 +77,7 @@ async def take_messages(run: LettaRun, agent: Row, threads: Sequence[Row]) -> No
 def _read(
     run: LettaRun, row: Row, thread: _Thread, names: dict[str, str], asked: dict[str, list[str]]
 ) -> Message | None:
-    """Return the message as it is stored here; None for the prompt of the conversation.
-
-    `names` are those of tools by their calls, and `asked` the calls by the messages that asked for approval.
-    """
+    """Return the message as stored here, None for the prompt. `names` are tools by call, `asked` calls by approval request."""
     content = row["content"] if row["content"] is not None else row["text"]
     sent: dict[str, Any] = {**row, "content": content, "created_at": row["created_at"].isoformat()}
     sent["sender_id"] = run.users.get(row["sender_id"], row["sender_id"])

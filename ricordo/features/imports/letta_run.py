@@ -81,7 +81,6 @@ class LettaRun:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something cannot be taken, as one line."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

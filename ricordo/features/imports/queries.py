@@ -146,7 +146,6 @@ def report_of(tx: Transaction, organization_id: str, source: str) -> dict[str, A
 
 
 def report_text(report: dict[str, Any]) -> str:
-    """Return the report for people."""
     lines = [f"Taken from {report['source'].partition(':')[0]}:"]
     lines += [f"  {count:,} {kind}" for kind, count in report["taken"].items()] or ["  nothing"]
     if report["left_out"]:

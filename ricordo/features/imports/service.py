@@ -46,7 +46,6 @@ class Target:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open an export. Raises NotFound, Invalid."""
     try:
         with path.open("rb") as file:
             yield file
@@ -214,7 +213,6 @@ def _finish(
 
 
 def _insert_memory(tx: Transaction, target: Target, chat: ExportedChat) -> None:
-    """File a memory in the agent's archive."""
     scope, given = target.scope, chat.memory or {}
     id = queries.made_id(scope.organization_id, "passage", target.source, chat.id)
     outcome = Outcome({"memories": 1})

@@ -13,36 +13,7 @@ from typing import Any
 from ricordo.domain.message import Part, TextPart, ToolCallPart
 from ricordo.domain.model import LIBRARIAN, Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.redaction import redact
-from ricordo.features.librarian.grammar import (
-    READ_LENGTH,
-    Intent,
-    corrected,
-    facts_asked,
-    facts_told,
-    is_denied,
-    is_same_frame,
-    is_single,
-    read,
-    shared,
-    statements,
-    topic,
-    words_in,
-)
-from ricordo.features.librarian.plan import (
-    ARCHIVE,
-    FORGET_WHICH,
-    INSERT,
-    LIST_ARCHIVE,
-    REPLACE,
-    SEARCHES,
-    complete,
-    is_confirmed,
-    known_note,
-    matching,
-    planned_calls,
-    points_of,
-    question_of,
-)
+from ricordo.features.librarian import grammar, plan
 from ricordo.features.librarian.view import (
     SEND,
     LibrarianCall,
@@ -60,55 +31,11 @@ _FILED = ("I have put this in my notes about you:", "I have filed this in the ar
 _WAS_FILED = ('- "', "I have put", "I have filed", "I have corrected")
 # What marks its own introduction, so that it introduces itself once in a conversation.
 _MARK = "not a language model"
-_INTRODUCTION = (
-    f"By the way: I am Ricordo's librarian, {_MARK}. I file what you tell me and find it again when you ask. "
-    'Say "help" to learn how to connect a real model.'
-)
-_HELP = (
-    f"I am Ricordo's librarian, {_MARK}: I work without any key or network.\n"
-    '- Tell me something ("I\'m allergic to nuts.", "Remember: the exam is on 12 May.") and I file it.\n'
-    '- Ask me ("What am I allergic to?", "What do you know about me?") and I look in my notes, the archive and everything you told '
-    "me, and quote it with its date.\n"
-    '- Say "Forget that I\'m allergic to nuts." and I strike it out of my notes.\n'
-    "To talk with a real model, set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start Ollama; then restart Ricordo and pick that model "
-    "for this agent. All that I filed stays and is there for it."
-)
-_ALL_RIGHT = "All right. Tell me something to remember, or ask about what you told me before."
-_FIXED = {
-    "help": _HELP,
-    "talk": _ALL_RIGHT,
-    "task": 'I cannot do that: it takes a language model, and I only file and find. Say "help" to learn how to connect one.',
-    "secret": (
-        "That is about a password or a key: I neither keep nor repeat secrets. Where you sent one, it stays in that message; "
-        "deleting messages is up to you."
-    ),
-    "fragment": (
-        'I do not know what that corrects. Say it in a whole sentence, as "My favourite colour is green.", and it takes the '
-        "place of the old line."
-    ),
-    "code": "I keep no code in memory. Yours stays in the message in which you sent it.",
-}
-_NOT_FOUND = (
-    'I don\'t know: I looked in {places} and found nothing about "{topic}". '
-    "If you tell me, I file it and can answer next time; for general knowledge, connect a language model."
-)
-_NOWHERE = (
-    "I have nowhere to file this: this agent has neither a block about you that I can write to nor an archive. "
-    "Your message itself stays in our history, though, and can be searched."
-)
-_FORGET_WHAT = (
-    "I strike out one note at a time. Say which one, with a word that is in it. To delete everything, delete the memory or the "
-    "agent itself; that is up to you, not to me."
-)
-_CANNOT_FORGET = (
-    "I cannot strike anything out of my notes: this agent has no tool for it. You can edit them yourself at any time."
-)
-_STAYS = "The message in which you said it stays in our history; deleting messages is up to you, not to me."
+_TEXTS: dict[str, str] = grammar.read_toml("texts")
+_FIXED = ("help", "talk", "task", "secret", "fragment", "code")
 # What the result of an edit says that waits for the block's owner.
 _PROPOSED = " was proposed"
-# Results are for models and may hold anything: why an edit failed is not told in their words.
-_FAILED = "the memory did not take it"
-_WAITS = "It waits until that is approved."
+# Results are for models and may hold anything: why an edit failed is not told in their words, but by `failed`.
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
 _MOST_QUOTED = 3
 _MOST_NOTES = 20
@@ -134,24 +61,23 @@ class Librarian:
 
 
 def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[LibrarianCall]:
-    """Return the words to say, or the calls to make."""
-    said = [] if FORGET_WHICH in view.said_before else view.said_before.split("\n")
+    said = [] if plan.FORGET_WHICH in view.said_before else view.said_before.split("\n")
     filed = next((line.partition('"')[2] for line in reversed(said) if line.startswith(_WAS_FILED) and '"' in line), "")
-    intents = corrected(read(view.words), filed.partition('" (before: ')[0].removesuffix('"'))
+    intents = grammar.corrected(grammar.read(view.words), filed.partition('" (before: ')[0].removesuffix('"'))
     name = newer_name(request.forced_tool or "")
     forced = name if name in view.tools else None
-    planned = [] if request.tool_choice == "none" or view.made(SEND) else planned_calls(view, intents)
+    planned = [] if request.tool_choice == "none" or view.made(SEND) else plan.planned_calls(view, intents)
     if calls := [call for call in planned if forced in (None, call.tool)]:
         return calls if forced is None else calls[:1]
     is_asked = forced is not None
     if request.tool_choice == "required" and view.tools and not view.made(SEND):
         # A rule wants a call: one that speaks, else one that only looks.
-        forced = forced or next((name for name in (SEND, *SEARCHES) if name in view.tools), next(iter(view.tools)))
+        forced = forced or next((name for name in (SEND, *plan.SEARCHES) if name in view.tools), next(iter(view.tools)))
     if forced is None:
         return "That is all." if view.made(SEND) else _spoken_answer(view, intents)
     words = _spoken_answer(view, intents) if forced == SEND else view.words
     texts = dict.fromkeys(("query", "content", "new_string", "message"), words)
-    return [complete(LibrarianCall(forced, {**texts, "request_heartbeat": is_asked}), view.tools[forced])]
+    return [plan.complete(LibrarianCall(forced, {**texts, "request_heartbeat": is_asked}), view.tools[forced])]
 
 
 def _called(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, ...]:
@@ -164,11 +90,13 @@ def _called(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, 
     )
 
 
-def _spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
+def _spoken_answer(view: LibrarianView, intents: Sequence[grammar.Intent]) -> str:
     """Return the answer to all that was meant, in the order it was said; the introduction once in a conversation."""
     if not view.words.strip():
         return "I can only read words, and I found none in your message."
-    forgotten = [each for each in view.made(REPLACE) if words_in(each.new_words) <= words_in(each.old_words)]
+    forgotten = [
+        each for each in view.made(plan.REPLACE) if grammar.words_in(each.new_words) <= grammar.words_in(each.old_words)
+    ]
     lines: list[str] = [*map(_forgotten, forgotten)]
     for intent in intents:
         match intent.kind:
@@ -177,18 +105,18 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[Intent]) -> str:
             case "forget" if not any(_is_about(intent.text, _replaced(each)) for each in forgotten):
                 lines.append(_not_forgotten(view, intent.text))
             case "ask":
-                lines.append(_found(view, question_of(intents)))
+                lines.append(_found(view, plan.question_of(intents)))
             case "list":
                 lines.append(_overview(view))
             case kind if kind in _FIXED:
-                lines.append(_FIXED[kind])
-            case "yes" if is_confirmed(view, intents) and not forgotten:
-                lines.append(_CANNOT_FORGET)
+                lines.append(_TEXTS[kind])
+            case "yes" if plan.is_confirmed(view, intents) and not forgotten:
+                lines.append(_TEXTS["cannot_forget"])
             case _:
                 pass
-    lines = _joined(lines) or [_ALL_RIGHT]
+    lines = _joined(lines) or [_TEXTS["talk"]]
     if all(_MARK not in text for text in (*view.own_words, *lines)):
-        lines.append(_INTRODUCTION)
+        lines.append(_TEXTS["introduction"])
     return "\n\n".join(lines)
 
 
@@ -205,44 +133,44 @@ def _joined(lines: Sequence[str]) -> list[str]:
 
 def _told(view: LibrarianView, text: str) -> str:
     # As memory keeps them: the calls say no more than that afterwards.
-    words = " ".join(redact(text[:READ_LENGTH]).text.split())
-    filed = view.made(INSERT, REPLACE, ARCHIVE)
+    words = " ".join(redact(text[: grammar.READ_LENGTH]).text.split())
+    filed = view.made(plan.INSERT, plan.REPLACE, plan.ARCHIVE)
     done = next((each for each in filed if words in " ".join(redact(each.new_words).text.split())), None)
     if done is None:
-        note = known_note(view, text)
-        return f'I have that in my notes already: "{_short(note.words)}"' if note else _NOWHERE
+        note = plan.known_note(view, text)
+        return f'I have that in my notes already: "{_short(note.words)}"' if note else _TEXTS["nowhere"]
     words = _short(words)
     if done.failed:
-        return f'I could not file "{words}": {_FAILED}. Your message stays in our history.'
-    if done.tool == ARCHIVE:
+        return f'I could not file "{words}": {_TEXTS["failed"]}. Your message stays in our history.'
+    if done.tool == plan.ARCHIVE:
         return f'I have filed this in the archive: "{words}"'
     if _PROPOSED in done.text:
-        return f'I asked to have this put in my notes: "{words}"\n{_WAITS}'
-    if done.tool == REPLACE:
+        return f'I asked to have this put in my notes: "{words}"\n{_TEXTS["waits"]}'
+    if done.tool == plan.REPLACE:
         return f'I have corrected my notes about you: "{words}" (before: "{_replaced(done)}")'
     return f'I have put this in my notes about you: "{words}"'
 
 
 def _forgotten(done: LibrarianCall) -> str:
     old, new = _replaced(done), note_of("", done.new_words).words
-    words = _short(next((each for each in statements(old) if each not in new), old)) if new else old
+    words = _short(next((each for each in grammar.statements(old) if each not in new), old)) if new else old
     if done.failed:
-        return f'I could not strike out "{words}": {_FAILED}.'
+        return f'I could not strike out "{words}": {_TEXTS["failed"]}.'
     if _PROPOSED in done.text:
-        return f'I asked to have this struck out of my notes: "{words}"\n{_WAITS}'
-    return f'I have struck this out of my notes: "{words}"\n{_STAYS}'
+        return f'I asked to have this struck out of my notes: "{words}"\n{_TEXTS["waits"]}'
+    return f'I have struck this out of my notes: "{words}"\n{_TEXTS["stays"]}'
 
 
 def _not_forgotten(view: LibrarianView, text: str) -> str:
-    if not topic(text) and not facts_asked(text):
-        return _FORGET_WHAT
-    found = matching(view, text)
+    if not grammar.topic(text) and not grammar.facts_asked(text):
+        return _TEXTS["forget_what"]
+    found = plan.matching(view, text)
     if not found:
         about = f'I have no note about "{_short(text, 80)}" to strike out.'
         return f"{about} The archive and our messages I cannot delete; you can."
-    if REPLACE not in view.tools:
-        return _CANNOT_FORGET
-    return "\n".join([FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
+    if plan.REPLACE not in view.tools:
+        return _TEXTS["cannot_forget"]
+    return "\n".join([plan.FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
 
 
 def _replaced(outcome: LibrarianCall) -> str:
@@ -261,19 +189,21 @@ class Evidence:
 
 
 def _found(view: LibrarianView, question: str) -> str:
-    wanted, kinds = topic(question), facts_asked(question)
+    wanted, kinds = grammar.topic(question), grammar.facts_asked(question)
     if not wanted and not kinds:
         return "I can look things up by their words. Ask again with a word or two that I can search for."
     found = _best(view, wanted, kinds)
     lines = [f'{each.opening}: "{_short(each.words, _LONGEST_QUOTE)}"' for each in found]
     if not lines:
-        searched = dict.fromkeys(_PLACES[each.tool] for each in view.made(*SEARCHES) if not each.failed)
+        searched = dict.fromkeys(_PLACES[each.tool] for each in view.made(*plan.SEARCHES) if not each.failed)
         *places, last = "my notes", *searched
         about = _short(question.strip(" ?.!？"), 80)
-        lines = [_NOT_FOUND.format(places=f"{', '.join(places)} and {last}" if places else last, topic=about)]
+        lines = [_TEXTS["not_found"].format(places=f"{', '.join(places)} and {last}" if places else last, topic=about)]
     elif len(lines) > 1:
         lines = ["Here is what I found:", *(f"- {line}" for line in lines)]
-    broken = dict.fromkeys(f"I could not search {_PLACES[each.tool]}." for each in view.made(*SEARCHES) if each.failed)
+    broken = dict.fromkeys(
+        f"I could not search {_PLACES[each.tool]}." for each in view.made(*plan.SEARCHES) if each.failed
+    )
     return "\n".join([*lines, *broken])
 
 
@@ -281,13 +211,13 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
     """Return the best evidence, best first; nothing that shares no word or kind of fact with the question."""
     # The last line first: of two lines from one day, the later is the newer.
     notes = [Evidence(note.words, _opening(note.said_on, note.label), 0, note.said_on) for note in reversed(view.notes)]
-    ranked = [replace(each, points=points_of(each.words, wanted, kinds)) for each in (*notes, *_hits(view))]
+    ranked = [replace(each, points=plan.points_of(each.words, wanted, kinds)) for each in (*notes, *_hits(view))]
     # A note that says something else of the same has taken the place of what was told before.
     ranked = [each for each in ranked if each.points and not (each.rank and _is_replaced(view, each.words))]
     ranked.sort(key=lambda each: each.on, reverse=True)
     ranked.sort(key=lambda each: (-each.points, each.rank))
-    facts = [each for each in ranked if kinds & facts_told(each.words)]
-    if facts and len(kinds) == 1 and all(map(is_single, kinds)):
+    facts = [each for each in ranked if kinds & grammar.facts_told(each.words)]
+    if facts and len(kinds) == 1 and all(map(grammar.is_single, kinds)):
         # Someone has one name: the present one answers, older words about it do not.
         noted = [each for each in facts if each.rank == 0]
         ranked = [max(noted or facts, key=lambda each: (each.on, -each.rank))]
@@ -297,21 +227,25 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[
 
 
 def _is_replaced(view: LibrarianView, words: str) -> bool:
-    alike = [each.words for each in view.notes if is_same_frame(words, each.words) or is_denied(words, each.words)]
+    alike = [
+        each.words
+        for each in view.notes
+        if grammar.is_same_frame(words, each.words) or grammar.is_denied(words, each.words)
+    ]
     return bool(alike) and words not in alike
 
 
 def _is_past(item: Evidence, found: Sequence[Evidence]) -> bool:
     """Whether something told later has the place of this: "The exam is on 12 May.", "The exam is on 14 May."."""
-    later = [each.words for each in found if each.on > item.on and is_same_frame(item.words, each.words)]
+    later = [each.words for each in found if each.on > item.on and grammar.is_same_frame(item.words, each.words)]
     return bool(later) and item.words.casefold().startswith(("the ", "my ", "our "))
 
 
 def _hits(view: LibrarianView) -> Iterator[Evidence]:
     """Yield what the searches found; of a message only what was told in it: what was asked before is no answer."""
-    rows = [row for outcome in view.made(*SEARCHES) if not outcome.failed for row in _rows(outcome)]
+    rows = [row for outcome in view.made(*plan.SEARCHES) if not outcome.failed for row in _rows(outcome)]
     rows = [{**row, "content": stored_words(str(row["content"]))} for row in rows]
-    said = [(row, read(row["content"])) for row in rows]
+    said = [(row, grammar.read(row["content"])) for row in rows]
     forgotten = [
         (intent.text, str(row.get("timestamp")))
         for row, intents in said
@@ -345,14 +279,16 @@ def _turns(before: object) -> list[dict[str, Any]]:
 
 
 def _is_about(text: str, words: str) -> bool:
-    wanted = topic(text)
-    is_same_fact = bool((facts_asked(text) | facts_told(text)) & facts_told(words))
-    return is_same_fact or (bool(wanted) and shared(wanted, words) * 2 > len(wanted))
+    wanted = grammar.topic(text)
+    is_same_fact = bool((grammar.facts_asked(text) | grammar.facts_told(text)) & grammar.facts_told(words))
+    return is_same_fact or (bool(wanted) and grammar.shared(wanted, words) * 2 > len(wanted))
 
 
 def _overview(view: LibrarianView) -> str:
     """Return all that the notes say, and the newest that the archive does."""
-    listed = [row for each in view.made(LIST_ARCHIVE.tool) if not each.arguments.get("query") for row in _rows(each)]
+    listed = [
+        row for each in view.made(plan.LIST_ARCHIVE.tool) if not each.arguments.get("query") for row in _rows(each)
+    ]
     archived = [(stored_words(str(row["content"])), str(row.get("timestamp") or "")[:10]) for row in listed]
     parts = []
     for opening, told in (

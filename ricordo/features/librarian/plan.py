@@ -7,10 +7,6 @@ from typing import Any
 
 from ricordo.domain.model import ToolSchema
 from ricordo.features.librarian.grammar import (
-    CONTINUES,
-    CORRECTION,
-    IS_CLAUSE,
-    NEGATED,
     READ_LENGTH,
     Intent,
     facts_asked,
@@ -93,7 +89,6 @@ def _least(name: str, schema: Mapping[str, Any]) -> object:
 
 
 def known_note(view: LibrarianView, told: str) -> Note | None:
-    """Return the note that says this already."""
     if len(told) > READ_LENGTH or not (words := _plain(told)):
         return None  # its start alone does not tell whether it is known
     kinds = {kind for kind in facts_told(told) if is_single(kind)}
@@ -126,11 +121,11 @@ def matching(view: LibrarianView, words: str) -> list[Statement]:
 
 def _is_said_in(wish: str, words: str) -> bool:
     """Whether the words say what a wish names by a whole sentence: who does not like tea has not said "I like tea"."""
-    if not found_in(IS_CLAUSE, wish):
+    if not found_in("is_clause", wish):
         return True
     is_same_kind = facts_told(wish) & facts_told(words)
     named = topic(wish) - words_in("live name call move") if is_same_kind else words_in(wish) - words_in(_UNSAID)
-    return shared(named, words) == len(named) and bool(found_in(NEGATED, wish)) == bool(found_in(NEGATED, words))
+    return shared(named, words) == len(named) and bool(found_in("negated", wish)) == bool(found_in("negated", words))
 
 
 def points_of(text: str, wanted: frozenset[str], kinds: set[str]) -> int:
@@ -146,7 +141,7 @@ def _statements(view: LibrarianView) -> list[Statement]:
 def statements_of(note: Note) -> list[Statement]:
     found: list[Statement] = []
     for words in statements(note.words):
-        before = (found[-1].about or found[-1].words) if found and found_in(CONTINUES, words) else ""
+        before = (found[-1].about or found[-1].words) if found and found_in("continues", words) else ""
         found.append(Statement(note, words, before))
     return found
 
@@ -207,7 +202,7 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
 def _outdated(block: ShownBlock, intent: Intent) -> Note | None:
     """Return the line whose place the new fact takes: the last one of its kind, if it says nothing else."""
     told = intent.text
-    kinds, corrects = facts_told(told), intent.corrects or found_in(CORRECTION, told) is not None
+    kinds, corrects = facts_told(told), intent.corrects or found_in("correction", told) is not None
     for note in reversed(block.notes):
         words = note.words
         is_same = bool(kinds) and facts_told(words) == kinds and (corrects or all(map(is_single, kinds)))

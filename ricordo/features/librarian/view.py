@@ -120,7 +120,6 @@ class LibrarianView:
 
 
 def view_of(request: ModelRequest) -> LibrarianView:
-    """Read the request."""
     messages = request.messages
     system = next((message.text for message in messages if message.role == "system"), "")
     spoken = [at for at, message in enumerate(messages) if _spoken_words(message) is not None]
@@ -168,7 +167,6 @@ def stored_words(text: str) -> str:
 
 
 def shown_blocks(system: str) -> tuple[ShownBlock, ...]:
-    """Read the blocks in the system prompt's memory section."""
     _, _, section = system[: max(system.rfind("</memory_blocks>"), 0)].partition("<memory_blocks>")
     return tuple(_shown_blocks(section))
 

@@ -50,11 +50,7 @@ def fingerprint_of(description: str, parameters: Mapping[str, Any]) -> str:
 
 
 class ToolList:
-    """Cuts lists of tools down to names, descriptions and schemas, and keeps why others are left out.
-
-    The library refuses a whole list for one tool of a wrong type, and checks results by schemas of the server, whose patterns
-    may take forever.
-    """
+    """Cuts lists of tools to names, descriptions and schemas, and notes why others are left out, where the library refuses all."""
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}

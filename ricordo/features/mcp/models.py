@@ -131,7 +131,6 @@ class NamedServerRequest(RequestModel):
     stdio_config: StdioConfig | None = None
 
     def request(self) -> ServerRequest:
-        """Return it as today's clients send it."""
         config = {"mcp_server_type": self.type, **_config(self)}
         return ServerRequest.model_validate({"server_name": self.server_name, "config": config})
 
@@ -168,7 +167,6 @@ class NamedServerUpdate(RequestModel):
         return self
 
     def request(self) -> ServerUpdate:
-        """Return it as today's clients send it."""
         return ServerUpdate.model_validate({"config": _config(self)})
 
 

@@ -56,7 +56,6 @@ def require_free(tx: Transaction, server: McpServer) -> None:
 
 
 def named(tx: Transaction, scope: Scope, name: str) -> McpServer:
-    """Return the server with this name. Raises NotFound."""
     found = _SERVERS.first(tx, _BY_NAME, {"organization_id": scope.organization_id, "name": name})
     if found is None:
         raise NotFound(f"MCP server with name {name} not found")
@@ -64,7 +63,6 @@ def named(tx: Transaction, scope: Scope, name: str) -> McpServer:
 
 
 def every(tx: Transaction, scope: Scope) -> list[McpServer]:
-    """Return the organization's servers, the oldest first."""
     return _SERVERS.all(tx, _ALL, {"organization_id": scope.organization_id})
 
 
@@ -93,7 +91,6 @@ def add_served(tx: Transaction, new: Sequence[ServedTool]) -> None:
 
 
 def keep(tx: Transaction, served: ServedTool) -> None:
-    """Store what is known of a tool now."""
     tx.run(_KEEP, {**new_values({name: getattr(served, name) for name in _STATE}), "this_id": served.tool_id})
 
 

@@ -40,7 +40,6 @@ def runner_of(here: RequestContext) -> McpRunner:
 
 
 def runner_in(runtime: Runtime) -> McpRunner:
-    """Return what runs tools of MCP servers in this server."""
     runner = runtime.toolbox.runner("external_mcp")
     if not isinstance(runner, McpRunner):
         raise Unavailable("Another plugin runs the tools of MCP servers here.")
@@ -104,7 +103,6 @@ async def refreshed(here: RequestContext, server: McpServer) -> McpServer:
 
 
 async def remove(here: RequestContext, server: McpServer) -> None:
-    """Delete a server with its tools."""
     await here.store.write(lambda tx: service.delete(tx, here.scope, server))
     await runner_of(here).forget(server.id)
 

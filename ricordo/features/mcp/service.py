@@ -78,7 +78,6 @@ async def keep_oauth(
 
 
 def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
-    """Return the headers of every request to the server."""
     headers = dict(secrets.headers)
     if secrets.token:
         name = server.config.get("auth_header") or "Authorization"
@@ -186,7 +185,6 @@ def _name(text: str) -> str:
 
 
 def _made(scope: Scope, server: McpServer, listed: ListedTool, name: str, now: int) -> Tool:
-    """Return the stored tool of a listed one."""
     tool = Tool(
         new_id("tool"),
         scope.organization_id,
@@ -215,7 +213,6 @@ def _described(tool: Tool, description: str, parameters: Mapping[str, Any], warn
 
 
 def tool_of(tx: Transaction, scope: Scope, server_id: str, tool_id: str) -> tuple[ServedTool, Tool]:
-    """Return a tool of this server. Raises NotFound."""
     queries.get(tx, scope, server_id)
     for served, tool in queries.tools_of(tx, server_id):
         if tool.id == tool_id:

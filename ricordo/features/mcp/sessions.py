@@ -102,7 +102,6 @@ class _CountedTransport(httpx2.AsyncBaseTransport):
         self._transport = PinnedTransport(PROVIDERS, allow_private=allow_private)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request."""
         request.headers["accept-encoding"] = "identity"
         response = await self._transport.handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
@@ -355,13 +354,11 @@ class McpSessions:
         self._down.pop(server_id, None)
 
     async def forget(self, server_id: str) -> None:
-        """Close the sessions of a server that was changed or deleted."""
         self.retry(server_id)
         keys = [key for key in self._sessions if key[0] == server_id]
         await asyncio.gather(*(self._sessions.pop(key).close() for key in keys))
 
     async def close(self) -> None:
-        """Close all sessions."""
         sessions, self._sessions = list(self._sessions.values()), {}
         await asyncio.gather(*(session.close() for session in sessions))
 

@@ -96,7 +96,6 @@ class McpRunner:
             await session.close()
 
     async def forget(self, server_id: str) -> None:
-        """Close the sessions of a server that was changed or deleted."""
         await self._sessions.forget(server_id)
 
     async def close(self) -> None:
@@ -217,7 +216,6 @@ def _text(block: Any) -> str:
 
 
 def require_extra() -> None:
-    """Raise Unavailable where the MCP library is not installed."""
     try:
         import mcp  # noqa: F401
     except ImportError as error:

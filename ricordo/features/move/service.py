@@ -12,21 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import (
-    Column,
-    Connection,
-    LargeBinary,
-    String,
-    Table,
-    UniqueConstraint,
-    bindparam,
-    func,
-    insert,
-    inspect,
-    select,
-    text,
-    tuple_,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.errors import Conflict, Invalid, Unavailable
@@ -47,9 +33,9 @@ _PORTION = 500
 _VECTORS_PORTION = 16
 _NUL_SIGN = "\u2400"
 _MOST_NAMED = 20
-_MARK = text("INSERT INTO schema_versions (version, name) VALUES (:version, 'copying')")
-_UNMARK = text("DELETE FROM schema_versions WHERE version = :version")
-_BEGUN_WITH = text("SELECT coalesce(max(version), 0) FROM schema_versions WHERE version < :version")
+_MARK = sa.text("INSERT INTO schema_versions (version, name) VALUES (:version, 'copying')")
+_UNMARK = sa.text("DELETE FROM schema_versions WHERE version = :version")
+_BEGUN_WITH = sa.text("SELECT coalesce(max(version), 0) FROM schema_versions WHERE version < :version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +59,13 @@ class MoveReport:
 class TableHash:
     """A hash over the rows of one table, in whatever order. Equal content makes it equal on every database."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: sa.Table) -> None:
         self.rows = 0
         # The sum of the rows' hashes: rows have keys, so none is there twice.
         self._sum = 0
-        self._columns = [(column.name, isinstance(column.type, LargeBinary)) for column in table.columns]
+        self._columns = [(column.name, isinstance(column.type, sa.LargeBinary)) for column in table.columns]
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add the next rows."""
         for row in rows:
             self.rows += 1
             values = [
@@ -95,11 +80,7 @@ class TableHash:
 
 
 def move(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
-    """Copy the source's database into the target's, which must be empty, and compare.
-
-    Raises Conflict where one of them is in use, the target holds something, or the copy is not equal; NotFound, Invalid,
-    Unavailable.
-    """
+    """Copy the database into an empty one, and compare. Raises Conflict (in use, not empty, unequal), NotFound, Unavailable."""
     if address(source) == address(target):
         raise Invalid(f"{address(target)} is the database in use already. Name another one.")
     with _plain_errors(), exclusive_access(source, force=options.force) as old:
@@ -112,14 +93,14 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
             return _copy_all(old, new, options, report)
 
 
-def _copy_all(old: Connection, new: Connection, options: MoveOptions, report: Report) -> MoveReport:
+def _copy_all(old: sa.Connection, new: sa.Connection, options: MoveOptions, report: Report) -> MoveReport:
     cleans = options.replace_nul and new.dialect.name == "postgresql"
     hashes = {}
     with read_transaction(old):
         counters = _counters(old)
         for table in metadata.sorted_tables:
             hashes[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
-        has_pgvector = old.dialect.name == "postgresql" and inspect(old).has_table("search_pgvector")
+        has_pgvector = old.dialect.name == "postgresql" and sa.inspect(old).has_table("search_pgvector")
         leaves_vectors = bool(has_pgvector and old.exec_driver_sql("SELECT 1 FROM search_pgvector LIMIT 1").first())
     with write_transaction(new):
         _set_counters(new, counters)
@@ -146,22 +127,22 @@ def _copy_all(old: Connection, new: Connection, options: MoveOptions, report: Re
     return MoveReport(counts, {name: copied.hexadecimal() for name, copied in hashes.items()}, leaves_vectors)
 
 
-def _key_of(table: Table) -> tuple[Column[Any], ...]:
+def _key_of(table: sa.Table) -> tuple[sa.Column[Any], ...]:
     if table.primary_key.columns:
         return tuple(table.primary_key.columns)
-    unique = next(one for one in table.constraints if isinstance(one, UniqueConstraint))
+    unique = next(one for one in table.constraints if isinstance(one, sa.UniqueConstraint))
     return tuple(unique.columns)
 
 
-def _count(connection: Connection, table: Table) -> int:
-    return connection.execute(select(func.count()).select_from(table)).scalar_one()
+def _count(connection: sa.Connection, table: sa.Table) -> int:
+    return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
 
 
-def portions(connection: Connection, table: Table) -> Iterator[list[Row]]:
+def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     """Yield all rows in the order of the key, some hundred at a time. They are one state only within one snapshot."""
     key = _key_of(table)
-    start = select(table).order_by(*key).limit(_VECTORS_PORTION if table.name == "search_vectors" else _PORTION)
-    after = start.where(tuple_(*key) > tuple_(*(bindparam(f"after_{c.name}", type_=c.type) for c in key)))
+    start = sa.select(table).order_by(*key).limit(_VECTORS_PORTION if table.name == "search_vectors" else _PORTION)
+    after = start.where(sa.tuple_(*key) > sa.tuple_(*(sa.bindparam(f"after_{c.name}", type_=c.type) for c in key)))
     rows = connection.execute(start).mappings().all()
     while rows:
         yield [dict(row) for row in rows]
@@ -169,9 +150,9 @@ def portions(connection: Connection, table: Table) -> Iterator[list[Row]]:
         rows = connection.execute(after, {f"after_{c.name}": last[c.name] for c in key}).mappings().all()
 
 
-def _copy_table(old: Connection, new: Connection, table: Table, *, cleans: bool, report: Report) -> TableHash:
+def _copy_table(old: sa.Connection, new: sa.Connection, table: sa.Table, *, cleans: bool, report: Report) -> TableHash:
     copied, total = TableHash(table), _count(old, table)
-    statement = insert(table)
+    statement = sa.insert(table)
     for found in portions(old, table):
         rows = _without_nul(table, found) if cleans else found
         with write_transaction(new):
@@ -181,10 +162,10 @@ def _copy_table(old: Connection, new: Connection, table: Table, *, cleans: bool,
     return copied
 
 
-def _prepare(new: Connection, where: str, options: MoveOptions) -> None:
+def _prepare(new: sa.Connection, where: str, options: MoveOptions) -> None:
     """Bring an empty target to this schema and mark it as half-finished, with nothing in it; refuse any other."""
     with read_transaction(new):
-        version, names = schema_of(new), set(inspect(new).get_table_names())
+        version, names = schema_of(new), set(sa.inspect(new).get_table_names())
         begun_with = new.execute(_BEGUN_WITH, {"version": HALF_COPIED}).scalar_one() if version else 0
         content = {} if version == HALF_COPIED else _content(new, names)
     if version == HALF_COPIED:
@@ -210,7 +191,7 @@ def _prepare(new: Connection, where: str, options: MoveOptions) -> None:
         _delete_all(new)
 
 
-def _content(new: Connection, names: set[str]) -> dict[str, int]:
+def _content(new: sa.Connection, names: set[str]) -> dict[str, int]:
     """Return how many rows each table has that is not empty, without those of every new database."""
     counts = {
         table.name: _count(new, table) - (table.name in _SEEDED)
@@ -220,7 +201,7 @@ def _content(new: Connection, names: set[str]) -> dict[str, int]:
     return {name: rows for name, rows in counts.items() if rows > 0}
 
 
-def _delete_all(new: Connection) -> None:
+def _delete_all(new: sa.Connection) -> None:
     if new.dialect.name == "postgresql":
         # One statement: a table that others refer to cannot go alone, and rows one by one take long.
         new.exec_driver_sql(f"TRUNCATE {_names()} RESTART IDENTITY")
@@ -234,7 +215,7 @@ def _names() -> str:
     return ", ".join(table.name for table in metadata.sorted_tables)
 
 
-def _counters(connection: Connection) -> dict[str, int]:
+def _counters(connection: sa.Connection) -> dict[str, int]:
     """Return the highest `seq` that was ever given, by table, where the database remembers it."""
     if connection.dialect.name == "sqlite":
         return {row.name: row.seq for row in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")}
@@ -246,27 +227,27 @@ def _counters(connection: Connection) -> dict[str, int]:
     return counters
 
 
-def _set_counters(new: Connection, counters: Mapping[str, int]) -> None:
+def _set_counters(new: sa.Connection, counters: Mapping[str, int]) -> None:
     """Let the next row of each table get a number that none has had."""
     for table in metadata.sorted_tables:
         if "seq" not in table.c:
             continue
-        highest = new.execute(select(func.coalesce(func.max(table.c.seq), 0))).scalar_one()
+        highest = new.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.seq), 0))).scalar_one()
         last = max(highest, counters.get(table.name, 0))
         if new.dialect.name == "postgresql":
             if last:
-                new.execute(select(func.setval(_sequence(new, table), last)))
+                new.execute(sa.select(sa.func.setval(_sequence(new, table), last)))
         elif table.dialect_options["sqlite"]["autoincrement"]:
             values = {"name": table.name, "last": last}
-            new.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), values)
-            new.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)"), values)
+            new.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), values)
+            new.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)"), values)
 
 
-def _sequence(connection: Connection, table: Table) -> str:
-    return str(connection.execute(select(func.pg_get_serial_sequence(table.name, "seq"))).scalar_one())
+def _sequence(connection: sa.Connection, table: sa.Table) -> str:
+    return str(connection.execute(sa.select(sa.func.pg_get_serial_sequence(table.name, "seq"))).scalar_one())
 
 
-def _require_no_nul(old: Connection) -> None:
+def _require_no_nul(old: sa.Connection) -> None:
     """Raise Invalid with the rows that PostgreSQL cannot take."""
     if found := [place for table in metadata.sorted_tables for place in _with_nul(old, table)]:
         named = "\n".join(f"  {place}" for place in found[:_MOST_NAMED])
@@ -277,29 +258,28 @@ def _require_no_nul(old: Connection) -> None:
         )
 
 
-def _with_nul(old: Connection, table: Table) -> Iterator[str]:
+def _with_nul(old: sa.Connection, table: sa.Table) -> Iterator[str]:
     if old.dialect.name != "sqlite":
         return
     names = [table.c.id] if "id" in table.c else list(_key_of(table))
     for column in _texts(table):
-        statement = select(*names).where(func.instr(column, func.char(0)) > 0)
+        statement = sa.select(*names).where(sa.func.instr(column, sa.func.char(0)) > 0)
         for name in old.execute(statement):
             yield f"{table.name}.{column.name} of {'/'.join(map(str, name))}"
 
 
-def _texts(table: Table) -> list[Column[Any]]:
+def _texts(table: sa.Table) -> list[sa.Column[Any]]:
     # JSON may hold a NUL on every database, as an escape.
-    return [column for column in table.columns if isinstance(column.type, String)]
+    return [column for column in table.columns if isinstance(column.type, sa.String)]
 
 
-def _without_nul(table: Table, rows: Sequence[Row]) -> list[Row]:
+def _without_nul(table: sa.Table, rows: Sequence[Row]) -> list[Row]:
     names = [column.name for column in _texts(table)]
     return [row | {name: row[name].replace("\0", _NUL_SIGN) for name in names if row[name]} for row in rows]
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Raise errors of either database in our own words."""
     try:
         with plain_errors(sqlite3, "What was copied is marked as unfinished; the old database is as it was."):
             yield

@@ -5,9 +5,11 @@ characters; compare it with the whole to see what is left out.
 """
 
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from ricordo.errors import Invalid
@@ -79,11 +81,7 @@ class TypedBlock:
         return block
 
     def shed(self, target_chars: int | None = None) -> Self:
-        """Return as many values of each list as are written, without further ones until the text has `target_chars`.
-
-        A human block loses its oldest, a persona its last. Texts stay, so the text may still be longer. Raises Invalid if a value
-        is not a text.
-        """
+        """Return as many values as are written, fewer until the text has `target_chars`; texts stay. Raises Invalid."""
         kept = self.cleaned()
         for name, number in self.NUMBERS.items():
             values = getattr(kept, name)
@@ -271,39 +269,7 @@ def _require(value: str, noun: str) -> str:
     return text
 
 
-DEFAULT_PERSONA = PersonaBlock(
-    name="Assistant",
-    role="General-purpose AI assistant",
-    capabilities=[
-        "Answer questions",
-        "Help with tasks",
-        "Explain step by step",
-        "Plan and organise",
-        "Remember what matters to the user",
-    ],
-    tone="friendly",
-    verbosity="adaptive",
-)
-CODING_ASSISTANT_PERSONA = PersonaBlock(
-    name="CodeHelper",
-    role="Software development assistant",
-    capabilities=["Write/review code", "Debug", "Explain how code works", "Design systems", "Write tests"],
-    expertise=["Python", "JavaScript", "System design"],
-    tone="professional",
-    verbosity="detailed",
-    constraints=["Include error handling", "Prefer readability"],
-)
-RESEARCH_ASSISTANT_PERSONA = PersonaBlock(
-    name="Researcher",
-    role="Research and analysis assistant",
-    capabilities=[
-        "Synthesize info",
-        "Compare options",
-        "Weigh evidence",
-        "Find what is missing",
-        "Name sources and doubts",
-    ],
-    expertise=["Research methodology", "Data analysis"],
-    tone="professional",
-    verbosity="detailed",
-)
+_PERSONAS = tomllib.loads(Path(__file__).with_name("personas.toml").read_text("utf-8"))
+DEFAULT_PERSONA = PersonaBlock(**_PERSONAS["default"])
+CODING_ASSISTANT_PERSONA = PersonaBlock(**_PERSONAS["coding_assistant"])
+RESEARCH_ASSISTANT_PERSONA = PersonaBlock(**_PERSONAS["research_assistant"])

@@ -16,10 +16,7 @@ _UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(value: str) -> str:
-    """The value as it is written: without space around it, with `\\n` for every line break and U+FFFD for what nobody can read.
-
-    Raises Invalid for what is no text.
-    """
+    """The value as it is written: stripped, with one kind of line break, U+FFFD for what nobody can read. Raises Invalid."""
     return _UNREADABLE.sub("\ufffd", _one_break(value)).strip()
 
 
@@ -72,7 +69,6 @@ def read_lines(text: str, tags: Collection[str]) -> tuple[dict[str, list[str]], 
 
 
 def clean_lines(lines: Iterable[str]) -> list[str]:
-    """Clean lines without a tag. Raises Invalid."""
     return clean_all(part for line in clean_all(lines) for part in line.split("\n"))
 
 

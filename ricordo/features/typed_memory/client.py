@@ -141,10 +141,7 @@ class AgentCalls(_Calls):
 
 
 class InProcessClient:
-    """A client that needs no server: `with open_in_thread(settings) as opened: BaseAgent(InProcessClient(*opened))`.
-
-    It acts as the local administrator: its edits are an owner's, whatever the policy of a block is.
-    """
+    """A client without a server, as local administrator: `with open_in_thread(settings) as opened: InProcessClient(*opened)`."""
 
     def __init__(self, runtime: Runtime, wait: Wait) -> None:
         self.agents = AgentCalls(runtime, wait)

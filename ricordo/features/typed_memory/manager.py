@@ -13,14 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ricordo.errors import Conflict, Invalid, NotFound, PreconditionFailed
+from ricordo.features.typed_memory import rotation
 from ricordo.features.typed_memory.blocks import DEFAULT_PERSONA, HumanBlock, PersonaBlock
-from ricordo.features.typed_memory.rotation import (
-    AdaptiveRotation,
-    ContextMetrics,
-    RotationStrategy,
-    default_max_chars,
-    require_max_chars,
-)
 from ricordo.memory.rotation import ARCHIVED, archived_text
 
 HUMAN, PERSONA = "human", "persona"
@@ -46,14 +40,14 @@ class MemoryManager:
         client: Any,
         agent_id: str,
         max_chars: int | None = None,
-        strategy: RotationStrategy | None = None,
+        strategy: rotation.RotationStrategy | None = None,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.client = client
         self.agent_id = agent_id
-        self.max_chars = default_max_chars() if max_chars is None else require_max_chars(max_chars)
-        self.strategy = strategy or AdaptiveRotation()
+        self.max_chars = rotation.default_max_chars() if max_chars is None else rotation.require_max_chars(max_chars)
+        self.strategy = strategy or rotation.AdaptiveRotation()
         self._now = now
         self._changing = threading.Lock()
         self._known: str | None = (
@@ -104,10 +98,7 @@ class MemoryManager:
         return human
 
     def update_human(self, human: HumanBlock) -> None:
-        """Write the human block; `human` keeps what stays in it. What leaves it, and an unreadable text, is archived first.
-
-        Raises Conflict if somebody else changed the block since it was read with `read_human`.
-        """
+        """Write the block, archive what leaves it, and leave the rest in `human`. Raises Conflict where another changed it."""
         with self._changing:
             text, version = self._read(HUMAN)
             if self._known not in (None, text):
@@ -125,10 +116,7 @@ class MemoryManager:
             self._write(PERSONA, persona.to_memory_string(self.max_chars), self._read(PERSONA)[0])
 
     def get_summary(self) -> dict[str, Any]:
-        """Return the usage of core memory in percent (persona_usage, human_usage, total_usage), and its content.
-
-        That is session_state and current_task, and how many preferences, facts and context_notes there are.
-        """
+        """Return the usage of core memory in percent, the state and task, and the number of preferences, facts and notes."""
         text, _ = self._read(HUMAN)
         human, metrics = HumanBlock.from_memory_string(text), self._metrics(len(text))
         usage = {"persona": metrics.persona_usage, "human": metrics.human_usage, "total": metrics.total_usage}
@@ -209,12 +197,12 @@ class MemoryManager:
         if not any(rest == body and _is_recent(header, now) for header, _, rest in parted):
             self.client.agents.passages.create(self.agent_id, text=archived_text(kind, body, now))
 
-    def _metrics(self, human_chars: int) -> ContextMetrics:
+    def _metrics(self, human_chars: int) -> rotation.ContextMetrics:
         try:
             persona_chars = len(self._read(PERSONA)[0])
         except NotFound:
             persona_chars = 0
-        return ContextMetrics(persona_chars, human_chars, self.max_chars, self.max_chars)
+        return rotation.ContextMetrics(persona_chars, human_chars, self.max_chars, self.max_chars)
 
     def _read(self, label: str) -> tuple[str, object]:
         """Return the block's text and its version; None if the server does not tell it."""
@@ -258,7 +246,7 @@ class BaseAgent:
         persona: PersonaBlock = DEFAULT_PERSONA,
         human: HumanBlock | None = None,
         max_chars: int | None = None,
-        strategy: RotationStrategy | None = None,
+        strategy: rotation.RotationStrategy | None = None,
         **options: Any,
     ) -> None:
         # Everything that can be wrong is checked before the agent is created.

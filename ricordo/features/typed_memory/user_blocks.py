@@ -32,10 +32,7 @@ _MOST = 1000
 
 
 class GitUserStorage:
-    """Every user's memory with its history; close it when done, or use it in a `with`.
-
-    One program at a time can open an SQLite database: while a server runs, use its API. Raises Conflict, Unavailable.
-    """
+    """Every user's memory; a context manager. SQLite needs it to itself: no server may run. Raises Conflict, Unavailable."""
 
     def __init__(self, data_dir: Path | str, *, settings: Settings | None = None, scope: Scope | None = None) -> None:
         self.data_dir = Path(data_dir)
@@ -123,10 +120,7 @@ class UserBlockManager(_OneUser):
         return self._shown(label, to_toml)
 
     def update_block(self, label: str, text: str, *, message: str | None = None, schema_ref: str | None = None) -> str:
-        """Write the block; returns the id of the new version. A new block has the settings of its schema.
-
-        Raises Invalid, also for a schema that is not in the data folder, and TooLong.
-        """
+        """Write the block, a new one with its schema's settings; returns the version's id. Raises Invalid, TooLong."""
         block = self._block(label) if schema_ref else None
         options = PutOptions(message=message, schema_ref=schema_ref)
         if schema_ref and (block is None or block.schema_ref != schema_ref):
@@ -227,10 +221,7 @@ class PendingDiffStore(_OneUser):
         reasoning: str,
         confidence: float | None = None,
     ) -> PendingDiff:
-        """Propose to replace a part of a block. It supersedes an older proposal of this agent for the same lines.
-
-        Raises NotFound, Invalid, Forbidden for a read-only block.
-        """
+        """Propose to replace a part of a block; it supersedes the agent's older one there. Raises NotFound, Invalid, Forbidden."""
         options = ProposalOptions(reasoning=reasoning, confidence=confidence)
 
         def propose(tx: Transaction, owned: UserMemory) -> Proposal:
@@ -262,10 +253,7 @@ class PendingDiffStore(_OneUser):
         return self._diff(self.storage.read(lambda tx: self._found(tx, self._require(tx), diff_id)))
 
     def approve(self, diff_id: str, body: str | None = None) -> str:
-        """Approve it, or `body` instead; returns the id of the new version ("" if the block is deleted).
-
-        Raises NotFound, and Conflict if it was decided before or the same lines changed.
-        """
+        """Approve it, or `body` instead; returns the new version's id ("": the block is deleted). Raises NotFound, Conflict."""
 
         def approve(tx: Transaction, owned: UserMemory) -> approval.Approved | approval.Conflicted:
             proposal = self._found(tx, owned, diff_id)

@@ -52,10 +52,7 @@ class EmbeddedModel:
         self._related: RelatedWords | None = None
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:  # noqa: ARG002
-        """One vector of length 1 for each text, in order; zeros for a text without words. Raises Unavailable.
-
-        A text is read up to its first 8,000 characters. The purpose makes no difference to this model.
-        """
+        """One vector of length 1 a text (up to 8,000 characters), zeros for one without words. Raises Unavailable."""
         loaded = await self._load()
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
             return _embed(*loaded, texts)

@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -46,19 +46,6 @@ QUERY_RETRIES = 1
 # After a failed question the next ones fail at once for a while, so that not every search waits for a provider that is down.
 REST_SECONDS = 15.0
 
-# What is shown before a model was first asked; then its own answer counts. By name, without a tag.
-KNOWN_DIMENSIONS: Mapping[str, int] = {
-    "text-embedding-3-small": 1536,
-    "text-embedding-3-large": 3072,
-    "text-embedding-ada-002": 1536,
-    "gemini-embedding-001": 3072,
-    "text-embedding-004": 768,
-    "mistral-embed": 1024,
-    "nomic-embed-text": 768,
-    "mxbai-embed-large": 1024,
-    "all-minilm": 384,
-    "bge-m3": 1024,
-}
 _COUNTED: ContextVar[Counter[str] | None] = ContextVar("tokens by embedding model", default=None)
 
 Ask = Callable[[list[str], EmbeddingPurpose], Awaitable[Sequence[Any]]]
@@ -96,10 +83,7 @@ class RemoteEmbedder:
         return self._info.handle
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:
-        """One vector of length 1 for each text, in order; zeros for a text without words. Raises ModelError.
-
-        Queries get five seconds, and fail at once for a while after one has failed.
-        """
+        """One vector of length 1 a text; queries get five seconds, and fail at once for a while after one failed."""
         if purpose == "document":
             return await self._embed_all(texts, purpose, self._policy)
         if self._failure and self._now() < self._rests_until:
@@ -230,7 +214,6 @@ _FAMILIES: tuple[tuple[str, tuple[str, str]], ...] = (
 def openai_embedder(
     info: EmbeddingInfo, connections: Connections, policy: CallPolicy, provider: Provider
 ) -> RemoteEmbedder:
-    """An embedding model behind `<endpoint>/embeddings`."""
     url = httpx2.URL(call_url(info, "embeddings", provider.api_version))
     headers = call_headers(info.endpoint_type, provider.api_key)
 

@@ -9,27 +9,12 @@ from dataclasses import dataclass
 
 from ricordo.domain.ids import unique
 from ricordo.domain.model import LIBRARIAN
-from ricordo.llm.model_lists import ModelList
+from ricordo.llm.model_lists import KNOWN_MODELS, ModelList
 from ricordo.llm.provider_sdks import install_command, missing_extra
 from ricordo.llm.provider_table import Provider, address_of, variables_of
 
 BUILT_IN = "built in, no language model; see `ricordo doctor`"
-# As of November 2026: of each maker the model for everyday agents, best first, without the dates of its versions. Older ones
-# stand for keys that do not reach the newest, and for a Ricordo without the extra that the newest needs.
-PREFERRED = {
-    name: tuple(models.split())
-    for name, models in {
-        "openai": "gpt-6.1-sol gpt-6-sol gpt-5.6-sol gpt-5.5 gpt-5.4 gpt-5.2 gpt-5.1 gpt-5 gpt-4.1 gpt-4o",
-        "anthropic": "claude-sonnet-5-5 claude-sonnet-5 claude-opus-5-5 claude-sonnet-4-6 claude-sonnet-4-5 claude-haiku-5-5",
-        "google_ai": "gemini-3.8-flash gemini-3.7-flash gemini-3.6-flash gemini-3.5-flash gemini-2.5-pro gemini-2.5-flash",
-        "groq": "openai/gpt-oss-120b qwen/qwen3.8-27b moonshotai/kimi-k2-instruct llama-3.3-70b-versatile",
-        "deepseek": "deepseek-v4-pro deepseek-flash deepseek-chat",
-        "xai": "grok-4.7 grok-4.6 grok-4.5 grok-4.3 grok-4",
-        "mistral": "mistral-large-latest mistral-medium-latest mistral-small-latest",
-        "together": "moonshotai/Kimi-K3.1-Pro zai-org/GLM-5.3 deepseek-ai/DeepSeek-V4.1-Flash openai/gpt-oss-120b",
-        "openrouter": "anthropic/claude-sonnet-5.5 openai/gpt-6.1-sol google/gemini-3.8-flash openai/gpt-oss-120b",
-    }.items()
-}
+PREFERRED = {name: tuple(models.split()) for name, models in KNOWN_MODELS["preferred"].items()}
 PREFERRED["azure"] = PREFERRED["openai"]
 # Adapters of services without a list of models; their region and project are often set for other programs.
 UNLISTED = ("bedrock", "vertex")
@@ -64,10 +49,7 @@ def undated(name: str) -> str:
 
 
 def choose(offers: Sequence[tuple[Provider, ModelList | None]], found: Collection[str] = ()) -> DefaultModel:
-    """Return the default where RICORDO_MODEL names none. An offer without a list was not asked yet, or did not answer.
-
-    `found` are the names of servers on this machine that nobody configured: they come last.
-    """
+    """The default where RICORDO_MODEL names none; the local servers `found` come last. An offer without a list was not read."""
     advice, candidates = [], list[tuple[int, DefaultModel]]()
     for provider, listed in offers:
         if provider.adapter in UNLISTED:

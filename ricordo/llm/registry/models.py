@@ -13,8 +13,8 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.directory import ModelDirectory, Registry
 from ricordo.llm.embedding import embedded
-from ricordo.llm.embedding.remote import KNOWN_DIMENSIONS, google_embedder, openai_embedder
-from ricordo.llm.model_lists import ModelList, embedding_of, info_of, takes_tools
+from ricordo.llm.embedding.remote import google_embedder, openai_embedder
+from ricordo.llm.model_lists import KNOWN_MODELS, ModelList, embedding_of, info_of, takes_tools
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_sdks import build_model, install_command, missing_extra
 from ricordo.llm.provider_table import LOCAL_SERVERS, Provider, configured, what_to_set
@@ -67,10 +67,7 @@ class Embedders(Registry[Embedder]):
         return self._known(embedding_of(provider, name))
 
     async def choose(self, handle: str | None) -> str | None:
-        """The handle to keep for what a client asked for; None, which follows the default, also for the retired server's own.
-
-        Raises NotFound for a model that cannot be used here: another one in its place would surprise.
-        """
+        """The handle to keep; None for the default, also the retired server's. Raises NotFound: another model would surprise."""
         if handle is None or handle in ALIASES:
             return None
         return (await self.require(handle)).handle
@@ -100,7 +97,8 @@ class Embedders(Registry[Embedder]):
     def _known(self, info: EmbeddingInfo) -> EmbeddingInfo:
         built = self._built.get(info.handle)
         known = built.info.dimensions if built else None
-        return replace(info, dimensions=known or info.dimensions or KNOWN_DIMENSIONS.get(info.name.split(":")[0]))
+        usual = KNOWN_MODELS["dimensions"].get(info.name.split(":")[0])
+        return replace(info, dimensions=known or info.dimensions or usual)
 
     def _split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str]:
         provider, name = super()._split(handle, may_be_down=may_be_down)
@@ -124,10 +122,7 @@ class Embedders(Registry[Embedder]):
 
 
 class Models(Registry[ChatModel]):
-    """The models of all configured providers, of servers found on this machine, and those added one by one.
-
-    `embedders` holds the embedding models of the same providers.
-    """
+    """The models of all providers, of servers found on this machine, and added ones, with the same providers' `embedders`."""
 
     def __init__(
         self,

@@ -62,11 +62,7 @@ class _OrganizationConnections:
 
 
 class OrganizationProviders:
-    """The providers of all organizations. `load` reads them, `cipher` decrypts their keys.
-
-    `fresh_for` is in seconds; infinite where no other process can change a provider. Without
-    `allow_private` their addresses must be public ones.
-    """
+    """The providers of all organizations; lists are `fresh_for` seconds, addresses public unless `allow_private`."""
 
     def __init__(
         self,
@@ -142,10 +138,7 @@ class OrganizationProviders:
             raise Conflict(f'"{name}" is a provider of this server. Choose another name, as my-{name}.')
 
     async def ask(self, provider: OrganizationProvider, keys: Keys | None = None) -> ModelList:
-        """Ask the provider for its models, which proves its keys too. Raises ModelError, or Unsupported where it gives no list.
-
-        The keys are its stored ones where none are given.
-        """
+        """Ask for the provider's models with these keys, else its stored ones. Raises ModelError, or Unsupported without a list."""
         keys = self.keys_of(provider) if keys is None else keys
         called = brought_provider(provider, keys)
         if called.adapter == "bedrock":

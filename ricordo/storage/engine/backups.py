@@ -40,10 +40,7 @@ def back_up(path: Path, version: int, clock: Clock) -> Path:
 
 
 def back_up_postgres(connection: Connection, folder: Path, version: int, clock: Clock) -> Path | None:
-    """Write the connection's database into the folder, for `pg_restore`; None, with a warning, where pg_dump cannot.
-
-    Raises Unavailable where a dump was begun and failed.
-    """
+    """Dump the database for `pg_restore`; None, with a warning, without pg_dump. Raises Unavailable where it fails."""
     program = shutil.which("pg_dump")
     server = int(str(connection.exec_driver_sql("SHOW server_version_num").scalar_one())) // 10000
     connection.rollback()

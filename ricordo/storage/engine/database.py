@@ -28,11 +28,7 @@ _OTHERS = text(
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStatus:
-    """What `check` found; a "shared" database is on a PostgreSQL server that was reached.
-
-    `reason` is why it is broken, `schema` 0 before the first start, `vectors` pgvector's version, `servers` how many connections
-    servers have to it.
-    """
+    """What `check` found: why it is broken, `schema` (0: none yet), pgvector's version, servers' connections (PostgreSQL)."""
 
     state: Literal["absent", "in use", "sound", "shared", "broken"]
     reason: str = ""
@@ -60,10 +56,7 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
 
 @contextmanager
 def read_beside(settings: Settings) -> Iterator[Transaction]:
-    """Read one moment of the database, beside a server that may be using it: nothing is written, migrated or locked.
-
-    Raises NotFound, Conflict where its schema is another's, Unavailable.
-    """
+    """Read one moment beside a server; nothing is written or locked. Raises NotFound, Conflict for another schema, Unavailable."""
     if settings.postgres_url is None:
         access = sqlite.read_only(settings.database_path)
     else:
@@ -90,11 +83,7 @@ def address(settings: Settings) -> str:
 
 @contextmanager
 def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = False) -> Iterator[Connection]:
-    """Connect while no server uses the database, and none can begin to.
-
-    `is_new` makes the file; `force` tolerates servers, which go on beside it. Raises Conflict where a server uses it, NotFound,
-    Unavailable.
-    """
+    """Connect while no server uses the database, unless `force`; `is_new` makes it. Raises Conflict, NotFound, Unavailable."""
     if settings.postgres_url is not None:
         with _exclusive_postgres(settings, settings.postgres_url, force=force) as connection:
             yield connection

@@ -6,25 +6,7 @@ from operator import attrgetter
 from sys import intern
 from typing import Any, Generic, Literal, TypeVar
 
-from sqlalchemy import (
-    JSON,
-    Column,
-    ColumnElement,
-    Executable,
-    Insert,
-    Row,
-    Select,
-    Table,
-    and_,
-    bindparam,
-    exists,
-    func,
-    insert,
-    or_,
-    select,
-    tuple_,
-)
-from sqlalchemy import update as update_table
+import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.dml import Update
 from sqlalchemy.sql.functions import FunctionElement
@@ -43,10 +25,7 @@ _SEVERAL: Mapping[str, tuple[Any, str]] = {"usage": (Usage, ""), "author": (Acto
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list is wanted. `before` and `after` are ids of items, in the order asked for.
-
-    With `before` alone the items are those nearest to it, unless the list is wanted `from_start`.
-    """
+    """Which part of a list: behind `after`, or the nearest ones ahead of the id `before`, unless read `from_start`."""
 
     limit: int = 50
     before: str | None = None
@@ -66,9 +45,11 @@ class Repository(Generic[V]):
     column gets its default, or None. Values are made by place: by name takes longer, and a turn reads its whole window.
     """
 
-    def __init__(self, kind: type[V], table: Table, *, name: str = "", forms: Mapping[str, Form] | None = None) -> None:
+    def __init__(
+        self, kind: type[V], table: sa.Table, *, name: str = "", forms: Mapping[str, Form] | None = None
+    ) -> None:
         self.table = table
-        self.columns: list[Column[Any]] = []
+        self.columns: list[sa.Column[Any]] = []
         self._name = name or kind.__name__
         self._kind = kind
         # What is to be put in place of so many columns, from the last place to the first.
@@ -97,14 +78,14 @@ class Repository(Generic[V]):
                 self._reads.insert(0, (place, 0, make))
         self._paths = paths
         self._fields = attrgetter(*paths.values())
-        self._insert = insert(table)
-        self.select = select(*self.columns)
+        self._insert = sa.insert(table)
+        self.select = sa.select(*self.columns)
         self._by_numbers = self.select.where(one_of(table.c.seq, "numbers"))
         if "id" in table.c:
             self._by_ids = self.select.where(one_of(table.c.id, "ids"))
         if "organization_id" in table.c and "id" in table.c:
             self._by_id = self.select.where(equal(table, "id", "organization_id"))
-            self._by_id_for_one = self._by_id.where(*seen_by(table, bindparam("subject_id")))
+            self._by_id_for_one = self._by_id.where(*seen_by(table, sa.bindparam("subject_id")))
 
     def values(self, item: V) -> dict[str, Any]:
         """Return the columns of a new row, without `seq`."""
@@ -126,10 +107,10 @@ class Repository(Generic[V]):
         rows = [self.values(item) for item in items]
         tx.run(self._insert, rows[0] if len(rows) == 1 else rows)
 
-    def all(self, tx: Transaction, statement: Executable, values: Mapping[str, Any] | None = None) -> list[V]:
+    def all(self, tx: Transaction, statement: sa.Executable, values: Mapping[str, Any] | None = None) -> list[V]:
         return [self.of(row) for row in tx.all(statement, values)]
 
-    def first(self, tx: Transaction, statement: Executable, values: Mapping[str, Any]) -> V | None:
+    def first(self, tx: Transaction, statement: sa.Executable, values: Mapping[str, Any]) -> V | None:
         row = tx.first(statement, values)
         return None if row is None else self.of(row)
 
@@ -140,7 +121,6 @@ class Repository(Generic[V]):
         return self.first(tx, self._by_id_for_one, values | {"subject_id": scope.subject_id})
 
     def get(self, tx: Transaction, scope: Scope, id: str) -> V:
-        """Return the one with this id. Raises NotFound."""
         return found(self.find(tx, scope, id), self._name, id)
 
     def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
@@ -159,7 +139,7 @@ class Repository(Generic[V]):
         tx: Transaction,
         scope: Scope | None,
         wanted: Page,
-        *conditions: ColumnElement[bool] | None,
+        *conditions: sa.ColumnElement[bool] | None,
         by: Sequence[str] = ("created_at", "seq"),
         **equal: Any,
     ) -> list[V]:
@@ -172,45 +152,42 @@ class Repository(Generic[V]):
         tx: Transaction,
         scope: Scope,
         wanted: Page,
-        *conditions: ColumnElement[bool] | None,
-        place: ColumnElement[Any] | None = None,
+        *conditions: sa.ColumnElement[bool] | None,
+        place: sa.ColumnElement[Any] | None = None,
         **equal: Any,
     ) -> list[str]:
         """Return the ids of what `page` returns, ordered by `place` where that is given, and those that are level by `seq`."""
         table: Any = self.table
-        statement = select(self.table.c.id).where(*self._chosen(scope, conditions, equal))
+        statement = sa.select(self.table.c.id).where(*self._chosen(scope, conditions, equal))
         if place is not None:
             # Pages are cut by what the list is ordered by, under the name that they know.
-            table = select(self.table.c.id, self.table.c.seq, place.label("created_at")).subquery()
+            table = sa.select(self.table.c.id, self.table.c.seq, place.label("created_at")).subquery()
             statement = statement.join(table, table.c.seq == self.table.c.seq)
         return [row.id for row in read_page(tx, statement, table, wanted)]
 
     def _chosen(
-        self, scope: Scope | None, conditions: Sequence[ColumnElement[bool] | None], equal: Mapping[str, Any]
-    ) -> list[ColumnElement[bool]]:
+        self, scope: Scope | None, conditions: Sequence[sa.ColumnElement[bool] | None], equal: Mapping[str, Any]
+    ) -> list[sa.ColumnElement[bool]]:
         chosen = [condition for condition in conditions if condition is not None]
         chosen += [self.table.c[name] == value for name, value in equal.items() if value is not None]
         return [*chosen, *(in_scope(self.table, scope) if scope else ())]
 
-    def count(self, tx: Transaction, scope: Scope, *conditions: ColumnElement[bool]) -> int:
-        statement = select(func.count()).select_from(self.table).where(*in_scope(self.table, scope), *conditions)
+    def count(self, tx: Transaction, scope: Scope, *conditions: sa.ColumnElement[bool]) -> int:
+        statement = sa.select(sa.func.count()).select_from(self.table).where(*in_scope(self.table, scope), *conditions)
         return int(tx.all(statement)[0][0])
 
-    def ids(self, tx: Transaction, scope: Scope, *conditions: ColumnElement[bool]) -> list[str]:
+    def ids(self, tx: Transaction, scope: Scope, *conditions: sa.ColumnElement[bool]) -> list[str]:
         """Return the ids of those in the scope that meet the conditions, the oldest first."""
-        statement = select(self.table.c.id).where(*in_scope(self.table, scope), *conditions)
+        statement = sa.select(self.table.c.id).where(*in_scope(self.table, scope), *conditions)
         return [row.id for row in tx.all(statement.order_by(self.table.c.seq))]
 
     def changeable(self) -> list[str]:
         """Return the columns that may change in a row's life."""
         return [name for name in self._paths if name not in ("id", "organization_id", "created_by", "created_at")]
 
-    def updates(self, *names: str, where: ColumnElement[bool] | None = None) -> Callable[..., int]:
-        """Return a function that stores these columns of an item, found by its id and a condition on further parameters.
-
-        It returns the number of rows that were matched.
-        """
-        this = self.table.c.id == bindparam("this_id")
+    def updates(self, *names: str, where: sa.ColumnElement[bool] | None = None) -> Callable[..., int]:
+        """Return a function that stores these columns of an item by id and condition, and returns how many rows matched."""
+        this = self.table.c.id == sa.bindparam("this_id")
         statement = setter(self.table, *names, where=this if where is None else this & where)
         read = attrgetter(*(self._paths[name] for name in names))
 
@@ -223,17 +200,14 @@ class Repository(Generic[V]):
 
 
 def read_page(
-    tx: Transaction, statement: Select[Any], table: Any, wanted: Page, *, by: Sequence[str] = ("created_at", "seq")
-) -> Sequence[Row[Any]]:
-    """Return the rows of the statement on the page, ordered by these columns, the last of which is unique.
-
-    A cursor that was deleted gives no rows.
-    """
+    tx: Transaction, statement: sa.Select[Any], table: Any, wanted: Page, *, by: Sequence[str] = ("created_at", "seq")
+) -> Sequence[sa.Row[Any]]:
+    """The statement's rows on the page, ordered by these columns, the last unique; none where the cursor was deleted."""
     columns = [table.c[name] for name in by]
     ascending = wanted.order == "asc"
     for id, is_after in ((wanted.after, True), (wanted.before, False)):
         if id:
-            place, mark = tuple_(*columns), select(*columns).where(table.c.id == id).scalar_subquery()
+            place, mark = sa.tuple_(*columns), sa.select(*columns).where(table.c.id == id).scalar_subquery()
             statement = statement.where(place > mark if ascending == is_after else place < mark)
     backwards = wanted.is_backwards  # the last ones ahead of the mark: read from there, and turn the page around
     statement = statement.order_by(*(column.asc() if ascending != backwards else column.desc() for column in columns))
@@ -241,45 +215,39 @@ def read_page(
     return rows[::-1] if backwards else rows
 
 
-def in_scope(table: Table, scope: Scope) -> list[ColumnElement[bool]]:
+def in_scope(table: sa.Table, scope: Scope) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a row is of the scope's organization and, where the scope has a subject, visible to it."""
     seen = [] if scope.subject_id is None else seen_by(table, scope.subject_id)
     return [table.c.organization_id == scope.organization_id, *seen]
 
 
-def seen_by(table: Table, subject_id: Any) -> list[ColumnElement[bool]]:
-    """Return the condition that a row is about this user, or shared: by its own column, its chain's owner, or its run's.
-
-    No condition where the table holds nothing that is about users.
-    """
+def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
+    """The condition that a row is about this user or shared, by itself, its chain's owner or run's; none for other tables."""
     others = table.metadata.tables
     if "user_id" in table.c:
-        return [or_(table.c.user_id.is_(None), table.c.user_id == subject_id)]
+        return [sa.or_(table.c.user_id.is_(None), table.c.user_id == subject_id)]
     if "chain_id" in table.c:
         chains = others["chains"].c
         is_others = (chains.owner_kind == "user") & (chains.owner_id != subject_id)
-        return [~exists().where(chains.id == table.c.chain_id, is_others)]
+        return [~sa.exists().where(chains.id == table.c.chain_id, is_others)]
     if "run_id" in table.c:
         runs = others["runs"].c
         is_others = runs.user_id.is_not(None) & (runs.user_id != subject_id)
-        return [~exists().where(runs.id == table.c.run_id, is_others)]
+        return [~sa.exists().where(runs.id == table.c.run_id, is_others)]
     return []
 
 
-def equal(table: Table, *names: str) -> ColumnElement[bool]:
-    return and_(*(table.c[name] == bindparam(name) for name in names))
+def equal(table: sa.Table, *names: str) -> sa.ColumnElement[bool]:
+    return sa.and_(*(table.c[name] == sa.bindparam(name) for name in names))
 
 
-def one_of(column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
-    return column.op("IN", is_comparison=True)(each(bindparam(parameter, type_=JSON())))
+def one_of(column: sa.ColumnElement[Any], parameter: str) -> sa.ColumnElement[bool]:
+    return column.op("IN", is_comparison=True)(each(sa.bindparam(parameter, type_=sa.JSON())))
 
 
-def setter(table: Table, *names: str, where: ColumnElement[bool]) -> Update:
-    """Return an UPDATE that sets these columns from parameters of the same names with `new_` before them.
-
-    SQLAlchemy keeps the bare column names for itself in an UPDATE, so values and conditions need names of their own.
-    """
-    return update_table(table).where(where).values({name: bindparam(f"new_{name}") for name in names})
+def setter(table: sa.Table, *names: str, where: sa.ColumnElement[bool]) -> Update:
+    """Return an UPDATE of these columns by parameters `new_<name>`: the bare names are SQLAlchemy's own in an UPDATE."""
+    return sa.update(table).where(where).values({name: sa.bindparam(f"new_{name}") for name in names})
 
 
 def new_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,18 +255,19 @@ def new_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def found(value: V | None, kind: str, id: str) -> V:
-    """Return the value; raises NotFound where there is none."""
     if value is None:
         raise NotFound(f"{kind} with ID {id} not found")
     return value
 
 
-def tagged_with(links: Table, column: Column[Any], tags: Sequence[str], *, all_tags: bool) -> ColumnElement[bool]:
+def tagged_with(
+    links: sa.Table, column: sa.Column[Any], tags: Sequence[str], *, all_tags: bool
+) -> sa.ColumnElement[bool]:
     """Return the condition that `links` has any of these tags, or all of them, for what the column names."""
     of_item = links.c[column.table.name.removesuffix("s") + "_id"]
-    tagged = select(of_item).where(links.c.tag.in_(tags))
+    tagged = sa.select(of_item).where(links.c.tag.in_(tags))
     if all_tags:
-        tagged = tagged.group_by(of_item).having(func.count() == len(set(tags)))
+        tagged = tagged.group_by(of_item).having(sa.func.count() == len(set(tags)))
     return column.in_(tagged)
 
 
@@ -310,18 +279,18 @@ def plain(value: Any) -> dict[str, Any]:
 class distinct_list(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: select(distinct_list(column))
     """The distinct values of a column, as a list."""
 
-    type = JSON()
+    type = sa.JSON()
     name = "distinct_list"
     inherit_cache = True
 
 
-class Appending(Insert):
+class Appending(sa.Insert):
     """Insert rows; the `data` of one that is there already grows by the new row's."""
 
     inherit_cache = False
 
 
-class Missing(Insert):
+class Missing(sa.Insert):
     """Insert the rows that are not there yet."""
 
     inherit_cache = False
@@ -329,7 +298,7 @@ class Missing(Insert):
 
 @compiles(Appending)
 def _append(insert: Any, compiler: Any, **options: Any) -> str:
-    table: Table = insert.table
+    table: sa.Table = insert.table
     joined = f"{table.name}.data || excluded.data"
     if compiler.dialect.name == "sqlite":
         joined = f"CAST({joined} AS BLOB)"  # there || makes text even of blobs; NUL bytes survive it

@@ -126,7 +126,6 @@ def _require_own(path: Path) -> None:
 
 
 def require_file(path: Path) -> None:
-    """Raise NotFound where there is no database."""
     if not path.exists() or not path.stat().st_size:
         raise NotFound(
             f"There is no database at {path}. Set RICORDO_DATA_DIR or RICORDO_DATABASE_URL to where yours is."

@@ -12,24 +12,7 @@ from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import (
-    JSON,
-    BindParameter,
-    Boolean,
-    Dialect,
-    Executable,
-    Float,
-    Insert,
-    Integer,
-    LargeBinary,
-    SelectBase,
-    String,
-    bindparam,
-    cast,
-    column,
-    func,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
 from sqlalchemy.types import TypeEngine, UserDefinedType
@@ -44,7 +27,7 @@ class PreparedStatement:
 
     __slots__ = ("_converts", "_defaults", "_names", "_plain", "_positional", "_reads", "_row", "cursor", "sql")
 
-    def __init__(self, statement: Executable, compiled: SQLCompiler, dialect: Dialect) -> None:
+    def __init__(self, statement: sa.Executable, compiled: SQLCompiler, dialect: sa.Dialect) -> None:
         self.sql = str(compiled)
         self._positional = compiled.positional
         self._names = tuple(compiled.positiontup or () if compiled.positional else compiled.binds)
@@ -52,20 +35,20 @@ class PreparedStatement:
         converts = (
             (name, bind.type.dialect_impl(dialect).bind_processor(dialect))
             for name, bind in compiled.binds.items()
-            if not isinstance(bind.type, LargeBinary)  # every driver takes bytes as they are
+            if not isinstance(bind.type, sa.LargeBinary)  # every driver takes bytes as they are
         )
         self._converts: dict[str, Convert] = {name: convert for name, convert in converts if convert}
         # Of several names this gives a tuple of their values, of one the value alone.
         is_plain = compiled.positional and len(self._names) > 1 and not (self._converts or self._defaults)
         self._plain = itemgetter(*self._names) if is_plain else None
-        columns = list(statement.selected_columns) if isinstance(statement, SelectBase) else []
+        columns = list(statement.selected_columns) if isinstance(statement, sa.SelectBase) else []
         # As text PostgreSQL writes two characters for each byte; of what holds no bytes, text is as quick and always understood.
-        has_bytes = any(isinstance(column.type, LargeBinary) for column in columns)
+        has_bytes = any(isinstance(column.type, sa.LargeBinary) for column in columns)
         self.cursor: dict[str, Any] = {"binary": True} if has_bytes and dialect.name == "postgresql" else {}
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
         self._row = row._make
         # Floats come as they are, and what would convert them asks for a code that only a cursor with rows has.
-        kinds = (None if isinstance(column.type, Float) else column.type for column in columns)
+        kinds = (None if isinstance(column.type, sa.Float) else column.type for column in columns)
         reads = (kind.dialect_impl(dialect).result_processor(dialect, None) if kind else None for kind in kinds)
         self._reads = tuple((place, read) for place, read in enumerate(reads) if read)
 
@@ -96,13 +79,13 @@ class PreparedStatement:
 class Statements:
     """The prepared statements of one database. `observers` get the SQL of each that runs."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: sa.Dialect) -> None:
         self.observers: list[Callable[[str], None]] = []
         self._dialect = dialect
-        self._prepared: WeakKeyDictionary[Executable, PreparedStatement | None] = WeakKeyDictionary()
-        self._bulk: WeakKeyDictionary[Executable, BulkInsert | None] = WeakKeyDictionary()
+        self._prepared: WeakKeyDictionary[sa.Executable, PreparedStatement | None] = WeakKeyDictionary()
+        self._bulk: WeakKeyDictionary[sa.Executable, BulkInsert | None] = WeakKeyDictionary()
 
-    def prepare(self, statement: Executable, values: Row) -> PreparedStatement | None:
+    def prepare(self, statement: sa.Executable, values: Row) -> PreparedStatement | None:
         """Return the statement prepared; None where its SQL depends on the values, as that of a list of any length does."""
         try:
             return self._prepared[statement]
@@ -113,7 +96,7 @@ class Statements:
     def bulk_insert(self, statement: Any, rows: Sequence[Row]) -> "BulkInsert | None":
         """Return the insert prepared to take all of these rows at once; None where each must be a statement of its own."""
         # SQLite's driver is in this process: what a row costs there is not the statement.
-        if self._dialect.name != "postgresql" or not isinstance(statement, Insert) or len(rows) < 2:
+        if self._dialect.name != "postgresql" or not isinstance(statement, sa.Insert) or len(rows) < 2:
             return None
         try:
             return self._bulk[statement]
@@ -122,7 +105,7 @@ class Statements:
             return insert
 
     def _compile(self, statement: Any, values: Row) -> PreparedStatement | None:
-        is_insert = isinstance(statement, Insert)
+        is_insert = isinstance(statement, sa.Insert)
         keys = list(values) if is_insert and statement.select is None else None
         # As for many rows, so that no database is asked for the new row's number: nobody reads it.
         compiled = statement.compile(dialect=self._dialect, column_keys=keys, for_executemany=is_insert)
@@ -133,12 +116,12 @@ class Statements:
 
 # By the type of a column: what PostgreSQL calls the items of an array.
 _KINDS: Mapping[type[Any], str] = {
-    String: "TEXT",
-    JSON: "JSON",
-    Boolean: "BOOLEAN",
-    Integer: "BIGINT",
-    LargeBinary: "BYTEA",
-    Float: "DOUBLE PRECISION",
+    sa.String: "TEXT",
+    sa.JSON: "JSON",
+    sa.Boolean: "BOOLEAN",
+    sa.Integer: "BIGINT",
+    sa.LargeBinary: "BYTEA",
+    sa.Float: "DOUBLE PRECISION",
 }
 
 
@@ -156,8 +139,8 @@ class _ArrayOf(UserDefinedType[list[Any]]):
     def get_col_spec(self, **_: Any) -> str:
         return f"{self.name}[]"
 
-    def bind_processor(self, dialect: Dialect) -> Any:
-        if not isinstance(self.item, JSON):
+    def bind_processor(self, dialect: sa.Dialect) -> Any:
+        if not isinstance(self.item, sa.JSON):
             return None
         convert: Any = self.item.bind_processor(dialect)  # type: ignore[no-untyped-call]
         return lambda values: list(map(convert, values))
@@ -168,7 +151,7 @@ class BulkInsert(PreparedStatement):
 
     __slots__ = ("_columns",)
 
-    def __init__(self, statement: Insert, columns: Sequence[str], dialect: Dialect) -> None:
+    def __init__(self, statement: sa.Insert, columns: Sequence[str], dialect: sa.Dialect) -> None:
         compiled: Any = statement.compile(dialect=dialect)
         super().__init__(statement, compiled, dialect)
         self._columns = columns
@@ -179,7 +162,7 @@ class BulkInsert(PreparedStatement):
         return self.bind({name: [row[name] for row in rows] for name in self._columns})
 
 
-def bulk_insert(statement: Insert, names: Sequence[str], dialect: Dialect) -> BulkInsert | None:
+def bulk_insert(statement: sa.Insert, names: Sequence[str], dialect: sa.Dialect) -> BulkInsert | None:
     """Return the insert of one row with these names as one of many, in their order; None where it has no such form."""
     if statement._values or statement._returning:
         return None
@@ -195,11 +178,11 @@ def bulk_insert(statement: Insert, names: Sequence[str], dialect: Dialect) -> Bu
     except LookupError:
         return None
     # The rows as a table: a column for each name, and the position of each row.
-    arrays = [cast(bindparam(name, type_=kind), kind) for name, kind in types.items()]
-    columns = [column(name, kind) for name, kind in kinds.items()]
-    given: Any = func.unnest(*arrays).table_valued(*columns, with_ordinality=_POSITION).render_derived()
+    arrays = [sa.cast(sa.bindparam(name, type_=kind), kind) for name, kind in types.items()]
+    columns = [sa.column(name, kind) for name, kind in kinds.items()]
+    given: Any = sa.func.unnest(*arrays).table_valued(*columns, with_ordinality=_POSITION).render_derived()
     if chosen is None:
-        targets, rows = list(names), select(*[given.c[name] for name in names])
+        targets, rows = list(names), sa.select(*[given.c[name] for name in names])
     else:
         targets = list(statement._select_names or ())
         exchange: Any = lambda part, **_: given.c[part.key] if _is_value(part) else None  # noqa: E731 - untyped in SQLAlchemy
@@ -210,4 +193,4 @@ def bulk_insert(statement: Insert, names: Sequence[str], dialect: Dialect) -> Bu
 
 
 def _is_value(part: Any) -> bool:
-    return isinstance(part, BindParameter) and part.required
+    return isinstance(part, sa.BindParameter) and part.required

@@ -178,7 +178,6 @@ class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("
 
 
 def to_json(value: Any) -> str:
-    """Serialize the value of a JSON column."""
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError as error:
@@ -198,10 +197,7 @@ ENGINE_OPTIONS: Mapping[str, Any] = {
 
 @contextmanager
 def plain_errors(driver: ModuleType, advice: str) -> Iterator[None]:
-    """Raise Collision, Unavailable or Invalid for what the driver raises by itself or through SQLAlchemy.
-
-    `advice` says what to do where the database failed.
-    """
+    """Raise Collision, Unavailable or Invalid for a driver's errors; `advice` is for a failed database."""
     try:
         yield
     except (IntegrityError, driver.IntegrityError) as error:

@@ -75,10 +75,7 @@ def delete_used(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def delete_idle(tx: Transaction, suspects: set[int]) -> set[int]:
-    """Delete those suspects that were taken and whose jobs still do not run, as a killed server leaves them.
-
-    Returns the suspects for the next time: a wake-up that was taken this moment is about to be used.
-    """
+    """Delete suspects taken whose jobs do not run, as after a kill; returns the next ones, which may be used this moment."""
     idle = {row.id for row in tx.all(_IDLE)}
     if lasting := idle & suspects:
         finish(tx, lasting)
@@ -91,6 +88,5 @@ def keep_worker(tx: Transaction, number: int) -> None:
 
 
 def send(tx: Transaction, jobs: Iterable[Any]) -> None:
-    """Send wake-ups for these jobs, or rows with their `id` and `key`."""
     if items := [{"id": job.id, "lock": job.key} for job in jobs]:
         tx.all(_SEND.bindparams(items=to_json(items)))

@@ -13,19 +13,8 @@ from sqlalchemy.schema import CreateColumn
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
+from ricordo.storage.schema import core_tables as tables
 from ricordo.storage.schema.columns import metadata
-from ricordo.storage.schema.core_tables import (
-    agents_users,
-    api_keys,
-    archives,
-    conversations,
-    messages,
-    organizations,
-    passages,
-    passages_tags,
-    tools,
-    users,
-)
 from ricordo.storage.schema.memory_tables import blocks, blocks_users, proposals
 
 Migration = Callable[[Connection], None]
@@ -40,9 +29,9 @@ UNFINISHED = (
 def create_schema(connection: Connection) -> None:
     """All tables, the local organization with its user, and on PostgreSQL what procrastinate and pgvector need."""
     metadata.create_all(connection, checkfirst=False)
-    connection.execute(organizations.insert(), {"id": LOCAL_ORGANIZATION, "name": "local", "created_at": 0})
+    connection.execute(tables.organizations.insert(), {"id": LOCAL_ORGANIZATION, "name": "local", "created_at": 0})
     local = {"id": LOCAL_USER, "organization_id": LOCAL_ORGANIZATION, "name": "local", "created_at": 0}
-    connection.execute(users.insert(), local)
+    connection.execute(tables.users.insert(), local)
     if connection.dialect.name == "postgresql":
         run_file(connection, "procrastinate")
         run_file(connection, "pgvector")
@@ -50,28 +39,25 @@ def create_schema(connection: Connection) -> None:
 
 def add_keys_and_sharing(connection: Connection) -> None:
     """API keys, who may use an agent, more of what is known of users, shared blocks, and rejections that are to be told."""
-    add_columns(connection, users, "email", "disabled_at", "identity_type", "properties")
+    add_columns(connection, tables.users, "email", "disabled_at", "identity_type", "properties")
     add_columns(connection, blocks, "shared", "seen_as")
-    add_columns(connection, conversations, "has_untold")
+    add_columns(connection, tables.conversations, "has_untold")
     add_columns(connection, proposals, "is_untold")
-    metadata.create_all(connection, tables=[api_keys, agents_users, blocks_users], checkfirst=False)
-    add_columns(connection, passages_tags, "user_id")
-    (users_tags,) = (index for index in passages_tags.indexes if index.name == "passages_tags_of_users")
+    metadata.create_all(connection, tables=[tables.api_keys, tables.agents_users, blocks_users], checkfirst=False)
+    add_columns(connection, tables.passages_tags, "user_id")
+    (users_tags,) = (index for index in tables.passages_tags.indexes if index.name == "passages_tags_of_users")
     users_tags.create(connection)
     part_tags_by_users(connection)
 
 
 def add_options_of_tools(connection: Connection) -> None:
     """What tools from source code have besides: the schema of their arguments, and the packages they need."""
-    add_columns(connection, tools, "options")
+    add_columns(connection, tables.tools, "options")
 
 
 def add_index_of_newest_messages(connection: Connection) -> None:
-    """The messages of all agents in the order of their list.
-
-    Without the organization, or SQLite might take it for better than the indexes by conversation and by agent.
-    """
-    (newest,) = (index for index in messages.indexes if index.name == "messages_newest")
+    """The newest messages of all agents; with the organization SQLite would prefer it to the indexes by conversation."""
+    (newest,) = (index for index in tables.messages.indexes if index.name == "messages_newest")
     newest.create(connection)
 
 
@@ -85,14 +71,14 @@ def add_limits_of_keys(connection: Connection) -> None:
 
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
-    tagged = passages_tags.c
-    about = select(passages.c.user_id).where(passages.c.id == tagged.passage_id).scalar_subquery()
-    connection.execute(update(passages_tags).values(user_id=about))
+    tagged = tables.passages_tags.c
+    about = select(tables.passages.c.user_id).where(tables.passages.c.id == tagged.passage_id).scalar_subquery()
+    connection.execute(update(tables.passages_tags).values(user_id=about))
     has_users = select(tagged.archive_id).where(tagged.user_id.is_not(None)).distinct()
     for (archive_id,) in connection.execute(has_users).all():
         shared = select(tagged.tag).where(tagged.archive_id == archive_id, tagged.user_id.is_(None)).distinct()
         tags = sorted(connection.execute(shared).scalars())
-        connection.execute(update(archives).where(archives.c.id == archive_id).values(tags=tags))
+        connection.execute(update(tables.archives).where(tables.archives.c.id == archive_id).values(tags=tags))
 
 
 def add_columns(connection: Connection, table: Table, *names: str) -> None:

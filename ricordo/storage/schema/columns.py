@@ -14,44 +14,23 @@ import all of it at every start.
 import re
 from typing import Any, Literal
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    Column,
-    ForeignKey,
-    Identity,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-    false,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.schema import SchemaItem
 
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={"uq": "%(table_name)s_%(column_0_N_name)s_key", "fk": "%(table_name)s_%(column_0_name)s_fkey"}
 )
 Erasure = Literal["delete", "blank", "keep"]
 KEEP: dict[str, Erasure] = {"erasure": "keep"}
-_Json = JSON()
+_Json = sa.JSON()
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_Seq = Integer().with_variant(BigInteger(), "postgresql")
+_Seq = sa.Integer().with_variant(sa.BigInteger(), "postgresql")
 
 
-class PackedId(TypeDecorator[str]):
-    """An id such as `run-<uuid>` in 17 bytes where as text it takes 40: for a column of a long table.
+class PackedId(sa.TypeDecorator[str]):
+    """An id such as `run-<uuid>` in 17 bytes instead of 40 of text, for long tables; SQL cannot compare it."""
 
-    It is compared with values of Python alone: in SQL it is no text.
-    """
-
-    impl = LargeBinary
+    impl = sa.LargeBinary
     cache_ok = True
 
     def __init__(self, kind: str) -> None:
@@ -81,79 +60,78 @@ class PackedId(TypeDecorator[str]):
         return f"{self.kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> Table:
-    return Table(name, metadata, *columns, info={"erasure": erasure}, **options)
+def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> sa.Table:
+    return sa.Table(name, metadata, *columns, info={"erasure": erasure}, **options)
 
 
-def tags_table(name: str, parent: str, *more: Column[Any], users_by: str = "", erasure: Erasure = "delete") -> Table:
-    """Return the tags of the rows of another table; they are found by the tag and their row.
-
-    With the column `users_by` they are found by it first, and each says which user its row is about.
-    """
+def tags_table(
+    name: str, parent: str, *more: sa.Column[Any], users_by: str = "", erasure: Erasure = "delete"
+) -> sa.Table:
+    """The tags of another table's rows, found by tag; with the column `users_by` by the row's user first."""
     row = reference(f"{parent.removesuffix('s')}_id", parent)
-    tag: Column[str] = Column("tag", String, nullable=False)
+    tag: sa.Column[str] = sa.Column("tag", sa.String, nullable=False)
     about = strings("user_id", erasure="keep") if users_by else []  # erasure finds the user in the row itself
-    indexes = [Index(f"{name}_by_tag", *filter(None, [users_by]), "tag", row.name)]
+    indexes = [sa.Index(f"{name}_by_tag", *filter(None, [users_by]), "tag", row.name)]
     if users_by:
         indexes.append(partial_index(f"{name}_of_users", users_by, "user_id", "tag", where="user_id IS NOT NULL"))
-    return table(name, row, *more, tag, *about, UniqueConstraint(row.name, "tag"), *indexes, erasure=erasure)
+    return table(name, row, *more, tag, *about, sa.UniqueConstraint(row.name, "tag"), *indexes, erasure=erasure)
 
 
-def seq() -> Column[int]:
-    return Column("seq", _Seq, Identity(), primary_key=True, autoincrement=True, info=KEEP)
+def seq() -> sa.Column[int]:
+    return sa.Column("seq", _Seq, sa.Identity(), primary_key=True, autoincrement=True, info=KEEP)
 
 
-def public_id() -> Column[str]:
-    return Column("id", String, nullable=False, unique=True, info=KEEP)
+def public_id() -> sa.Column[str]:
+    return sa.Column("id", sa.String, nullable=False, unique=True, info=KEEP)
 
 
-def root() -> list[Column[Any]]:
+def root() -> list[sa.Column[Any]]:
     return [seq(), public_id(), reference("organization_id", "organizations")]
 
 
-def reference(name: str, target: str) -> Column[str]:
-    return Column(name, String, ForeignKey(f"{target}.id", ondelete="CASCADE"), nullable=False, info=KEEP)
+def reference(name: str, target: str) -> sa.Column[str]:
+    return sa.Column(name, sa.String, sa.ForeignKey(f"{target}.id", ondelete="CASCADE"), nullable=False, info=KEEP)
 
 
-def timestamps(*names: str, null: bool = False) -> list[Column[int]]:
-    return [Column(name, BigInteger, nullable=null, info=KEEP) for name in names]
+def timestamps(*names: str, null: bool = False) -> list[sa.Column[int]]:
+    return [sa.Column(name, sa.BigInteger, nullable=null, info=KEEP) for name in names]
 
 
-def numbers(*names: str, null: bool = False) -> list[Column[int]]:
-    default = None if null else text("0")
-    return [Column(name, BigInteger, nullable=null, server_default=default, info=KEEP) for name in names]
+def numbers(*names: str, null: bool = False) -> list[sa.Column[int]]:
+    default = None if null else sa.text("0")
+    return [sa.Column(name, sa.BigInteger, nullable=null, server_default=default, info=KEEP) for name in names]
 
 
-def usage() -> list[Column[int]]:
+def usage() -> list[sa.Column[int]]:
     optional = ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
     return [*numbers("prompt_tokens", "completion_tokens"), *numbers(*optional, null=True)]
 
 
-def flag(name: str) -> Column[bool]:
-    return Column(name, Boolean(create_constraint=False), nullable=False, server_default=false(), info=KEEP)
+def flag(name: str) -> sa.Column[bool]:
+    return sa.Column(name, sa.Boolean(create_constraint=False), nullable=False, server_default=sa.false(), info=KEEP)
 
 
-def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[Column[str]]:
-    return [Column(name, Text, nullable=null, info={"erasure": erasure}) for name in names]
+def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
+    return [sa.Column(name, sa.Text, nullable=null, info={"erasure": erasure}) for name in names]
 
 
-def json_value(name: str, default: str = "'{}'", *, erasure: Erasure | None = None) -> Column[object]:
-    return Column(name, _Json, nullable=False, server_default=text(default), info={"erasure": erasure})
+def json_value(name: str, default: str = "'{}'", *, erasure: Erasure | None = None) -> sa.Column[object]:
+    return sa.Column(name, _Json, nullable=False, server_default=sa.text(default), info={"erasure": erasure})
 
 
-def error() -> Column[object]:
-    return Column("error", JSON(none_as_null=True), nullable=True)
+def error() -> sa.Column[object]:
+    return sa.Column("error", sa.JSON(none_as_null=True), nullable=True)
 
 
-def git_id(name: str, *, null: bool = True) -> Column[bytes]:
-    return Column(name, LargeBinary, nullable=null)
+def git_id(name: str, *, null: bool = True) -> sa.Column[bytes]:
+    return sa.Column(name, sa.LargeBinary, nullable=null)
 
 
-def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
-    return Index(name, *columns, unique=unique, sqlite_where=text(where), info={"where": where})
+def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
+    return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where), info={"where": where})
 
 
-def erasure_of(column: Column[Any]) -> Erasure | None:
+def erasure_of(column: sa.Column[Any]) -> Erasure | None:
     """Return what erasure does with the column's values: as the column says, else its table; None where neither does."""
     found: Erasure | None = column.info.get("erasure") or column.table.info.get("erasure")
     return found

@@ -7,21 +7,7 @@ id of 42 letters in each row and each index would be a third of all that is stor
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Float,
-    ForeignKey,
-    Index,
-    LargeBinary,
-    ScalarSelect,
-    Table,
-    Text,
-    UniqueConstraint,
-    bindparam,
-    select,
-)
+import sqlalchemy as sa
 
 from ricordo.storage.schema.columns import (
     KEEP,
@@ -41,8 +27,8 @@ from ricordo.storage.schema.columns import (
 )
 
 
-def chain_number() -> Column[int]:
-    return Column("chain", BigInteger, ForeignKey("chains.seq", ondelete="CASCADE"), nullable=False)
+def chain_number() -> sa.Column[int]:
+    return sa.Column("chain", sa.BigInteger, sa.ForeignKey("chains.seq", ondelete="CASCADE"), nullable=False)
 
 
 chains = table(
@@ -54,7 +40,7 @@ chains = table(
     *numbers("versions"),
     # What the chain's tree holds now: by label the id of the text and how many steps it is from one stored whole.
     json_value("files"),
-    UniqueConstraint("owner_kind", "owner_id"),
+    sa.UniqueConstraint("owner_kind", "owner_id"),
     erasure="delete",
 )
 blocks = table(
@@ -63,7 +49,7 @@ blocks = table(
     reference("chain_id", "chains"),
     *strings("label", "value", null=False),
     *strings("description"),
-    Column("limit", BigInteger, nullable=False),
+    sa.Column("limit", sa.BigInteger, nullable=False),
     flag("read_only"),
     *strings("policy", null=False, erasure="keep"),
     flag("hidden"),
@@ -80,8 +66,8 @@ blocks = table(
     flag("shared"),
     # The label by which agents know a user's copy of a block, where its own differs.
     *strings("seen_as"),
-    UniqueConstraint("chain_id", "label"),
-    Index("blocks_by_time", "organization_id", "created_at", "seq"),
+    sa.UniqueConstraint("chain_id", "label"),
+    sa.Index("blocks_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",
 )
 blocks_tags = tags_table("blocks_tags", "blocks")
@@ -90,10 +76,10 @@ agents_blocks = table(
     seq(),
     reference("agent_id", "agents"),
     reference("block_id", "blocks"),
-    Column("label", Text, nullable=False),
-    UniqueConstraint("agent_id", "block_id"),
-    UniqueConstraint("agent_id", "label"),
-    Index("agents_blocks_by_block", "block_id"),
+    sa.Column("label", sa.Text, nullable=False),
+    sa.UniqueConstraint("agent_id", "block_id"),
+    sa.UniqueConstraint("agent_id", "label"),
+    sa.Index("agents_blocks_by_block", "block_id"),
     erasure="delete",
 )
 # What older clients attached to identities. It is told them, and changes nothing.
@@ -102,8 +88,8 @@ blocks_users = table(
     seq(),
     reference("block_id", "blocks"),
     reference("user_id", "users"),
-    UniqueConstraint("block_id", "user_id"),
-    Index("blocks_users_by_user", "user_id"),
+    sa.UniqueConstraint("block_id", "user_id"),
+    sa.Index("blocks_users_by_user", "user_id"),
     erasure="delete",
 )
 
@@ -124,16 +110,16 @@ commits = table(
     *strings("author_id", "author_name", "reason", null=False),
     *strings("approved_by", erasure="blank"),
     *strings("proposal_id", erasure="keep"),
-    Column("run_id", PackedId("run"), info=KEEP),
-    Column("step_id", PackedId("step"), info=KEEP),
+    sa.Column("run_id", PackedId("run"), info=KEEP),
+    sa.Column("step_id", PackedId("step"), info=KEEP),
     flag("is_untrusted"),
     *timestamps("created_at"),
-    UniqueConstraint("chain", "number"),
-    Index("commits_by_id", "chain", "id"),
-    Index("commits_by_label", "chain", "label", "number"),
+    sa.UniqueConstraint("chain", "number"),
+    sa.Index("commits_by_id", "chain", "id"),
+    sa.Index("commits_by_label", "chain", "label", "number"),
     # What a block was called before is looked for at every page of its history, and most changes are no renames.
     partial_index("commits_by_rename", "chain", "number", where="old_label IS NOT NULL"),
-    Index("commits_by_run", "run_id"),
+    sa.Index("commits_by_run", "run_id"),
     erasure="delete",
 )
 blobs = table(
@@ -143,8 +129,8 @@ blobs = table(
     git_id("id", null=False),
     git_id("base"),
     *numbers("depth"),
-    Column("data", LargeBinary, nullable=False),
-    UniqueConstraint("chain", "id"),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("chain", "id"),
     erasure="delete",
 )
 # Objects that came by git and cannot be made from versions: commits of other shapes, with their trees.
@@ -154,8 +140,8 @@ git_objects = table(
     chain_number(),
     git_id("id", null=False),
     *strings("kind", null=False, erasure="keep"),
-    Column("data", LargeBinary, nullable=False),
-    UniqueConstraint("chain", "id"),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("chain", "id"),
     erasure="delete",
 )
 proposals = table(
@@ -170,7 +156,7 @@ proposals = table(
     *strings("description"),
     *strings("author_kind", null=False, erasure="keep"),
     *strings("author_id", "author_name", "reasoning", null=False, erasure="blank"),
-    Column("confidence", Float, nullable=True),
+    sa.Column("confidence", sa.Float, nullable=True),
     *strings("status", null=False, erasure="keep"),
     *strings("run_id", "step_id", erasure="keep"),
     flag("is_untrusted"),
@@ -182,9 +168,9 @@ proposals = table(
     *strings("superseded_by", erasure="keep"),
     # Rejected with a reason that the agent has not been told yet.
     flag("is_untold"),
-    Index("proposals_by_chain", "chain_id", "status", "label"),
-    Index("proposals_by_step", "step_id"),
-    Index("proposals_by_run", "run_id"),
+    sa.Index("proposals_by_chain", "chain_id", "status", "label"),
+    sa.Index("proposals_by_step", "step_id"),
+    sa.Index("proposals_by_run", "run_id"),
     erasure="delete",
 )
 # Changes of what lies outside the tree: description, limit, policy and so on.
@@ -199,8 +185,8 @@ blocks_log = table(
     *timestamps("created_at"),
     # Of a deletion: what the block was called.
     *strings("deleted_label"),
-    Index("blocks_log_by_block", "block_id", "seq"),
-    Index("blocks_log_by_chain", "chain_id", "seq"),
+    sa.Index("blocks_log_by_block", "block_id", "seq"),
+    sa.Index("blocks_log_by_chain", "chain_id", "seq"),
     partial_index("blocks_log_by_deletion", "chain_id", "deleted_label", "seq", where="deleted_label IS NOT NULL"),
     erasure="delete",
 )
@@ -216,18 +202,18 @@ memory_remotes = table(
     *strings("seen", "last_error"),
     *timestamps("last_at", null=True),
     *timestamps("created_at"),
-    UniqueConstraint("chain_id", "kind", "address"),
+    sa.UniqueConstraint("chain_id", "kind", "address"),
     erasure="delete",
 )
 
 
-def number_of_chain(parameter: str = "chain_id") -> ScalarSelect[Any]:
+def number_of_chain(parameter: str = "chain_id") -> sa.ScalarSelect[Any]:
     """Return a chain's number where a parameter has its id, by which everybody else knows it."""
-    return select(chains.c.seq).where(chains.c.id == bindparam(parameter)).scalar_subquery()
+    return sa.select(chains.c.seq).where(chains.c.id == sa.bindparam(parameter)).scalar_subquery()
 
 
-def is_in_chain(table: Table, parameter: str = "chain_id") -> ColumnElement[bool]:
+def is_in_chain(table: sa.Table, parameter: str = "chain_id") -> sa.ColumnElement[bool]:
     """Return the condition that a row of the table is of the chain whose id a parameter has."""
     if "chain" in table.c:
         return table.c.chain == number_of_chain(parameter)
-    return table.c.chain_id == bindparam(parameter)
+    return table.c.chain_id == sa.bindparam(parameter)

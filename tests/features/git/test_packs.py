@@ -269,7 +269,7 @@ def test_trees_that_git_would_not_make_are_refused() -> None:
 
 def test_a_small_push_cannot_name_one_folder_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bytes] = []
-    monkeypatch.setattr(pushing, "read_tree", lambda body: read.append(body) or read_tree(body))
+    monkeypatch.setattr(pushing.objects, "read_tree", lambda body: read.append(body) or read_tree(body))
     blob = git_object("blob", b"x")
     for first in (git_object("tree", b""), tree_of(("100644", "a.md", blob.id))):
         made = [first]
