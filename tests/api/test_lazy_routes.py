@@ -153,10 +153,9 @@ async def test_behind_the_start_everything_is_made_ready_in_pieces(
     monkeypatch.setattr(asyncio, "sleep", pause)
     await app.lazy_routes.prepare()
     heavy = [router.module for router in app.lazy_routes.table if router.is_heavy]
-    assert heavy == [f"ricordo.features.{name}" for name in ("admin.metrics", "git.routes", "mcp_server.routes")], (
-        "left until they are asked"
-    )
-    for path in ("/users/ada/memory.git", "/mcp", "/metrics"):
+    names = ("admin.metrics", "git.routes", "mcp_oauth.routes", "mcp_server.routes")
+    assert heavy == [f"ricordo.features.{name}" for name in names], "left until they are asked"
+    for path in ("/users/ada/memory.git", "/mcp", "/oauth/token", "/metrics"):
         app.lazy_routes.load_for(path)
 
     assert table(app) == table(eager)

@@ -239,6 +239,10 @@ SHARED = {
         POST /v1/(conversations/|chat/completions|responses)
         POST /(mcp|chat/stream)
     """,
+    "a consent is the caller's own": """
+        GET /oauth/authorize
+        (GET|POST) /oauth/consent
+    """,
     "a course is the organization's": """
         GET /v1/courses/(<course_name>)?
         POST /v1/courses/(apply|<course_name>/check)

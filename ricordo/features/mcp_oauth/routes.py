@@ -18,7 +18,7 @@ from mcp.server.auth.settings import ClientRegistrationOptions
 from ricordo.api.call import answer
 from ricordo.api.routing import needs
 from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Scope
-from ricordo.errors import Forbidden, Invalid
+from ricordo.errors import Invalid
 from ricordo.features.mcp_oauth import METADATA, RESOURCE
 from ricordo.features.mcp_oauth.grants import CODE_SECONDS, SCOPES, Consent
 from ricordo.features.mcp_oauth.provider import GrantProvider, public_address
@@ -123,17 +123,17 @@ async def revoke(request: Request) -> Response:
 
 
 def _person(request: Request) -> Scope:
-    """Return the caller, where they are a person. Raises Invalid, Forbidden."""
+    """Return the caller, where they are a person. Raises Invalid."""
     caller: Scope = request.scope[REQUEST_SCOPE]
     if caller.key_id is None and not caller.caller:
         raise Invalid("This server needs no key. Connect the program without OAuth: docs/mcp-server.md shows how.")
     if caller.key_id is None or caller.role == "service":
-        raise Forbidden("Only a person can let a program in. Log out, then log in with a key of your own.")
+        raise Invalid("Only a person can let a program in. Log out, then log in with a key of your own.")
     return caller
 
 
 def _read(request: Request, text: str) -> Consent:
-    """Return what the caller is asked, by this server and not by a page that was forged. Raises Invalid, Forbidden."""
+    """Return what the caller is asked, by this server and not by a page that was forged. Raises Invalid."""
     caller = _person(request)
     asked = Consent.read(GrantProvider(request).derive("question"), text)
     if asked is None or asked.asked_by != caller.key_id or asked.until < time.time():

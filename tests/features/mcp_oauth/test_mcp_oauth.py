@@ -25,6 +25,7 @@ from ricordo.storage.schema.core_tables import api_keys
 from tests.seams.http import ok, refused
 from tests.seams.people import OPERATOR, OTHER_ORGANIZATION, People, bearer
 from tests.seams.server import LIMIT, serving
+from tests.support import postgres
 
 BACK = "http://127.0.0.1:33418/callback"
 VERIFIER = "v" * 50
@@ -448,3 +449,27 @@ def test_a_server_without_keys_needs_no_consent(tmp_path: Any) -> None:
         headers = {"accept": "application/json, text/event-stream"}
         assert http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers).status_code == 200
         assert "needs no key" in http.get("/oauth/authorize").text
+
+
+def test_a_code_and_a_refresh_token_count_once_on_two_servers_with_postgresql(tmp_path: Any) -> None:
+    url = postgres.server().new_database()
+    try:
+        given = {"api_key": OPERATOR, "database_url": url}
+        with (
+            serving(tmp_path, **given) as one,
+            serving(tmp_path, **given) as two,
+            one.http() as http,
+            two.http() as other,
+        ):
+            here, there = People(one, http), People(two, other)
+            client_id = client_of(here)
+            with browser_of(here, here.key("ada")) as browser:
+                code = consent(browser, client_id)["code"]
+            made = ok(token(there, client_id, code=code))
+            new = ok(refresh(here, client_id, made["refresh_token"]))
+            assert works(there, new["access_token"])
+            assert refresh(there, client_id, made["refresh_token"]).status_code == 400
+            assert not works(here, new["access_token"])
+            assert token(here, client_id, code=code).status_code == 400
+    finally:
+        postgres.server().drop(url)
