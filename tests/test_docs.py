@@ -170,7 +170,7 @@ SHOWN = {
     ),
     "code-and-web.md": (r"^2$",),
     "agent-files.md": (
-        r"^\['archives', 'conversations', 'messages'\]$",
+        r"^\['archives', 'conversations', 'memory', 'messages', 'schedules'\]$",
         r"^Tutor_copy$",
         r"^\['Ada lives in Turin\.'\]$",
     ),

@@ -336,3 +336,20 @@ def test_a_users_copy_does_not_stand_in_the_place_of_the_agents_own_block(api: A
     file = ok(api.http.get(f"/v1/agents/{agent}/export", headers=headers))
     assert [(one["label"], one["value"]) for one in file["blocks"]] == [("notes", "Shared.")]
     assert "limps" not in json.dumps({**file, "agents": [], "ricordo": memory(file)})
+
+
+def test_a_template_keeps_no_history_and_nothing_that_waits(api: Api) -> None:
+    file = _hostile(api)
+    name = api.client.templates.create(type="agent_file", agent_file=file).name
+    (made,) = api.client.templates.agents.create(template_version=f"{name}:latest").agent_ids
+    told = export(api, made)["ricordo"]["agents"]["agent-0"]
+    assert [(one["label"], one["value"]) for one in told["memory"]["versions"]] == [("person", TEXT)]
+    assert (told["memory"]["proposals"], told["memory"]["detached_block_ids"], told["schedules"]) == ([], [], [])
+
+
+def test_a_file_without_history_makes_its_blocks_as_ever(api: Api) -> None:
+    file = _hostile(api)
+    for more in ({"ricordo": {"version": 1}}, {"ricordo": {"version": 1, "agents": {"agent-0": {"memory": {}}}}}, {}):
+        made = imported(api, {**file, "ricordo": None} | more)
+        (only,) = memory(export(api, made))["versions"]
+        assert (only["label"], only["reason"], only["author"][:10]) == ("person", "Make Tutor_copy", "Local user")
