@@ -184,7 +184,7 @@ SHOWN = {
     ),
     "schedules.md": (r"\Arecurring 20[-0-9]+T07:00:00\.000000Z\none-time 20[-0-9]+T[0-9:]+\.\d{6}Z\nTrue\n\Z",),
     "openai.md": (r"\Astop\n", r"jasmine"),
-    "connect.md": (r'\A[^\n]*"Her name is Ada\."', r"\n[^\n]*Her name is Ada\.[^\0]*\nwaits\n\Z"),
+    "connect.md": (r'\A[^\n]*"Her name is Ada\."', r"\n[^\n]*Her name is Ada\.[^\0]*'status': 'waits'"),
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",),  # without a server
     "costs.md": (r"^turn [1-9]\d* [1-9]\d*$", r"^[1-9]\d* of 200000 until 20", r"^[1-9]\d* [1-9]\d* \d+$"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.errors import Unavailable
+from ricordo.features.backups import service
 from ricordo.runtime import Runtime
 
 MAKE = "backups.make"
@@ -15,8 +16,6 @@ ATTEMPTS = 2
 
 async def make(runtime: Runtime, job: Job, report: Report) -> None:
     """Write the backup that the job names, whole or not at all, in a thread of its own."""
-    from ricordo.features.backups import service  # what copies databases is imported when it is needed
-
     target, is_cancelled = service.folder_of(runtime.settings) / job.payload["name"], Event()
 
     def tell(_phase: str, _table: str, done: int, total: int) -> None:

@@ -18,7 +18,7 @@ from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job
 from ricordo.domain.scope import ADMIN, LOCAL_ORGANIZATION, Scope
-from ricordo.errors import Conflict, Invalid
+from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.accounts.keys import require_operator
 from ricordo.features.backups.jobs import ATTEMPTS, MAKE
 from ricordo.features.backups.service import folder_of
@@ -98,8 +98,10 @@ async def delete(here: Here, backup_name: str) -> Json:
 
 
 def _require_whole_server(tx: Transaction, scope: Scope) -> None:
-    """Raise Forbidden for whoever may not have all organizations, which a backup holds: of several the operator alone."""
-    if scope.organization_id != LOCAL_ORGANIZATION or len(organizations.every_id(tx)) > 1:
+    """Raise NotFound, Forbidden for whoever may not have all organizations, which a backup holds: of several the operator alone."""
+    if scope.organization_id != LOCAL_ORGANIZATION:
+        raise NotFound("Backups belong to the first organization of the server. Take out agents and memory instead.")
+    if len(organizations.every_id(tx)) > 1:
         require_operator(scope)
 
 
