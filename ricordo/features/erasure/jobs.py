@@ -58,7 +58,7 @@ class ErasureWork:
             await self._stop_jobs()
             for at_erasure in self._runtime.plugins.at_erasure():
                 remains = await at_erasure(self._runtime, self.erasure.user_id)
-                await self._write(lambda _tx, erasure, remains=remains: erasure.note_elsewhere(remains))
+                await self._write(partial(_note_elsewhere, remains=remains))
             await self._erase_rows()
             for id in (*self.erasure.own_agents, *self.erasure.own_archives):
                 await drop_outside(self._runtime, id)
@@ -234,6 +234,10 @@ class ErasureWork:
                     return found
             await asyncio.sleep(_PAUSE)
         raise Unavailable(otherwise)
+
+
+def _note_elsewhere(_tx: Transaction, erasure: Erasure, remains: Sequence[str]) -> None:
+    erasure.note_elsewhere(remains)
 
 
 def _names(job: Any, known: set[str]) -> bool:

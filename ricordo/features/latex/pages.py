@@ -1,5 +1,7 @@
 """The page that shows a PDF of a workspace."""
 
+from typing import Any
+
 from fastapi import Request, Response
 
 from ricordo.errors import NotFound
@@ -17,7 +19,6 @@ async def show(request: Request, user_id: str, file_path: str) -> Response:
     listed = await Api(request).get(address)
     if all(file["path"] != file_path for file in listed):
         raise NotFound(f'There is no file "{file_path[:80]}" in this workspace.')
-    shown = {"user": user_id, "file_path": file_path, "pdf": f"{address}/{file_path}"}
-    return await render(
-        request, "latex/viewer.html", **shown, viewer=f"{STATIC}/viewer.mjs", pdfjs=f"{STATIC}/pdf-{PDFJS}"
-    )
+    scripts = {"viewer": f"{STATIC}/viewer.mjs", "pdfjs": f"{STATIC}/pdf-{PDFJS}"}
+    shown: dict[str, Any] = {"user": user_id, "file_path": file_path, "pdf": f"{address}/{file_path}", **scripts}
+    return await render(request, "latex/viewer.html", **shown)
