@@ -106,14 +106,15 @@ async def _agent(here: RequestContext, model: str | None) -> NamedAgent:
 
     Courses change seldom: they are read again after some seconds, or where the name is not among them.
     """
-    place, now = (__name__, here.scope.organization_id), here.store.clock.now()
-    read_at, known = here.store.cache.get(place, (0, {}))
+    state, place, now = here.request.app.state, here.scope.organization_id, here.store.clock.now()
+    recent: Mapping[str, tuple[int, Mapping[str, str]]] = getattr(state, "agents_of_courses", {})
+    read_at, known = recent.get(place, (0, {}))
     if now - read_at <= _FRESH and (found := _of_course(known, model)):
         return found
 
     def read(tx: Transaction) -> NamedAgent:
         known = _agents_of_courses(tx, here.scope)
-        here.store.cache[place] = now, known
+        state.agents_of_courses = {**recent, place: (now, known)}
         if found := _of_course(known, model):
             return found
         if model is None:
@@ -133,7 +134,7 @@ def _of_course(known: Mapping[str, str], model: str | None) -> NamedAgent | None
     """The agent that is called so, or the only one there is; the turn finds out whether the caller may use it."""
     if model is None and len(set(known.values())) == 1:
         model = next(iter(known))
-    return NamedAgent(known[model], model, 0) if model in known else None
+    return NamedAgent(known[model], model, 0) if model is not None and model in known else None
 
 
 def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:

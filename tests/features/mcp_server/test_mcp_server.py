@@ -205,7 +205,7 @@ async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
 def test_lines_that_are_no_messages_are_answered_and_news_are_not(environment: dict[str, str]) -> None:
     news = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     sent = "\n".join(('{"jsonrpc": "2.0", "id": 1, "method": "ping"}', "nonsense", "", json.dumps(news), ""))
-    given: dict[str, Any] = {"input": sent, "env": environment, "capture_output": True, "text": True, "timeout": 60}
+    given: dict[str, Any] = {"input": sent, "env": environment, "capture_output": True, "text": True, "timeout": 300}
     done = subprocess.run([sys.executable, "-m", "ricordo.cli", "mcp"], check=True, **given)
     answers = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: str(one.get("id")))
     assert [one.get("result") for one in answers] == [{}, None], done.stderr
