@@ -271,7 +271,9 @@ def test_two_users_of_open_webui_are_two_users_here_and_a_chat_is_found_again(
 def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(pipe: Any, school: ServerInThread) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         agent = client.agents.create(model=MODEL)
-    assert chat(pipe, agent.id, "### Task: a title", stream=False, __chat_id__="t", __task__="title_generation") == ["{}"]
+    assert chat(pipe, agent.id, "### Task: a title", stream=False, __chat_id__="t", __task__="title_generation") == [
+        "{}"
+    ]
     assert school.model.requests == []
     gone = "agent-00000000-0000-4000-8000-000000000000"
     assert "".join(chat(pipe, gone, "Hello.", __chat_id__="x")).startswith("Ricordo refused: ")

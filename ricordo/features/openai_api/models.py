@@ -6,7 +6,6 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
 
-
 _INSTRUCTIONS = "### Task:\nRespond to the user query using the provided context"
 _PASSAGES = ("<context>", "</context>")
 

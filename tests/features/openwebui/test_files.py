@@ -128,16 +128,18 @@ async def test_what_open_webui_does_not_take_is_said_and_not_sent_again(here: Sy
     await here.write("a.md", "The same.")
     await here.write("b.md", "The same.")
     await here.write("picture.png", b"\x89PNG\0")
+    await here.write("data.bin", bytes(range(256)))
     await here.write("empty.md", "")
     told = await here.settle() or ""
     assert "does not take b.md: Duplicate content" in told
     assert "does not take picture.png: File type" in told
-    assert there.user_files() == {"a.md": "The same."}
-    before = dict(there.files)
-    assert await here.settle() == told
+    assert sorted(there.user_files()) == ["a.md", "data.bin"]
+    before, kept = dict(there.files), await here.files()
+    assert (await here.settle(), await here.files()) == (told, kept)
     assert there.files == before  # what failed was not uploaded again
     await here.write("b.md", "Another.")
     await here.remove("picture.png")
+    await here.remove("data.bin")
     assert await here.settle() is None
     assert there.user_files() == {"a.md": "The same.", "b.md": "Another."}
     assert "empty.md" in await here.files()
