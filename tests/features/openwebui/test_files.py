@@ -69,6 +69,25 @@ async def test_of_changes_of_one_line_both_stay(here: Synced, there: FakeOpenWeb
     assert await here.files() == there.user_files() == both
 
 
+async def test_both_texts_of_a_conflict_and_swapped_ones_are_taken_where_no_text_may_be_there_twice(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
+    """The text from there was still in the knowledge base when its copy was uploaded, which was refused and never tried again."""
+    there.refuses_doubles = True
+    await here.write("draft.md", DRAFT)
+    await here.write("plan.md", "Plan.")
+    await here.settle()
+    there.user_edits("draft.md", DRAFT.replace("third", "3rd"))
+    await here.write("draft.md", DRAFT.replace("third", "last"))
+    assert await here.settle() is None
+    both = {"draft.md": DRAFT.replace("third", "last"), "draft (conflict 1).md": DRAFT.replace("third", "3rd")}
+    assert await here.files() == there.user_files() == both | {"plan.md": "Plan."}
+    await here.write("draft.md", "Plan.")
+    await here.write("plan.md", both["draft.md"])
+    assert await here.settle() is None
+    assert await here.files() == there.user_files()
+
+
 async def test_an_edit_counts_more_than_a_deletion(here: Synced, there: FakeOpenWebUI) -> None:
     for name in ("a.md", "b.md", "c.md"):
         await here.write(name, f"Text of {name}.")

@@ -67,7 +67,7 @@ class Stage:
 
     @contextmanager
     def page(self, user: Json, path: str) -> Iterator[Page]:
-        with open_browser() as browser, visit(browser, self.there.url) as visitor:
+        with open_browser() as browser, visit(browser, self.there.url, height=2000) as visitor:
             visitor.context.set_default_timeout(120_000)
             visitor.context.add_init_script(f"localStorage.token = '{user['token']}'")
             visitor.see(path)
@@ -341,10 +341,14 @@ def test_files_go_both_ways(stage: Stage) -> None:
     def delete(path: str) -> None:
         there.call("POST", f"/api/v1/knowledge/{base()}/file/remove", {"file_id": listed()[path]["id"]}, token)
 
-    def same() -> bool:
-        return {path: text.strip() for path, text in texts().items()} == {
-            path: text.strip() for path, text in stage.files(ada).items()
+    def synced() -> dict[str, str]:
+        """Sync; returns the workspace, once it is seen to be the same on both sides."""
+        stage.sync(ada)
+        here = stage.files(ada)
+        assert {path: text.strip() for path, text in texts().items()} == {
+            path: text.strip() for path, text in here.items()
         }
+        return here
 
     with stage.row("files: the workspace is a knowledge base that its user alone sees"):
         stage.files(ada, **{"essays/draft.md": DRAFT, "plan.md": "Plan."})
@@ -367,32 +371,28 @@ def test_files_go_both_ways(stage: Stage) -> None:
         path = "/api/v1/files/?process=true&process_in_background=false"
         there.call("POST", path, token=token, files={"file": ("mine.md", b"Mine.", "text/markdown")}, data=form)
         delete("plan.md")
-        stage.sync(ada)
-        assert (stage.files(ada).keys(), same()) == ({"essays/draft.md", "mine.md"}, True)
+        assert synced().keys() == {"essays/draft.md", "mine.md"}
     with stage.row("files: both sides changed different lines, and the same"):
         edit("essays/draft.md", DRAFT.replace("third", "3rd"))
         stage.files(ada, **{"essays/draft.md": DRAFT.replace("begins", "ends")})
-        stage.sync(ada)
         merged = DRAFT.replace("third", "3rd").replace("begins", "ends")
-        assert (stage.files(ada)["essays/draft.md"], same()) == (merged, True)
+        assert synced()["essays/draft.md"] == merged
         edit("essays/draft.md", merged.replace("second", "2nd"))
         stage.files(ada, **{"essays/draft.md": merged.replace("second", "last")})
-        stage.sync(ada)
-        assert stage.files(ada)["essays/draft (conflict 1).md"] == merged.replace("second", "2nd")
-        assert (stage.files(ada)["essays/draft.md"], same()) == (merged.replace("second", "last"), True)
+        both = synced()
+        assert both["essays/draft (conflict 1).md"] == merged.replace("second", "2nd")
+        assert both["essays/draft.md"] == merged.replace("second", "last")
     with stage.row("files: one side deleted what the other changed"):
         delete("mine.md")
         stage.files(ada, mine__md="Mine, anew.")
         edit("essays/draft (conflict 1).md", "Changed there.")
         ok(stage.http.delete(f"/users/{stage.name(ada)}/workspace/files/essays/draft (conflict 1).md"))
-        stage.sync(ada)
-        assert stage.files(ada)["mine.md"] == "Mine, anew."
-        assert (stage.files(ada)["essays/draft (conflict 1).md"], same()) == ("Changed there.", True)
+        both = synced()
+        assert (both["mine.md"], both["essays/draft (conflict 1).md"]) == ("Mine, anew.", "Changed there.")
     with stage.row("files: a knowledge base that is suddenly empty, or gone"):
         for method, path in (("POST", f"{base()}/reset"), ("DELETE", f"{base()}/delete")):
             there.call(method, f"/api/v1/knowledge/{path}")
-            stage.sync(ada)
-            assert (len(texts()), same()) == (3, True)
+            assert len(synced()) == 3
     with stage.row("files: what Open WebUI does not take is named, and so is how the sync went"):
         stage.files(ada, double__md="Mine, anew.", picture__png=PICTURE, empty__md="")
         told = stage.sync(ada)
