@@ -9,15 +9,19 @@ LOCK := $(BIN)/uv pip compile --no-strip-extras --universal --python-version 3.1
 # One more than there are processors, since many tests wait for something.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
+# Where `make openwebui` installs Open WebUI, which needs Python 3.11 or 3.12.
+OPEN_WEBUI ?= .venv-openwebui
+
 # Modules are compiled once: the tests start hundreds of processes of ours.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install run test soak check bench bench-retrieval bench-search pictures lock dist
+.PHONY: help install run test soak openwebui check bench bench-retrieval bench-search pictures lock dist
 DIST ?= dist
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283"
 	@echo "make test     run the tests"
 	@echo "make soak     run the long campaigns and property tests"
+	@echo "make openwebui  install Open WebUI 0.12.4 (3 GB) beside .venv, and run what docs/open-webui.md says against it"
 	@echo "make check    formatter, linter, strict types, architecture"
 	@echo "make bench    measure speed and size, and print a table"
 	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
@@ -33,6 +37,8 @@ test: .venv/.developing
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 soak: .venv/.developing
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --hypothesis-profile=long $(ARGS)
+openwebui: .venv/.developing $(OPEN_WEBUI)/.installed
+	OPEN_WEBUI=$(OPEN_WEBUI) $(BIN)/python -m pytest -q -s -p no:xdist -m openwebui tests/features/openwebui/test_real.py $(ARGS)
 check: .venv/.developing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -55,6 +61,13 @@ lock: .venv/.developing
 
 dist: .venv/.developing
 	$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST)
+
+# torch comes first and alone, so that a build for processors without a GPU stays where there is one.
+$(OPEN_WEBUI)/.installed:
+	$(PYTHON) -m venv $(OPEN_WEBUI)
+	$(OPEN_WEBUI)/bin/pip install --quiet torch==2.13.0
+	$(OPEN_WEBUI)/bin/pip install --quiet open-webui==0.12.4
+	@touch $@
 
 .venv/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Ricordo needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'

@@ -219,15 +219,19 @@ class FakeOpenWebUI:
             sent, data = json.loads(metadata), await file.read()
             if not data:
                 raise HTTPException(400, "The content provided is empty.")
-            text = None if b"\0" in data else data.decode().replace("\r\n", "\n").replace("’", "'")
+            kind = file.content_type or ""
+            # Other files that are no text are taken, with whatever letters come out.
+            read = data.decode("utf-8", "replace").replace("\0", "").replace("\r\n", "\n").replace("’", "'")
+            text = None if kind.startswith("image/") else read
             stored = StoredFile(str(uuid.uuid4()), (file.filename or "").rpartition("/")[2], data, text)
             self.files[stored.id] = stored
             base = self.bases[sent["knowledge_id"]]
             doubles = {self.files[one].text for one in base.files}
             if text is None:
-                stored.status, stored.error = "failed", "File type is not supported for processing"
+                stored.status, stored.error = "failed", f"File type {kind} is not supported for processing"
             elif self.refuses_doubles and text in doubles:
-                stored.status, stored.error = "failed", "Duplicate content detected."
+                told = "Duplicate content detected. Please provide unique content to proceed."
+                stored.status, stored.error = "failed", told
             else:
                 by_id = {one: path for path, one in base.folders.items()}
                 base.files[stored.id] = by_id.get(sent.get("directory_id") or "", "")

@@ -129,10 +129,14 @@ class FileSync:
             if path not in here:
                 await self._remove(knowledge_id, item)
                 await self._store.write(lambda tx, item=item: queries.remove(tx, item))  # type: ignore[misc]
-        for path, file in here.items():
-            known = items.get(path)
-            if file.size and (known is None or known.digest != file.digest):
-                await self._upload(knowledge_id, path, known)
+        known = {path: items.get(path) for path, file in here.items() if file.size}
+        changed = [(path, item) for path, item in known.items() if item is None or item.digest != here[path].digest]
+        # Taken out first: where Open WebUI embeds texts, it takes none that it still has.
+        for _, item in changed:
+            if item:
+                await self._remove(knowledge_id, item)
+        for path, item in changed:
+            await self._upload(knowledge_id, path, item)
 
     async def _remove(self, knowledge_id: str, item: SyncedItem) -> None:
         """Take the file out, if it is still as it was seen. Raises RemoteMoved."""
@@ -148,8 +152,6 @@ class FileSync:
         content = await self._store.read(lambda tx: workspace.content(tx, self._space, path))
         if content is None or not content.strip():  # deleted a moment ago, or nothing that Open WebUI would take
             return
-        if item:
-            await self._remove(knowledge_id, item)
         await require_lease(self._store)
         try:
             file = await self._client.upload(knowledge_id, path, content)

@@ -69,6 +69,25 @@ async def test_of_changes_of_one_line_both_stay(here: Synced, there: FakeOpenWeb
     assert await here.files() == there.user_files() == both
 
 
+async def test_both_texts_of_a_conflict_and_swapped_ones_are_taken_where_no_text_may_be_there_twice(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
+    """The text from there was still in the knowledge base when its copy was uploaded, which was refused and never tried again."""
+    there.refuses_doubles = True
+    await here.write("draft.md", DRAFT)
+    await here.write("plan.md", "Plan.")
+    await here.settle()
+    there.user_edits("draft.md", DRAFT.replace("third", "3rd"))
+    await here.write("draft.md", DRAFT.replace("third", "last"))
+    assert await here.settle() is None
+    both = {"draft.md": DRAFT.replace("third", "last"), "draft (conflict 1).md": DRAFT.replace("third", "3rd")}
+    assert await here.files() == there.user_files() == both | {"plan.md": "Plan."}
+    await here.write("draft.md", "Plan.")
+    await here.write("plan.md", both["draft.md"])
+    assert await here.settle() is None
+    assert await here.files() == there.user_files()
+
+
 async def test_an_edit_counts_more_than_a_deletion(here: Synced, there: FakeOpenWebUI) -> None:
     for name in ("a.md", "b.md", "c.md"):
         await here.write(name, f"Text of {name}.")
@@ -128,16 +147,18 @@ async def test_what_open_webui_does_not_take_is_said_and_not_sent_again(here: Sy
     await here.write("a.md", "The same.")
     await here.write("b.md", "The same.")
     await here.write("picture.png", b"\x89PNG\0")
+    await here.write("data.bin", bytes(range(256)))
     await here.write("empty.md", "")
     told = await here.settle() or ""
     assert "does not take b.md: Duplicate content" in told
     assert "does not take picture.png: File type" in told
-    assert there.user_files() == {"a.md": "The same."}
-    before = dict(there.files)
-    assert await here.settle() == told
+    assert sorted(there.user_files()) == ["a.md", "data.bin"]
+    before, kept = dict(there.files), await here.files()
+    assert (await here.settle(), await here.files()) == (told, kept)
     assert there.files == before  # what failed was not uploaded again
     await here.write("b.md", "Another.")
     await here.remove("picture.png")
+    await here.remove("data.bin")
     assert await here.settle() is None
     assert there.user_files() == {"a.md": "The same.", "b.md": "Another."}
     assert "empty.md" in await here.files()
