@@ -60,7 +60,7 @@ async def chat_turn(
     said = [message for message in body.messages if message.role == "user"]
     parts = {id(message): parts_of(message) for message in said}  # before anything is made
     names = [tool.name for tool in tools]
-    place = await (continue_after(here, agent.id, after) if after else continue_chat(here, chat, names))
+    place = await (continue_after(here, chat, after, names) if after else continue_chat(here, chat, names))
     new = body.messages[place.new_from :]
     system = () if place.is_begun else _system_messages(body.messages)
     users = tuple(NewMessage("user", parts[id(one)]) for one in new if one.role == "user")
