@@ -35,7 +35,7 @@ AT_ONCE = 4
 _BUSY, _BUSY_ATTEMPTS = Backoff(0.5, 2, 30), 25
 
 
-async def run(runtime: Runtime, job: Job, report: Report) -> None:
+async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
     """Answer what has no answer yet, and end the batch. Raises Invalid where not one request was answered."""
     by_agent = await runtime.store.read(lambda tx: queries.waiting(tx, job.id))
     total, agents = job.payload["requests"], iter(by_agent.values())
@@ -130,4 +130,4 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         raise failure
 
 
-HANDLERS = (JobHandler(service.RUN, run), JobHandler(service.CALL_BACK, call_back))
+HANDLERS = (JobHandler(service.RUN, answer_batch), JobHandler(service.CALL_BACK, call_back))

@@ -48,7 +48,7 @@ async def claimed(stage: Stage, *agents: str) -> Job:
 
 async def run(stage: Stage, job: Job) -> list[tuple[int, int]]:
     told: list[tuple[int, int]] = []
-    await answering.run(stage.runtime, job, lambda done, total: told.append((done, total)))
+    await answering.answer_batch(stage.runtime, job, lambda done, total: told.append((done, total)))
     return told
 
 
