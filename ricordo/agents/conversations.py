@@ -358,3 +358,19 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
             f"Message {message_id} belongs to a call that has no result yet. Fork at a message before it, or wait for the result."
         )
     return begin
+
+
+def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) -> None:
+    """Let the context window hold these messages of the conversation, the system message first. Raises Busy, Conflict, Invalid."""
+    conversations.lock(tx, conversation.id)
+    if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
+        raise Busy(open_runs[0].id)
+    if conversation.waits:
+        raise Conflict("Calls wait for an answer in this conversation. Answer them first.")
+    known = {one.id: one for one in messages.by_ids(tx, ids) if one.conversation_id == conversation.id}
+    if not ids or len(known) < len(ids) or known[ids[0]].role != "system":
+        raise Invalid(
+            "message_ids has to begin with the system message and name messages of this conversation, each once."
+        )
+    # Its prompt is made anew at the next turn, as an older system message may stand first now.
+    conversations.change(tx, conversation.id, window=list(ids), prompt_key="")

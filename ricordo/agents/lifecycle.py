@@ -33,6 +33,7 @@ from ricordo.memory.rotation import read_rotation
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, runs, tools
+from ricordo.storage.agent_access import keep_to
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class AgentSpec:
     tool_rules: tuple[ToolRule, ...] = ()
     clears_buffer: bool | None = None
     folder_ids: tuple[str, ...] = ()
+    identity_ids: tuple[str, ...] = ()
     # What the conversation begins with, in place of what is usual for its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
@@ -226,8 +228,10 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
     conversations.insert_one(tx, state.conversation)
     insert_messages(tx, begun)
     tools.attach(tx, agent.id, [tool.id for tool in given])
-    if not spec.folder_ids:
+    if not (spec.folder_ids or spec.identity_ids):
         return state
+    if spec.identity_ids:
+        keep_to(tx, scope, agent.id, spec.identity_ids)
     runtime.set_folders(tx, scope, agent.id, spec.folder_ids)
     return runtime.complete(tx, agents.load_whole(tx, scope, agent.id))
 

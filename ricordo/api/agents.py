@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from ricordo.agents.agent_types import chosen_system
-from ricordo.agents.conversations import DEFAULT, effective, open_conversation
+from ricordo.agents.conversations import DEFAULT, effective, open_conversation, set_window
 from ricordo.agents.lifecycle import (
     AgentSpec,
     attach_block,
@@ -30,7 +30,7 @@ from ricordo.domain.model import ModelSettings
 from ricordo.domain.run import StopReason
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
-from ricordo.storage import agents, blocks, messages, tools, users
+from ricordo.storage import agent_access, agents, blocks, messages, tools, users
 from ricordo.storage.agents import AgentOrder
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import schema_of
@@ -203,6 +203,7 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         beginning=None if sequence is None else tuple(new_message(message) for message in sequence),
         tags=tuple(body.tags or ()),
         folder_ids=tuple(body.all_folder_ids or ()),
+        identity_ids=tuple(body.identity_ids or ()),
         user=body.user_id,
     )
 
@@ -273,5 +274,9 @@ def _change_attachments(tx: Transaction, here: RequestContext, agent_id: str, bo
             blocks.detach(tx, agent_id, block_id)
         for block_id in dict.fromkeys(body.block_ids):
             attach_block(tx, here.scope, agent_id, block_id)
+    if body.identity_ids is not None:
+        agent_access.keep_to(tx, here.scope, agent_id, body.identity_ids)
+    if body.message_ids is not None:
+        set_window(tx, agents.load(tx, here.scope, agent_id).conversation, body.message_ids)
     if body.all_folder_ids is not None:
         here.runtime.set_folders(tx, here.scope, agent_id, body.all_folder_ids)

@@ -144,7 +144,8 @@ def delete(tx: Transaction, here: Here, block_id: str) -> Response:
 def list_agents(tx: Transaction, here: Here, block_id: str, paging: Paged) -> list[Json]:
     """The agents the block is attached to."""
     blocks.get(tx, here.scope, block_id)
-    return [agent_json(here, state) for state in agents.page(tx, here.scope, paging.page(), agents.has_block(block_id))]
+    found = agents.page(tx, here.scope, paging.page(), agents.has_block(block_id))
+    return [agent_json(here, here.runtime.complete(tx, state)) for state in found]
 
 
 @router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)

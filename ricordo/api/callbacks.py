@@ -43,6 +43,14 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         return  # killed right after it was noted
     said = await collect(PastTurn(runtime, scope, run.id))
     body = _body(run, turn_json(said, MessageFormat.from_json(run.request_config)))
+    changes, failure = await deliver(runtime, job, run.callback["url"], body)
+    await runtime.store.write(lambda tx: runs.note_callback(tx, run_id, changes))
+    if failure:
+        raise failure
+
+
+async def deliver(runtime: Runtime, job: Job, url: str, body: bytes) -> tuple[Json, RicordoError | None]:
+    """Send a signed body to the address; returns what to note of it, and why it was not taken."""
     now = runtime.store.clock.now()
     key = await asyncio.to_thread(signing_key, runtime.settings.data_dir)
     headers = {
@@ -51,19 +59,15 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         "X-Ricordo-Delivery": job.id,
         "X-Ricordo-Signature": signature(key, now // SECOND, body),
     }
-    allow_private = runtime.settings.allow_private_callbacks
     status: int | None = None
     failure: RicordoError | None = None
     try:
-        status = await post(run.callback["url"], body, headers, allow_private=allow_private)
+        status = await post(url, body, headers, allow_private=runtime.settings.allow_private_callbacks)
         if not 200 <= status < 300:
             failure = Unavailable(f"The address answered with the status {status} where one of success was expected.")
     except RicordoError as error:
         failure = error
-    changes = {"sent_at": now, "status_code": status, "error": str(failure) if failure else None}
-    await runtime.store.write(lambda tx: runs.note_callback(tx, run_id, changes))
-    if failure:
-        raise failure
+    return {"sent_at": now, "status_code": status, "error": str(failure) if failure else None}, failure
 
 
 def _body(run: Run, result: Json) -> bytes:

@@ -5,7 +5,7 @@ A request body becomes a turn in `turn_request`, and a turn an answer in `turn_r
 
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -39,6 +39,7 @@ from ricordo.api.stored_streams import Resumption, begin_recorded, stream_of
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill
 from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.llm.addresses import require_callable
@@ -151,6 +152,29 @@ async def turn_request(
     if body.override_model:
         models = await here.runtime.organization_providers.of(here.scope.organization_id)
         await models.require(body.override_model)
+    body_hash, is_retry = await sent_again(here)
+    return replace(
+        request_of(here.scope, agent_id, body),
+        conversation_id=conversation_id,
+        is_background=is_background,
+        callback=dict(callback or {}),
+        body_hash=body_hash,
+        is_retry=is_retry,
+    )
+
+
+async def sent_again(here: RequestContext) -> tuple[str, bool]:
+    """The hash of what was sent, and whether the client says that it sends it again.
+
+    Clients try again by themselves after a time-out; an equal body then is the same turn (design, invariant 8).
+    """
+    sent = await here.request.body()
+    digest = await offload(lambda: blake2b(sent, digest_size=16).hexdigest(), len(sent))
+    return digest, here.request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
+
+
+def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
+    """The turn that a body asks for, in the agent's default conversation. Raises Unsupported and Invalid."""
     if (body.messages is None) == (body.input is None):
         raise Unsupported("Must specify either 'input' or 'messages'.")
     sent = body.messages or ()
@@ -160,24 +184,17 @@ async def turn_request(
         raise Invalid("There are two answers to one request for approval. Send one that names all calls.")
     if body.input is not None:
         said = (NewMessage("user", _parts(body.input)),)
-    sent_bytes = await here.request.body()
     return TurnRequest(
-        scope=here.scope,
+        scope=scope,
         agent_id=agent_id,
         messages=said,
         approval=_approval(approvals[0]) if approvals else None,
-        conversation_id=conversation_id,
         max_steps=body.max_steps,
         streams_tokens=body.stream_tokens,
         client_tools=tuple(_client_tool(tool) for tool in body.client_tools or ()),
         client_skills=tuple(ClientSkill(one.name, one.description, one.location) for one in body.client_skills or ()),
         model=body.override_model,
         system=body.override_system,
-        is_background=is_background,
-        callback=dict(callback or {}),
-        # Clients try again by themselves after a time-out; an equal body then is the same turn (design, invariant 8).
-        body_hash=await offload(lambda: blake2b(sent_bytes, digest_size=16).hexdigest(), len(sent_bytes)),
-        is_retry=here.request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
         request_config=message_view(body).to_json(),
     )
 

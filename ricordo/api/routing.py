@@ -48,15 +48,17 @@ class LazyRouter:
     """The `router` of a module that is imported when one of its paths is first requested.
 
     `paths` are what its paths begin with, where * is one component: `/users/*/remotes`. They may match more than the routes do.
-    A module that `is_heavy` imports a large library: it is left out of the imports after the start. The paths that are `open`, each
-    of them whole, the guard lets pass without a key, also on a server that needs one. `login` is the page to which it sends a
-    browser that has none. A request to a path of `resources` without a key is refused with the path of its metadata,
-    by which a program finds out how to get a token (RFC 9728).
+    A module that `is_heavy` imports a large library: it is left out of the imports after the start. One that `is_first` is matched
+    before the core's routes, one of which has an id in the place of its name. The paths that are `open`, each of them whole, the
+    guard lets pass without a key, also on a server that needs one. `login` is the page to which it sends a browser that has none.
+    A request to a path of `resources` without a key is refused with the path of its metadata, by which a program finds out how to
+    get a token (RFC 9728).
     """
 
     module: str
     paths: tuple[str, ...]
     is_heavy: bool = False
+    is_first: bool = False
     open: tuple[str, ...] = ()
     login: str = ""
     resources: Mapping[str, str] = field(default_factory=dict)
@@ -260,7 +262,9 @@ class LazyRoutes:
     """The routes of one app, of which some modules may not be imported yet. `routes` is the app's own list, kept in their order."""
 
     def __init__(self, routes: MutableSequence[Any], features: Sequence[LazyRouter] = ()) -> None:
-        self.table = (*CORE_ROUTES, *features, *LABEL_ROUTES)
+        first = [router for router in features if router.is_first]
+        rest = [router for router in features if not router.is_first]
+        self.table = (*first, *CORE_ROUTES, *rest, *LABEL_ROUTES)
         self._routes = routes
         self._begin = len(routes)  # the framework's own routes come first, those of plugins last
         self._loaded: dict[str, list[Any]] = {}

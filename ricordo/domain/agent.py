@@ -198,8 +198,9 @@ class PromptDirectory:
 class AgentState:
     """An agent with everything attached to it: what one turn needs and what the wire shows.
 
-    `waiting` is the message whose calls wait for an answer. `directories` and `instructions`, which come from a file of the
-    user's, are there where `Runtime.complete` was asked for them.
+    `waiting` is the message whose calls wait for an answer; `user_ids` are those whom the agent is kept to, as far as the caller
+    may know. `directories` and `instructions`, which come from a file of the user's, are there where `Runtime.complete` was
+    asked for them.
     """
 
     agent: Agent
@@ -208,6 +209,7 @@ class AgentState:
     tools: tuple[Tool, ...] = ()
     archives: tuple[Archive, ...] = ()
     tags: tuple[str, ...] = ()
+    user_ids: tuple[str, ...] = ()
     waiting: Message | None = None
     directories: tuple[PromptDirectory, ...] = ()
     instructions: str = ""

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Text, bindparam, delete, or_, select
 
 from ricordo.domain.scope import Scope
+from ricordo.storage import users
 from ricordo.storage.engine.repository import Missing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_users
@@ -39,6 +40,15 @@ def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[Co
 def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
     """Keep the agent to this user, and to those who are attached already."""
     tx.run(_ATTACH, {"agent_id": agent_id, "user_id": user_id})
+
+
+def keep_to(tx: Transaction, scope: Scope, agent_id: str, identity_ids: Sequence[str]) -> None:
+    """Keep the agent to these users, whom older clients name as identities, and to no others. Raises NotFound, Forbidden."""
+    users.require_all_users(scope)
+    known = [users.require(tx, scope, users.user_id_of(id)) for id in identity_ids]
+    tx.run(delete(agents_users).where(agents_users.c.agent_id == agent_id))
+    for user in known:
+        attach_user(tx, agent_id, user.id)
 
 
 def detach_user(tx: Transaction, agent_id: str, user_id: str) -> None:

@@ -60,7 +60,8 @@ _STATE = _STATES.where(
 )
 _STATE_FOR_ONE = _STATE.where(MAY_USE)
 _AGENTS_TAGS = select(distinct_list(agents_tags.c.tag)).where(agents_tags.c.agent_id == agents.c.id)
-_STATES_BY_IDS = _STATES.add_columns(_AGENTS_TAGS.label("agents_tags")).where(
+_AGENTS_USERS = select(distinct_list(agents_users.c.user_id)).where(agents_users.c.agent_id == agents.c.id)
+_STATES_BY_IDS = _STATES.add_columns(_AGENTS_TAGS.label("agents_tags"), _AGENTS_USERS.label("users")).where(
     one_of(conversations_table.c.id, "conversation_ids"),
     # Not the bare column: SQLite would take its index for the better one, and read all agents of the organization.
     func.coalesce(agents.c.organization_id, "") == bindparam("organization_id"),
@@ -170,6 +171,7 @@ def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str]) -> list[A
             tools=attached[id],
             archives=_archives(rows_of[id]),
             tags=tuple(sorted(rows_of[id][0].agents_tags or ())),
+            user_ids=tuple(sorted(user for user in rows_of[id][0].users or () if scope.sees(user))),
             waiting=waiting.get(talk.window[-1]) if talk.waits else None,
         )
         for id, (agent, talk) in talks.items()

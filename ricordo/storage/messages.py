@@ -7,7 +7,6 @@ from typing import Any
 from sqlalchemy import bindparam, insert
 
 from ricordo.domain.message import Message, parts_from_json, parts_to_json
-from ricordo.domain.scope import Scope
 from ricordo.storage.engine.repository import Page, Repository, equal, new_values, one_of, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
@@ -18,7 +17,7 @@ _BY_OTIDS = _ROWS.select.where(equal(messages, "conversation_id"), one_of(messag
 _INSERT = insert(messages)
 _REWRITE = setter(messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id"))
 _MOVE = setter(messages, "run_id", "created_at", where=messages.c.id == bindparam("message_id"))
-get, by_ids, by_numbers = _ROWS.get, _ROWS.by_ids, _ROWS.by_numbers
+get, by_ids, by_numbers, page = _ROWS.get, _ROWS.by_ids, _ROWS.by_numbers, _ROWS.page
 
 
 def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
@@ -50,11 +49,6 @@ def page_of_kept(
         if len(kept) >= wanted.limit or len(read) < reading.limit:
             return kept[-wanted.limit :] if is_backwards else kept[: wanted.limit]
         reading = replace(reading, before=read[0].id) if is_backwards else replace(reading, after=read[-1].id)
-
-
-def page(tx: Transaction, scope: Scope, wanted: Page, **equal: str) -> list[Message]:
-    """Return one page, filtered by columns: `page(tx, scope, Page(limit=20), conversation_id=…)`."""
-    return _ROWS.page(tx, scope, wanted, **equal)
 
 
 def rewrite(tx: Transaction, message: Message) -> None:

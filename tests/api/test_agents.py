@@ -11,7 +11,8 @@ from ricordo.agents.agent_types import traits_of
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.scope import LOCAL_USER
 from tests.api.conftest import Api
-from tests.seams.server import MODEL, StrictLetta
+from tests.seams.http import ok, refused
+from tests.seams.server import MODEL, Gate, StrictLetta
 from tests.seams.stores import count_statements
 
 
@@ -317,3 +318,30 @@ def test_a_context_window_is_shown_section_by_section(api: Api, agent: AgentStat
     stranger = api.client.agents.create(model=MODEL)
     assert api.http.get(f"/v1/agents/{stranger.id}/context?conversation_id={other.id}").status_code == 404
     assert api.http.get(f"/v1/agents/{new_id('agent')}/context").status_code == 404
+
+
+def test_the_messages_in_the_window_are_chosen_by_hand(api: Api, agent: AgentState) -> None:
+    for words in ("One.", "Two.", "Three."):
+        api.client.agents.messages.create(agent.id, input=words)
+    path = f"/v1/agents/{agent.id}"
+    system, *said = ok(api.http.get(path))["message_ids"]
+    kept = [system, *said[-2:]]
+    assert ok(api.http.patch(path, json={"message_ids": kept}))["message_ids"] == kept
+    api.server.says("Four?")
+    api.client.agents.messages.create(agent.id, input="Four.")
+    shown = [message.text for message in api.server.model.requests[-1].messages]
+    assert shown[1:] == ["Three.", "ok", "Four."]
+    assert "I am Nina." in shown[0]
+    other = api.client.agents.create(model=MODEL)
+    api.client.agents.messages.create(other.id, input="Elsewhere.")
+    foreign = ok(api.http.get(f"/v1/agents/{other.id}"))["message_ids"][-1]
+    before = ok(api.http.get(path))["message_ids"]
+    for wrong in ([], said[-2:], [system, system], [system, foreign], [system, "message-1"]):
+        assert "begin with the system message" in refused(api.http.patch(path, json={"message_ids": wrong}), 400)
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    api.client.agents.messages.create_async(agent.id, input="Long work.")
+    gate.wait()
+    refused(api.http.patch(path, json={"message_ids": kept}), 409)
+    gate.open()
+    assert ok(api.http.get(path))["message_ids"][: len(before)] == before

@@ -19,8 +19,8 @@ FOLDERS = 4
 MORE = {
     "/v1/agents/": 5 + FOLDERS,  # one more where calls wait for an answer
     "/v1/archives/{archive_id}/agents": 5 + FOLDERS,  # the archive too
-    "/v1/blocks/{block_id}/agents": 5,  # the block too
-    "/v1/identities/{identity_id}/agents": 5,  # the user too
+    "/v1/blocks/{block_id}/agents": 5 + FOLDERS,  # the block too
+    "/v1/identities/{identity_id}/agents": 5 + FOLDERS,  # the user too
     "/v1/agents/{agent_id}/files": 5,  # the agent, its folders, and which files are open
     "/users/{user_id}/blocks/{label:path}/diffs": 5,  # user, chain, block, proposals, texts
     "/v1/blocks/{block_id}/blame": 5,  # all versions with their texts

@@ -235,6 +235,7 @@ SHARED = {
         POST /v1/(agents/import|imports)
         POST /v1/agents/<agent_id>/generate
         (GET|POST) /v1/agents/<agent_id>/schedule
+        (GET|POST) /v1/messages/batches
         PATCH /v1/agents/<agent_id>/messages/<message_id>
         POST /v1/(conversations/|chat/completions|responses)
         POST /(mcp|chat/stream)

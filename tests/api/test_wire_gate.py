@@ -35,10 +35,7 @@ OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
 # Served, with the one answer that there can be.
 NOT_THERE = {"environments.retrieve", "environments.send_message"}
 # Why routes of older clients are not there.
-REASONS = (
-    (r"/v1/groups", "groups of agents come with a later version"),
-    (r"/v1/messages/batches", "batches come with a later version"),
-)
+REASONS = ((r"/v1/groups", "groups of agents come with a later version"),)
 TOOL = (
     'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n    return 2 * one\n'
 )

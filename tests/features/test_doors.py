@@ -36,7 +36,7 @@ SAVING = "agents.step_save.save_step"
 TURNS = {
     *("api.messages.send", "api.messages.send_async", "api.messages.stream", "api.conversations.send"),
     *("api.conversations.compact", "api.conversations.compact_own"),
-    "features.schedules.jobs.send",
+    *("features.schedules.jobs.send", "features.batches.jobs.answer_batch"),
     *("features.openai_api.routes.create_chat_completion", "features.openai_api.responses.create_response"),
     "features.tutor_chat.routes.stream",
     "features.tasks.jobs.carry_out",

@@ -230,6 +230,13 @@ class World(People):
         self._wait(lambda: self.ask(OPERATOR, "GET", f"/background/runs/{run['id']}")["ended_at"])
         return {"task_run_id": run["id"]}
 
+    def new_batch(self) -> dict[str, str]:
+        """Let a batch of Ada's run to its end; returns what names it in routes."""
+        asked = {"agent_id": self.shared["agent_id"], "input": f"All at once {CANARY}."}
+        made = self.ask(self.ada, "POST", "/v1/messages/batches", json={"requests": [asked]})
+        self._wait(lambda: self.ask(self.ada, "GET", f"/v1/messages/batches/{made['id']}")["completed_at"])
+        return {"batch_id": made["id"]}
+
     def new_schedule(self, key: str) -> dict[str, str]:
         """Make a schedule for the shared agent; returns what names it in routes."""
         said = [{"role": "user", "content": f"Later {CANARY}."}]
@@ -278,7 +285,7 @@ class World(People):
         self.server.says(f"Aside {CANARY}.")
         aside = {"messages": [{"role": "user", "content": f"I whisper {CANARY}."}]}
         self.ask(self.ada, "POST", f"/v1/agents/{agent}/messages", json=aside)
-        self.own |= self.new_schedule(self.ada) | self.new_token(self.ada) | self.new_task_run()
+        self.own |= self.new_schedule(self.ada) | self.new_token(self.ada) | self.new_task_run() | self.new_batch()
 
     def new_token(self, key: str) -> dict[str, str]:
         """Make an access token for the shared agent; returns what names it in routes."""

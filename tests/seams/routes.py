@@ -43,6 +43,7 @@ BODIES: dict[tuple[str, str], Any] = {
         "messages": TEXT,
         "schedule": {"type": "recurring", "cron_expression": "0 8 * * 1"},
     },
+    ("POST", "/v1/messages/batches"): {"requests": [{"agent_id": "{agent_id}", "input": "Hello."}]},
     ("POST", "/mcp"): {"jsonrpc": "2.0", "id": 1, "method": "ping"},
     ("POST", "/v1/embeddings"): {"model": "scripted/embedder", "input": "Hello."},
     ("PATCH", "/v1/blocks/{block_id}"): {"value": "Mine."},

@@ -63,13 +63,18 @@ class AgentFields(EmbeddingFields):
     """What both a new agent and a change of one may have."""
 
     unsupported = (
-        *("enable_sleeptime", "identity_ids"),
-        *("include_default_source", "include_multi_agent_tools", "memory_variables", "from_template", "message_ids"),
+        *(
+            "enable_sleeptime",
+            "include_default_source",
+            "include_multi_agent_tools",
+            "memory_variables",
+            "from_template",
+        ),
     )
-    reasons: ClassVar = {
-        "identity_ids": "identity_ids is not supported by this version of Ricordo: an identity is attached with "
-        "PATCH /v1/agents/{agent_id}/identities/attach/{identity_id}."
-    }
+    reasons: ClassVar = dict.fromkeys(
+        ("memory_variables", "from_template"),
+        "Agents are made from templates with POST /v1/templates/{template_version}/agents, and memory_variables there.",
+    )
     ignored: ClassVar = IN_ONE_PROJECT | {"embedding_chunk_size": "Texts are embedded whole."}
 
     name: str | None = Field(None, max_length=256)
@@ -167,6 +172,10 @@ class FileBlockResponse(ResponseModel):
     is_open: bool
 
 
+def _identity_ids(user_ids: Sequence[str]) -> list[str]:
+    return [id.replace("user-", "identity-", 1) for id in user_ids]
+
+
 def _file_blocks(directories: Sequence[PromptDirectory]) -> list[Json]:
     return [FileBlockResponse.of(file, source_id=one.id) for one in directories for file in one.files]
 
@@ -224,7 +233,7 @@ class AgentResponse(HostedFields, AuthorFields):
     sources: list[AttachedFolderResponse]
     secrets: list[SecretResponse]
     tool_exec_environment_variables: list[SecretResponse]
-    identity_ids: Annotated[list[str], Field(default=[])]
+    identity_ids: Annotated[list[str], From("user_ids", _identity_ids)]
     identities: EmptyList
     pending_approval: Json | None
     message_buffer_autoclear: Annotated[bool, From("clears_buffer")]
@@ -265,6 +274,7 @@ class AgentResponse(HostedFields, AuthorFields):
             tools=state.tools,
             tool_rules=[rule_response(rule) for rule in agent.tool_rules],
             tags=state.tags,
+            identity_ids=state.user_ids,
             pending_approval=_pending(state),
             last_run_completion=conversation.last_run_ended_at,
             last_run_duration_ms=conversation.last_run_ms,

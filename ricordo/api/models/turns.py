@@ -51,7 +51,7 @@ Content = str | Items[AnyContent]
 class MessageRequest(RequestPart):
     """A message to send."""
 
-    ignored: ClassVar = {"batch_item_id": "There are no batches."}
+    ignored: ClassVar = {"batch_item_id": "Which batch a message was sent in is known by its run."}
 
     type: Literal["message"] | None = "message"
     role: Literal["user", "system", "assistant"]
@@ -126,7 +126,7 @@ class ClientSkillRequest(RequestModel):
 class SendRequest(RequestModel):
     """Messages for an agent, and how the answer is wanted."""
 
-    unsupported = ("return_logprobs", "return_token_ids")
+    unsupported: ClassVar[tuple[str, ...]] = ("return_logprobs", "return_token_ids")
     ignored: ClassVar = {
         "enable_thinking": "Whether a model thinks is a setting of the agent.",
         "top_logprobs": "Says how many where `return_logprobs` asks for them.",

@@ -159,10 +159,13 @@ async def continue_chat(
     return Continuation(made.id, place, is_begun=False)
 
 
-async def continue_after(here: RequestContext, agent_id: str, run_id: str) -> Continuation:
+async def continue_after(
+    here: RequestContext, chat: ClientChat, run_id: str, client_tools: Sequence[str]
+) -> Continuation:
     """Return where a chat goes on after this run, of which all is new. Raises NotFound."""
     run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
-    found = await _conversation_after(here, run_id, ()) if run.agent_id == agent_id else None
+    tools = () if chat.is_answer else client_tools
+    found = await _conversation_after(here, run_id, tools) if run.agent_id == chat.agent_id else None
     if found is None:
         raise NotFound("The earlier response is not in view any more, or another agent gave it. Begin a new chat.")
     return Continuation(found, 0)

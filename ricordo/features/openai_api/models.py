@@ -1,10 +1,12 @@
 """Request and response models of OpenAI's HTTP API. Fields that change nothing here are ignored, as other servers do."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
+from ricordo.errors import Invalid
 
 _INSTRUCTIONS = "### Task:\nRespond to the user query using the provided context"
 _PASSAGES = ("<context>", "</context>")
@@ -121,23 +123,93 @@ class ChatRequest(LenientRequest):
         return value if isinstance(value, str) and value else None
 
 
+class _Function(LenientPart):
+    type: Literal["function"]
+
+
+class FunctionTool(FunctionDefinition, _Function):
+    """A function that the client runs, as responses have it."""
+
+    strict: bool | None = None
+
+
+class FunctionCallItem(LenientPart):
+    """A call of one of the client's functions, in an answer that is sent back."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str = ""
+    arguments: str = ""
+
+
+class FunctionOutputItem(LenientPart):
+    """What one of the client's functions gave."""
+
+    type: Literal["function_call_output"]
+    call_id: str = Field(min_length=1)
+    output: str | Items[ContentPart]
+
+
+class ReasoningItem(LenientPart):
+    """Thoughts in an answer that is sent back. The server has them already."""
+
+    type: Literal["reasoning"]
+
+
+def _item_kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return str(kind or "message")
+
+
+InputItem = Annotated[
+    Annotated[ChatMessage, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionOutputItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(_item_kind),
+]
+
+
 class ResponsesRequest(LenientRequest):
     """What is said to an agent, alone or after an earlier response. `model` is an agent's name or id."""
 
     model: str
-    input: str | Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
+    input: Annotated[list[InputItem], Field(min_length=1, max_length=10_000)] | str
     instructions: str | None = None
     previous_response_id: str | None = None
+    tools: Items[FunctionTool] | None = None
+    tool_choice: str | Json | None = None
     stream: bool = False
     user: str | None = Field(None, max_length=1000)
     metadata: dict[str, Any] | None = None
 
     def as_chat(self) -> ChatRequest:
         """Return the same as a chat, the instructions as its first message."""
-        said = [ChatMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        said = [ChatMessage(role="user", content=self.input)] if isinstance(self.input, str) else _chat_of(self.input)
         first = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
-        chat = ChatRequest.model_construct(model=self.model, messages=[*first, *said])  # all of it was checked
-        return chat.model_copy(update={"stream": self.stream, "user": self.user, "metadata": self.metadata})
+        if not (first or said):
+            raise Invalid("There is no message in the input. Send one, or what a function gave.")
+        tools = [ToolDefinition.model_construct(function=tool) for tool in self.tools or ()]
+        chat = ChatRequest.model_construct(
+            model=self.model, messages=[*first, *said], tools=tools
+        )  # all of it was checked
+        names = ("stream", "user", "metadata", "tool_choice")
+        return chat.model_copy(update={name: getattr(self, name) for name in names})
+
+
+def _chat_of(items: Sequence[InputItem]) -> list[ChatMessage]:
+    """Return the messages of a chat: words and the calls behind them are one message there."""
+    chat: list[ChatMessage] = []
+    for item in items:
+        if isinstance(item, FunctionCallItem):
+            call = MadeCall(id=item.call_id, function=CalledFunction(name=item.name, arguments=item.arguments))
+            begun = chat.pop() if chat and chat[-1].role == "assistant" else ChatMessage(role="assistant")
+            chat.append(begun.model_copy(update={"tool_calls": [*(begun.tool_calls or ()), call]}))
+        elif isinstance(item, FunctionOutputItem):
+            chat.append(ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id))
+        elif isinstance(item, ChatMessage):
+            chat.append(item)
+    return chat
 
 
 class EmbeddingsRequest(LenientRequest):

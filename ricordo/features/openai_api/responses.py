@@ -1,4 +1,7 @@
-"""OpenAI's responses in their common part: text and pictures in, text out, whole or streamed, one after another."""
+"""OpenAI's responses in their common part: text and pictures in, text out, whole or streamed, one after another.
+
+Functions of the caller are tools that the caller runs: a call is an item of the output, and what it gave comes in as an item.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -58,26 +61,49 @@ async def _events(
             {"type": kind, "sequence_number": number - 1, **fields}
         )
 
+    has_words = False
+
+    def begin_words() -> bytes:
+        nonlocal has_words
+        has_words = True
+        begun = {**_item(reader, "in_progress"), "content": []}
+        added = event("response.output_item.added", output_index=0, item=begun)
+        return added + event("response.content_part.added", **place(), part=_text(""))
+
+    def place() -> Json:
+        return {"item_id": _item(reader, "")["id"], "output_index": 0, "content_index": 0}
+
     async with aclosing(deltas):
         async for delta in deltas:
             if delta is None:
                 yield PING
             elif "role" in delta:
-                place = {"item_id": _item(reader, "")["id"], "output_index": 0, "content_index": 0}
                 yield event("response.created", response=_response(body, reader, "in_progress"))
-                begun = {**_item(reader, "in_progress"), "content": []}
-                yield event("response.output_item.added", output_index=0, item=begun)
-                yield event("response.content_part.added", **place, part=_text(""))
             elif delta.get("content"):
-                yield event("response.output_text.delta", **place, delta=delta["content"], logprobs=[])
+                if not has_words:
+                    yield begin_words()
+                yield event("response.output_text.delta", **place(), delta=delta["content"], logprobs=[])
     if reader.failed:
         error = failure_json(reader.failed)["error"]
         told = {"code": "server_error", "message": error["message"]}
         yield event("response.failed", response={**_response(body, reader, "failed"), "error": told})
         return
-    yield event("response.output_text.done", **place, text=reader.text, logprobs=[])
-    yield event("response.content_part.done", **place, part=_text(reader.text))
-    yield event("response.output_item.done", output_index=0, item=_item(reader, "completed"))
+    items = _output(reader)
+    if items[0]["type"] == "message":
+        if not has_words:
+            yield begin_words()
+        yield event("response.output_text.done", **place(), text=reader.text, logprobs=[])
+        yield event("response.content_part.done", **place(), part=_text(reader.text))
+        yield event("response.output_item.done", output_index=0, item=items[0])
+    for index, item in enumerate(items):
+        if item["type"] == "function_call":
+            where = {"item_id": item["id"], "output_index": index}
+            begun = {**item, "arguments": "", "status": "in_progress"}
+            yield event("response.output_item.added", output_index=index, item=begun)
+            yield event("response.function_call_arguments.delta", **where, delta=item["arguments"])
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            yield event("response.function_call_arguments.done", **where, **done)
+            yield event("response.output_item.done", output_index=index, item=item)
     yield event("response.completed", response=_response(body, reader, "completed"))
 
 
@@ -97,19 +123,35 @@ def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json
         "created_at": (run.created_at if run else 0) // SECOND,
         "status": status,
         "model": body.model,
-        "output": [_item(reader, "completed")] if has_ended else [],
+        "output": _output(reader) if has_ended else [],
         "usage": tokens if has_ended else None,
         "error": None,
         "incomplete_details": None,
         "instructions": body.instructions,
         "metadata": body.metadata or {},
         "previous_response_id": body.previous_response_id,
-        "parallel_tool_calls": False,
-        "tool_choice": "auto",
-        "tools": [],
+        "parallel_tool_calls": bool(body.tools),
+        "tool_choice": body.tool_choice or "auto",
+        "tools": [tool.model_dump() for tool in body.tools or ()],
         "temperature": None,
         "top_p": None,
     }
+
+
+def _output(reader: AnswerReader) -> list[Json]:
+    """What the agent said, and the calls that the caller is to make."""
+    calls = [
+        {
+            "id": f"fc_{call.call_id}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call.call_id,
+            "name": call.name,
+            "arguments": call.arguments,
+        }
+        for call in reader.calls
+    ]
+    return [*([_item(reader, "completed")] if reader.text or not calls else []), *calls]
 
 
 def _item(reader: AnswerReader, status: str) -> Json:

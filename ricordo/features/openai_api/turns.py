@@ -61,7 +61,7 @@ async def chat_turn(
     parts = {id(message): parts_of(message) for message in said}  # before anything is made
     names = [tool.name for tool in tools]
     states = ChatStates(here.scope, chat)
-    place = await (continue_after(here, agent.id, after) if after else continue_chat(here, chat, states, names))
+    place = await (continue_after(here, chat, after, names) if after else continue_chat(here, chat, states, names))
     notes = ChatNotes(here.store, states, place.is_begun)
     new = body.messages[place.new_from :]
     system = () if place.is_begun else _system_messages(body.messages)

@@ -1,7 +1,7 @@
 """Schedules: made, planned from one time to the next, and the scope that a turn of theirs runs in."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -21,9 +21,29 @@ SEND = "schedules.send"
 MOST = 100  # of one agent
 # The last try is about an hour after the first.
 _ATTEMPTS = 11
-_NO_LONGER = (
-    "Whoever made this schedule may no longer send messages: the key was revoked, or the user is disabled or gone."
-)
+_NO_LONGER = "Whoever made this may no longer send messages: the key was revoked, or the user is disabled or gone."
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """By whom something was made that is sent later: the key, and what it was allowed."""
+
+    organization_id: str
+    user_id: str | None
+    key_id: str | None
+    caller: str | None
+    scopes: list[str]
+
+
+def maker_of(tx: Transaction, scope: Scope, what: str) -> Maker:
+    """Return whose key makes this. Raises Forbidden for a login."""
+    if scope.key_id:
+        try:
+            keys.get(tx, Scope(scope.organization_id), scope.key_id)
+        except NotFound as error:
+            words = f"A login ends by itself, and a {what} goes on. Make the {what} with an API key."
+            raise Forbidden(words) from error
+    return Maker(scope.organization_id, scope.subject, scope.key_id, scope.caller, sorted(scope.scopes))
 
 
 def create(tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest) -> ScheduledMessage:
@@ -37,12 +57,7 @@ def create(tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest)
         raise Invalid(never if is_recurring else "This time has passed already. Choose a time in the future.")
     agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)
-    if scope.key_id:
-        try:
-            keys.get(tx, Scope(scope.organization_id), scope.key_id)
-        except NotFound as error:
-            words = "A login ends by itself, and a schedule goes on. Make the schedule with an API key."
-            raise Forbidden(words) from error
+    maker = maker_of(tx, scope, "schedule")
     if queries.count(tx, agent_id) >= MOST:
         raise Conflict(f"This agent has {MOST} schedules, and that is the most. Delete one that you no longer need.")
     row = ScheduledMessage(
@@ -51,11 +66,11 @@ def create(tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest)
         agent_id=agent_id,
         message=message,
         schedule=schedule,
-        user_id=scope.subject,
+        user_id=maker.user_id,
         created_by=scope.user_id,
-        key_id=scope.key_id,
-        caller=scope.caller,
-        scopes=tuple(sorted(scope.scopes)),
+        key_id=maker.key_id,
+        caller=maker.caller,
+        scopes=tuple(maker.scopes),
         created_at=now,
         next_at=next_at,
     )
@@ -114,7 +129,7 @@ def _plan(tx: Transaction, row: ScheduledMessage) -> ScheduledMessage:
     return row
 
 
-def scope_of(tx: Transaction, row: ScheduledMessage) -> Scope:
+def scope_of(tx: Transaction, row: ScheduledMessage | Maker) -> Scope:
     """Return the scope that the message is sent in: of the key that made it, as that is now. Raises Forbidden."""
     everything = Scope(row.organization_id)
     scope = Scope(row.organization_id, user_name="administrator", scopes=OPERATOR_SCOPES)

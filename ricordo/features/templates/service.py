@@ -32,7 +32,7 @@ from ricordo.features.templates.models import TemplateAgentsRequest
 from ricordo.features.templates.queries import Template, TemplateVersion
 from ricordo.offload import SMALL, offload
 from ricordo.runtime import Runtime
-from ricordo.storage import agent_access, agents, users
+from ricordo.storage import agent_access, agents, blocks, users
 from ricordo.storage.engine.store import Transaction
 
 # In the settings of an agent: the template and the version that it was made from, with its variables.
@@ -202,10 +202,7 @@ async def make_agent(here: RequestContext, name: str, version: str, asked: Templ
         made = replace(file, specs=[replace(spec, folder_ids=tuple(one.id for one in folders))])
         (agent_id,) = agent_files.insert(tx, here, made, options, [info])
         if asked.identity_ids:
-            users.require_all_users(here.scope)
-        for identity_id in asked.identity_ids:
-            user = users.require(tx, here.scope, users.user_id_of(identity_id))
-            agent_access.attach_user(tx, agent_id, user.id)
+            agent_access.keep_to(tx, here.scope, agent_id, asked.identity_ids)
         return agent_id
 
     return await here.store.write(insert), str(mark["deployment_id"])

@@ -155,3 +155,25 @@ def test_what_lists_agents_and_archives_leaves_out_agents_that_are_kept_to_other
     assert [one["id"] for one in seen] == [agents[1]["id"]]
     listed = [ok(http.get("/v1/archives/", params={"agent_id": one["id"]}, headers=other)) for one in agents]
     assert [len(one) for one in listed] == [0, 1]
+
+
+def test_identities_are_given_with_the_agent(locked: ServerInThread, http: httpx2.Client) -> None:
+    cai, dan = (identity(http, identifier_key=name)["id"] for name in ("cai", "dan"))
+    key = bearer(make_key(http, user="cai"))
+    other = bearer(make_key(http, user="fay"))
+    made = ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Kept", "identity_ids": [cai, dan]}))
+    path = f"/v1/agents/{made['id']}"
+    assert made["identity_ids"] == sorted([cai, dan])
+    refused(http.get(path, headers=other), 404)
+    assert ok(http.get(path, headers=key))["identity_ids"] == [cai]  # who else may use it is not theirs to know
+    assert [one["id"] for one in ok(http.get(f"/v1/identities/{dan}/agents"))] == [made["id"]]
+    changed = ok(http.patch(path, json={"identity_ids": [dan]}))
+    assert changed["identity_ids"] == [dan]
+    refused(http.get(path, headers=key), 404)
+    assert ok(http.patch(path, json={"name": "Still kept"}))["identity_ids"] == [dan]
+    assert ok(http.patch(path, json={"identity_ids": []}))["identity_ids"] == []
+    assert ok(http.get(path, headers=other))["name"] == "Still kept"
+    unknown = new_id("identity")
+    before = locked.rows()
+    refused(http.post("/v1/agents/", json={"model": MODEL, "identity_ids": [unknown]}), 404)
+    assert locked.rows() == before
