@@ -32,7 +32,7 @@ from ricordo.features.templates.models import TemplateAgentsRequest
 from ricordo.features.templates.queries import Template, TemplateVersion
 from ricordo.offload import SMALL, offload
 from ricordo.runtime import Runtime
-from ricordo.storage import agent_access, agents, blocks, users
+from ricordo.storage import agent_access, agents
 from ricordo.storage.engine.store import Transaction
 
 # In the settings of an agent: the template and the version that it was made from, with its variables.
