@@ -130,7 +130,7 @@ class FileSync:
                 await self._remove(knowledge_id, item)
                 await self._store.write(lambda tx, item=item: queries.remove(tx, item))  # type: ignore[misc]
         known = {path: items.get(path) for path, file in here.items() if file.size}
-        changed = [(path, item) for path, item in known.items() if item is None or item.digest != here[path].digest]
+        changed = [(path, item) for path, item in known.items() if not _is_there(item, here[path].digest)]
         # Taken out first: where Open WebUI embeds texts, it takes none that it still has.
         for _, old in changed:
             if old:
@@ -146,6 +146,10 @@ class FileSync:
         if found and (found[0].is_processed or found[0].state != item.seen):
             raise RemoteMoved
         await require_lease(self._store)
+        # Noted first: after a kill, a file that is gone there is not taken for one that a person deleted.
+        await self._store.write(
+            lambda tx: queries.put(tx, replace(item, there_id="", seen=""), queries.content(tx, item))
+        )
         await self._client.remove_file(knowledge_id, item.there_id)
 
     async def _upload(self, knowledge_id: str, path: str, item: SyncedItem | None) -> None:
@@ -166,9 +170,14 @@ class FileSync:
         return SyncedItem("", space.organization_id, space.user_id or "", self._remote.id, "file", path)
 
 
+def _is_there(item: SyncedItem | None, digest: str) -> bool:
+    """Whether Open WebUI has this content, or has refused it."""
+    return item is not None and item.digest == digest and bool(item.there_id or item.seen)
+
+
 def refusals(tx: Transaction, remote: Remote) -> list[str]:
     """Why files are not in Open WebUI, for each that it does not take."""
-    return [item.seen for item in queries.of_remote(tx, remote.id, "file") if not item.there_id]
+    return [item.seen for item in queries.of_remote(tx, remote.id, "file") if item.seen and not item.there_id]
 
 
 def _paired(

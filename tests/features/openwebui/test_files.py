@@ -3,8 +3,10 @@
 import pytest
 
 from ricordo.errors import Invalid, Unavailable
+from ricordo.features.openwebui.sessions import OpenWebUI
 from tests.features.openwebui.conftest import Synced
 from tests.support.open_webui import FakeOpenWebUI
+from tests.support.synced import Killed
 
 DRAFT = "It begins at “sea”.\n\nThe second line.\nThe third line.\n"
 
@@ -86,6 +88,25 @@ async def test_both_texts_of_a_conflict_and_swapped_ones_are_taken_where_no_text
     await here.write("plan.md", both["draft.md"])
     assert await here.settle() is None
     assert await here.files() == there.user_files()
+
+
+async def test_a_file_that_is_changed_back_after_a_kill_in_the_middle_of_its_upload_stays(
+    here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await here.write("draft.md", DRAFT)
+    await here.settle()
+    await here.write("draft.md", "Another.")
+
+    async def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(OpenWebUI, "upload", die)
+        await here.sync()
+    assert there.user_files() == {}
+    await here.write("draft.md", DRAFT)
+    assert await here.settle() is None
+    assert await here.files() == there.user_files() == {"draft.md": DRAFT}
 
 
 async def test_an_edit_counts_more_than_a_deletion(here: Synced, there: FakeOpenWebUI) -> None:
