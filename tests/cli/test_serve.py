@@ -1,8 +1,12 @@
 """`ricordo serve`: starting, refusing to start, and ending."""
 
 import asyncio
+import os
+import platform
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -203,3 +207,41 @@ def test_only_a_proxy_that_is_trusted_says_that_the_browser_speaks_https(
     with running(tmp_path, ScriptedModel("ok"), trusted_proxies=proxies) as (_, url):
         answer = httpx2.get(f"{url}/v1/agents", headers={"x-forwarded-proto": "https"}, trust_env=False)
     assert answer.headers["location"].partition(":")[0] == scheme
+
+
+HEAPS = """
+import ctypes, sys, threading
+if sys.argv[1:]:
+    from ricordo.cli.serve import limit_heaps
+    limit_heaps()
+meeting = threading.Barrier(8)
+
+def live():
+    kept = [bytes(5000) for _ in range(100)]
+    meeting.wait()
+
+threads = [threading.Thread(target=live) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+library = ctypes.CDLL(None)
+library.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(library.fopen(b"heaps.xml", b"w"))
+library.malloc_info(0, file)
+library.fclose(file)
+print(open("heaps.xml").read().count("<heap nr="))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
+def test_threads_share_two_heaps(tmp_path: Path) -> None:
+    """Each of a burst's threads kept what it had needed: 24 of 186 MB after 200 turns of students."""
+    variables = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    counts = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", HEAPS, *how], cwd=tmp_path, env=variables, check=True, capture_output=True
+            ).stdout
+        )
+        for how in ([], ["limited"])
+    ]
+    assert counts[0] > counts[1] == 2
