@@ -1,8 +1,12 @@
 """`ricordo serve`: starting, refusing to start, and ending."""
 
 import asyncio
+import os
+import platform
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -47,7 +51,8 @@ def test_it_serves_refuses_company_and_ends_well_on_sigterm(new_shell: Shell) ->
         assert in_use.stderr.startswith("ricordo: Another Ricordo server is using")
         assert len(in_use.stderr.splitlines()) == 1
         serving.process.send_signal(signal.SIGTERM)
-        assert serving.process.communicate(timeout=LIMIT) == ("", "")
+        said, warned = serving.process.communicate(timeout=LIMIT)
+        assert (said, [line for line in warned.splitlines() if "slow write" not in line]) == ("", [])
         assert serving.process.returncode == 0
 
 
@@ -146,7 +151,7 @@ async def test_a_turn_that_does_not_finish_is_stopped_after_the_grace_and_its_re
             started = time.monotonic()
             server.should_exit = True
             told = "".join([first, *[line async for line in lines]])
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 12  # the grace is 15 seconds by itself
     assert '"message_type":"error_message"' in told
     assert told.endswith("data: [DONE]")
 
@@ -203,3 +208,41 @@ def test_only_a_proxy_that_is_trusted_says_that_the_browser_speaks_https(
     with running(tmp_path, ScriptedModel("ok"), trusted_proxies=proxies) as (_, url):
         answer = httpx2.get(f"{url}/v1/agents", headers={"x-forwarded-proto": "https"}, trust_env=False)
     assert answer.headers["location"].partition(":")[0] == scheme
+
+
+HEAPS = """
+import ctypes, sys, threading
+if sys.argv[1:]:
+    from ricordo.cli.serve import limit_heaps
+    limit_heaps()
+meeting = threading.Barrier(8)
+
+def live():
+    kept = [bytes(5000) for _ in range(100)]
+    meeting.wait()
+
+threads = [threading.Thread(target=live) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+library = ctypes.CDLL(None)
+library.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(library.fopen(b"heaps.xml", b"w"))
+library.malloc_info(0, file)
+library.fclose(file)
+print(open("heaps.xml").read().count("<heap nr="))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
+def test_threads_share_two_heaps(tmp_path: Path) -> None:
+    """Each of a burst's threads kept what it had needed: 24 of 186 MB after 200 turns of students."""
+    variables = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    counts = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", HEAPS, *how], cwd=tmp_path, env=variables, check=True, capture_output=True
+            ).stdout
+        )
+        for how in ([], ["limited"])
+    ]
+    assert counts[0] > counts[1] == 2
