@@ -295,7 +295,7 @@ def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
     more = [api.client.agents.create(model=MODEL, folder_ids=ids).id for ids in ([other], [folder, other], [])]
     for agent in (first, *more):
         api.client.agents.blocks.attach(block, agent_id=agent)
-    turn(api, first, call("open_files", file_requests=[{"file_name": "bees.md"}]))
+    turn(api, first, call("open_files", file_requests=[{"file_name": "poem.txt", "offset": 1, "length": 2}]))
     monkeypatch.setattr(windows, "MOST_NAMED", 2)  # one more is there than is named
     wanted = {agent: ok(api.http.get(f"/v1/agents/{agent}")) for agent in (first, *more)}
     assert [len(wanted[agent]["memory"]["file_blocks"]) for agent in (first, *more)] == [3, 1, 2, 0]
@@ -303,4 +303,5 @@ def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
         with count_statements(api.server.runtime.store) as counted:
             listed = {one["id"]: one for one in ok(api.http.get(path, params={"limit": 4}))}
         assert {agent: listed[agent] for agent in wanted} == wanted, path
-        assert len(counted.statements) <= 5 + 4 + 1, path  # the agents, their folders, and one open file
+        # The key, the block, the agents, their folders, and one open file.
+        assert len(counted.statements) <= 1 + 1 + 4 + 4 + 1, path
