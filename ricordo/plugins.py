@@ -13,6 +13,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def middleware(self): return [Counter]                       # ASGI middleware around all requests, also refused ones
         def jobs(self): return [JobHandler("weather.fetch", fetch)]  # handlers of jobs, by kind
         def complete_agent(self, tx, state): ...                     # the AgentState with what the plugin adds to its prompt
+        def complete_agents(self, tx, states): ...                   # the same for a list of agents, in a few statements for all
         def set_folders(self, tx, scope, agent_id, folder_ids): ...  # gives an agent these folders of files, and no others
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
         async def at_erasure(self, runtime, user_id): ...            # deletes what other services have of a user; what remains
@@ -61,6 +62,7 @@ HOOKS = (
     *(
         "jobs",
         "complete_agent",
+        "complete_agents",
         "set_folders",
         "after_turn",
         "commands",
@@ -148,6 +150,15 @@ class Plugins:
     def complete_agent(self) -> "list[Callable[[Transaction, AgentState], AgentState]]":
         """What adds to agents that are loaded for a prompt or an answer; for agents it has nothing for, without a statement."""
         return [plugin.complete_agent for _, plugin in self._plugins if hasattr(plugin, "complete_agent")]
+
+    def complete_agents(self) -> "list[Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]]":
+        """What does that for many agents; a plugin that does it for one alone is asked for each."""
+
+        def for_each(plugin: Any) -> "Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]":
+            return lambda tx, states: [plugin.complete_agent(tx, state) for state in states]
+
+        able = [plugin for _, plugin in self._plugins if hasattr(plugin, "complete_agent")]
+        return [getattr(plugin, "complete_agents", None) or for_each(plugin) for plugin in able]
 
     def set_folders(self) -> "list[Callable[[Transaction, Scope, str, Sequence[str]], None]]":
         """What gives agents folders of files."""

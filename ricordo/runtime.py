@@ -106,6 +106,12 @@ class Runtime:
             state = complete(tx, state)
         return state
 
+    def complete_all(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
+        """Return the agents of a list, each as `complete` does, in a few statements for all."""
+        for complete in self.plugins.complete_agents():
+            states = complete(tx, states)
+        return states
+
     def set_folders(self, tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
         """Give the agent these folders of files, and no others. Raises NotFound, Forbidden, Unsupported."""
         setters = self.plugins.set_folders()

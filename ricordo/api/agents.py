@@ -100,7 +100,7 @@ def list_agents(
         **given(name=which.name, hidden=which.hidden, created_by=which.created_by_id),
     }
     found = agents.page(tx, here.scope, paging.page(), *conditions, **wanted)
-    return [agent_json(here, here.runtime.complete(tx, state)) for state in found]
+    return [agent_json(here, state) for state in here.runtime.complete_all(tx, found)]
 
 
 @router.get("/count", response_model=int)

@@ -115,7 +115,7 @@ def list_agents(tx: Transaction, here: Here, archive_id: str, paging: Paged) -> 
     """The agents that use the archive."""
     archives.get(tx, here.scope, archive_id)
     found = agents.page(tx, here.scope, paging.page(), agents.uses_archive(archive_id))
-    return [agent_json(here, here.runtime.complete(tx, state)) for state in found]
+    return [agent_json(here, state) for state in here.runtime.complete_all(tx, found)]
 
 
 @router.post("/archives/{archive_id}/passages", response_model=PassageResponse)

@@ -145,7 +145,7 @@ def list_agents(tx: Transaction, here: Here, block_id: str, paging: Paged) -> li
     """The agents the block is attached to."""
     blocks.get(tx, here.scope, block_id)
     found = agents.page(tx, here.scope, paging.page(), agents.has_block(block_id))
-    return [agent_json(here, here.runtime.complete(tx, state)) for state in found]
+    return [agent_json(here, state) for state in here.runtime.complete_all(tx, found)]
 
 
 @router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)

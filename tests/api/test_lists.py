@@ -14,7 +14,7 @@ from tests.seams.server import MODEL
 from tests.seams.stores import count_statements
 
 MOST = 4
-# Whole agents take three statements after that of their page; one of them has folders, which takes four more for each such agent.
+# Whole agents take three statements after that of their page; one of them has folders, which takes four more for all agents.
 FOLDERS = 4
 MORE = {
     "/v1/agents/": 5 + FOLDERS,  # one more where calls wait for an answer

@@ -150,7 +150,7 @@ def list_agents(tx: Transaction, here: Here, identity_id: str, paging: Paged) ->
     """Return the agents that are kept to an identity."""
     user = _user(tx, here, identity_id)
     found = agents.page(tx, here.scope, paging.page(), agents.is_kept_to([user.id]))
-    return [agent_json(here, here.runtime.complete(tx, state)) for state in found]
+    return [agent_json(here, state) for state in here.runtime.complete_all(tx, found)]
 
 
 @router.get("/identities/{identity_id}/blocks", response_model=list[BlockResponse])

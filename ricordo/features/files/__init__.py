@@ -61,6 +61,14 @@ class FilesPlugin:
 
         return with_directories(tx, state)
 
+    def complete_agents(self, tx: "Transaction", states: "Sequence[AgentState]") -> "Sequence[AgentState]":
+        """The same for many agents."""
+        if not any(state.agent.settings.get("has_folders") for state in states):
+            return states
+        from ricordo.features.files.windows import with_all_directories
+
+        return with_all_directories(tx, states)
+
     def set_folders(self, tx: "Transaction", scope: "Scope", agent_id: str, folder_ids: "Sequence[str]") -> None:
         from ricordo.features.files.service import set_folders
 

@@ -341,6 +341,31 @@ _ATTACHED = (
     .where(equal(folders_agents, "agent_id"))
     .order_by(folders_agents.c.seq)
 )
+_ATTACHED_TO_ANY = (
+    _FOLDERS.select.add_columns(folders_agents.c.agent_id)
+    .join(folders_agents, folders_agents.c.folder_id == folders.c.id)
+    .where(one_of(folders_agents.c.agent_id, "agent_ids"))
+    .order_by(folders_agents.c.seq)
+)
+_NEWEST_FIRST = (files.c.created_at.desc(), files.c.seq.desc())
+_OF_ONE = (files.c.folder_id, files.c.user_id)
+_RANKED = (
+    _FILES.select.add_columns(
+        files.c.seq,
+        func.row_number().over(partition_by=_OF_ONE, order_by=_NEWEST_FIRST).label("place"),
+        func.count().over(partition_by=files.c.folder_id).label("files"),
+    )
+    .where(one_of(files.c.folder_id, "folder_ids"), _IS_THERE)
+    .subquery()
+)
+_NEWEST = (
+    select(*(_RANKED.c[column.name] for column in _FILES.columns), _RANKED.c.files)
+    .where(_RANKED.c.place <= bindparam("most"))
+    .order_by(_RANKED.c.created_at.desc(), _RANKED.c.seq.desc())
+)
+_OF_AGENTS = _OPENED.select.where(one_of(files_agents.c.agent_id, "agent_ids")).order_by(
+    files_agents.c.last_accessed_at
+)
 _OF_AGENT = _OPENED.select.where(equal(files_agents, "agent_id")).order_by(files_agents.c.last_accessed_at)
 _INSERT_OPENED = Missing(files_agents)
 _update_opened = _OPENED.updates("is_open", "start_line", "end_line", "last_accessed_at")
@@ -370,6 +395,28 @@ def folders_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[Folde
     """Return the attached folders that the scope sees, in the order of attachment."""
     found = _FOLDERS.all(tx, _ATTACHED, {"agent_id": agent_id})
     return [one for one in found if one.organization_id == scope.organization_id and scope.sees(one.user_id)]
+
+
+def folders_of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, list[Folder]]:
+    """Return the attached folders by agent, in the order of attachment, whoever may see them."""
+    found: dict[str, list[Folder]] = {}
+    for row in tx.all(_ATTACHED_TO_ANY, {"agent_ids": list(agent_ids)}):
+        found.setdefault(row[-1], []).append(_FOLDERS.of(row[:-1]))
+    return found
+
+
+def newest_files(tx: Transaction, folder_ids: Sequence[str], most: int) -> tuple[list[File], dict[str, int]]:
+    """Return the newest files of each folder, so many of each user's, the newest first; and how many each folder has."""
+    rows = tx.all(_NEWEST, {"folder_ids": list(folder_ids), "most": most})
+    return [_FILES.of(row[:-1]) for row in rows], {row.folder_id: row[-1] for row in rows}
+
+
+def opened_by_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, list[AgentFile]]:
+    """Return what each agent has or had open, that which was not looked at for longest first."""
+    found: dict[str, list[AgentFile]] = {}
+    for one in _OPENED.all(tx, _OF_AGENTS, {"agent_ids": list(agent_ids)}):
+        found.setdefault(one.agent_id, []).append(one)
+    return found
 
 
 def page_of_agents_folders(tx: Transaction, scope: Scope, agent_id: str, wanted: Page) -> list[Folder]:

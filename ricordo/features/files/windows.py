@@ -3,7 +3,7 @@
 Which files are open is kept apart for each user whom the agent talks with, so that none learns from another what was looked at.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid5
 
@@ -145,18 +145,53 @@ def with_directories(tx: Transaction, state: AgentState) -> AgentState:
     view = view_of(tx, state.agent, state.conversation.user_id)
     if not view.folders:
         return state
-    windows = {file.id: (window, file) for window, file in windows_of(tx, view)}
-    limit = state.agent.file_char_limit
-    left = state.agent.context_window * _CHARACTERS // _SHARE
+    windows = windows_of(tx, view)
+    newest = queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=MOST_NAMED))
+    return replace(state, directories=_directories(tx, view, windows, newest, queries.count_files(tx, view.folder_ids)))
+
+
+def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[AgentState]:
+    """Return the states of a list with their folders: four statements for all, and one more for each open file."""
+    having = [state.agent.id for state in states if state.agent.settings.get("has_folders")]
+    attached, opened = queries.folders_of_agents(tx, having), queries.opened_by_agents(tx, having)
+    newest, counts = queries.newest_files(tx, [one.id for some in attached.values() for one in some], MOST_NAMED)
+    ids = [one.file_id for some in opened.values() for one in some]
+    known = (
+        {one.id: one for one in queries.files_by_ids(tx, Scope(states[0].agent.organization_id), ids)} if ids else {}
+    )
+    made = []
+    for state in states:
+        agent, user_id = state.agent, state.conversation.user_id
+        scope = Scope(agent.organization_id, subject_id=user_id or NOBODY)
+        folders = [one for one in attached.get(agent.id, ()) if one.organization_id == agent.organization_id]
+        view = View(agent, scope, user_id, tuple(one for one in folders if scope.sees(one.user_id)))
+        seen = {
+            id: file for id, file in known.items() if file.folder_id in view.folder_ids and scope.sees(file.user_id)
+        }
+        own = [one for one in opened.get(agent.id, ()) if one.user_id == user_id and one.file_id in seen]
+        windows = [(one, seen[one.file_id]) for one in own]
+        named = [one for one in newest if one.folder_id in view.folder_ids and scope.sees(one.user_id)][:MOST_NAMED]
+        made.append(replace(state, directories=_directories(tx, view, windows, named, counts)))
+    return made
+
+
+def _directories(
+    tx: Transaction,
+    view: View,
+    opened: Sequence[tuple[AgentFile, File]],
+    newest: Sequence[File],
+    counts: Mapping[str, int],
+) -> tuple[PromptDirectory, ...]:
+    windows = {file.id: (window, file) for window, file in opened}
+    limit = view.agent.file_char_limit
+    left = view.agent.context_window * _CHARACTERS // _SHARE
     contents: dict[str, str] = {}
     for id, (window, file) in reversed(windows.items()):
         if window.is_open:
             contents[id] = shown(tx, file, window, min(limit, left))
             left = max(0, left - len(contents[id]))
-    opened = [windows[id][1] for id in contents]
-    newest = queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=MOST_NAMED))
-    named = sorted({file.id: file for file in (*newest, *opened)}.values(), key=lambda file: file.name)
-    counts = queries.count_files(tx, view.folder_ids)
+    still_open = [windows[id][1] for id in contents]
+    named = sorted({file.id: file for file in (*newest, *still_open)}.values(), key=lambda file: file.name)
     made = []
     for folder in view.folders:
         own = [file for file in named if file.folder_id == folder.id]
@@ -166,4 +201,4 @@ def with_directories(tx: Transaction, state: AgentState) -> AgentState:
         )
         more = counts.get(folder.id, 0) - len(own)
         made.append(PromptDirectory(folder.name, entries, folder.description, folder.instructions, more, folder.id))
-    return replace(state, directories=tuple(made))
+    return tuple(made)

@@ -9,11 +9,14 @@ from letta_client import APIStatusError
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ToolCallPart
 from ricordo.errors import Unavailable
+from ricordo.features.files import windows
 from ricordo.features.files.line_search import LineSearch
 from ricordo.features.files.queries import File, FilePiece
 from ricordo.llm.scripted import call
 from tests.features.files.conftest import Api, put
+from tests.seams.http import ok
 from tests.seams.server import MODEL
+from tests.seams.stores import count_statements
 
 TOOLS = {"open_files", "grep_files", "semantic_search_files"}
 POEM = "".join(f"Line {number} of the poem.\n" for number in range(1, 301))
@@ -280,3 +283,25 @@ def test_without_folders_the_tools_say_so(api: Api) -> None:
     )
     assert told[:2] == ["No files are currently attached to search"] * 2
     assert "No files are attached." in told[2]
+
+
+def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
+    api: Api, shelf: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, first = shelf
+    other = api.client.folders.create(name=f"Other{time.monotonic_ns()}").id
+    put(api, other, "note.txt", "A note.\n")
+    block = api.client.blocks.create(label="shared", value="").id
+    more = [api.client.agents.create(model=MODEL, folder_ids=ids).id for ids in ([other], [folder, other], [])]
+    for agent in (first, *more):
+        api.client.agents.blocks.attach(block, agent_id=agent)
+    turn(api, first, call("open_files", file_requests=[{"file_name": "poem.txt", "offset": 1, "length": 2}]))
+    monkeypatch.setattr(windows, "MOST_NAMED", 2)  # one more is there than is named
+    wanted = {agent: ok(api.http.get(f"/v1/agents/{agent}")) for agent in (first, *more)}
+    assert [len(wanted[agent]["memory"]["file_blocks"]) for agent in (first, *more)] == [3, 1, 2, 0]
+    for path in ("/v1/agents/", f"/v1/blocks/{block}/agents"):
+        with count_statements(api.server.runtime.store) as counted:
+            listed = {one["id"]: one for one in ok(api.http.get(path, params={"limit": 4}))}
+        assert {agent: listed[agent] for agent in wanted} == wanted, path
+        # The key, the block, the agents, their folders, and one open file.
+        assert len(counted.statements) <= 1 + 1 + 4 + 4 + 1, path
