@@ -100,9 +100,10 @@ async def test_a_file_that_is_changed_back_after_a_kill_in_the_middle_of_its_upl
     async def die(*_: object) -> None:
         raise Killed
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         patched.setattr(OpenWebUI, "upload", die)
-        await here.sync()
+        with pytest.raises(Killed):
+            await here.sync()
     assert there.user_files() == {}
     await here.write("draft.md", DRAFT)
     assert await here.settle() is None
