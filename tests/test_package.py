@@ -138,9 +138,9 @@ def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
     program = (
         "import ricordo, sys; from importlib.util import find_spec as f; print(ricordo.__file__, *map(f, sys.argv[1:]))"
     )
-    # Of OpenTelemetry the base has the part that pydantic-ai needs, which sends nothing.
-    whole = ("opentelemetry.sdk",)
-    tops = [one if one in whole else one.partition(".")[0] for one in MODULES.values() if one != "google.genai"]
+    # Packages of the base are beside these in folders that they share.
+    shared = ("google.genai", "opentelemetry.sdk")
+    tops = [module.partition(".")[0] for module in MODULES.values() if module not in shared]
     path, *extras = run(installed.bin / "python", "-c", program, *tops, folder=tmp_path).stdout.split()
     assert Path(path) == installed.package / "__init__.py"
     assert [found for found in extras if found != "None"] == []
