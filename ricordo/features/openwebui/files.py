@@ -132,11 +132,11 @@ class FileSync:
         known = {path: items.get(path) for path, file in here.items() if file.size}
         changed = [(path, item) for path, item in known.items() if item is None or item.digest != here[path].digest]
         # Taken out first: where Open WebUI embeds texts, it takes none that it still has.
-        for _, item in changed:
-            if item:
-                await self._remove(knowledge_id, item)
-        for path, item in changed:
-            await self._upload(knowledge_id, path, item)
+        for _, old in changed:
+            if old:
+                await self._remove(knowledge_id, old)
+        for path, old in changed:
+            await self._upload(knowledge_id, path, old)
 
     async def _remove(self, knowledge_id: str, item: SyncedItem) -> None:
         """Take the file out, if it is still as it was seen. Raises RemoteMoved."""

@@ -77,13 +77,13 @@ class Stage:
     def offer(self, *names: str) -> None:
         """Let users see these models."""
         for name in names:
-            form = {"id": name, "base_model_id": None, "name": name, "meta": {}, "params": {}}
+            form: Json = {"id": name, "base_model_id": None, "name": name, "meta": {}, "params": {}}
             more = {"access_grants": READ_BY_ALL, "is_active": True}
             self.there.call("POST", "/api/v1/models/create", form | more)
 
     def listed(self, user: Json | None = None) -> dict[str, str]:
         """The ids of the models that somebody sees, by their names."""
-        found = self.there.call("GET", "/api/models?refresh=true", token=user and user["token"])
+        found = self.there.call("GET", "/api/models?refresh=true", token=user["token"] if user else None)
         return {one["name"]: one["id"] for one in found["data"]}
 
     def ask(self, user: Json, model: str, text: str, **more: Any) -> str:
@@ -102,7 +102,7 @@ class Stage:
             if above:
                 messages[above]["childrenIds"] = [sent]
             messages |= {sent: said, answer: empty | {"model": model}}
-            stored = {"chat": {"title": "New Chat", "models": [model], "history": {"messages": messages}}}
+            stored: Json = {"chat": {"title": "New Chat", "models": [model], "history": {"messages": messages}}}
             stored["chat"]["history"]["currentId"] = answer
             where = f"/api/v1/chats/{chat or 'new'}"
             chat = self.there.call("POST", where, stored, token)["id"]
@@ -116,9 +116,9 @@ class Stage:
             self.there.call("POST", "/api/chat/completions", body, token)
 
             def found(chat: str = chat, answer: str = answer) -> Json | None:
-                stored: Json = self.there.call("GET", f"/api/v1/chats/{chat}", token=token)
-                is_done = stored["chat"]["history"]["messages"][answer].get("done") and stored["title"] != "New Chat"
-                return stored if is_done else None
+                now: Json = self.there.call("GET", f"/api/v1/chats/{chat}", token=token)
+                is_done = now["chat"]["history"]["messages"][answer].get("done") and now["title"] != "New Chat"
+                return now if is_done else None
 
             whole: Json = self.there.wait_for(found)
             messages, above = whole["chat"]["history"]["messages"], answer
