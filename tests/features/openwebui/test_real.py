@@ -221,7 +221,7 @@ def answer_to(page: Page, text: str) -> list[str]:
         now = shown.inner_text() if shown.count() else ""
         seen += [now] if not seen or now != seen[-1] else []
         page.wait_for_timeout(50)
-    page.locator("[id^=message-]").last.get_by_label("Regenerate").wait_for(state="attached")
+    page.locator(".message-listitem").last.get_by_label("Regenerate").wait_for(state="attached")
     return seen
 
 
@@ -257,7 +257,7 @@ def test_a_user_chats_with_the_pipe_in_the_browser(stage: Stage) -> None:
             told.get_by_text(f"Proposed to remember: student ({stage.server.url}/ui/people/").wait_for()
         with stage.row("pipe, page: regenerated and edited messages go on in forks"):
             # By script: another element lies over the button at times.
-            page.locator("[id^=message-]").last.get_by_label("Regenerate").evaluate("button => button.click()")
+            page.locator(".message-listitem").last.get_by_label("Regenerate").evaluate("button => button.click()")
             page.get_by_text("Try Again").click()
             page.get_by_text("2/2").wait_for()
             answer_to(page, "You said ''")
@@ -389,7 +389,7 @@ def test_files_go_both_ways(stage: Stage) -> None:
         edit("essays/draft (conflict 1).md", "Changed there.")
         ok(stage.http.delete(f"/users/{stage.name(ada)}/workspace/files/essays/draft (conflict 1).md"))
         both = synced()
-        assert (both["mine.md"], both["essays/draft (conflict 1).md"]) == ("Mine, anew.", "Changed there.")
+        assert (both["mine.md"], both["essays/draft (conflict 1).md"]) == ("Mine, anew.", "Changed there.\n")
     with stage.row("files: a knowledge base that is suddenly empty, or gone"):
         for method, path in (("POST", f"{base()}/reset"), ("DELETE", f"{base()}/delete")):
             there.call(method, f"/api/v1/knowledge/{path}")
