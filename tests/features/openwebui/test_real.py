@@ -77,13 +77,13 @@ class Stage:
     def offer(self, *names: str) -> None:
         """Let users see these models."""
         for name in names:
-            form = {"id": name, "base_model_id": None, "name": name, "meta": {}, "params": {}}
+            form: Json = {"id": name, "base_model_id": None, "name": name, "meta": {}, "params": {}}
             more = {"access_grants": READ_BY_ALL, "is_active": True}
             self.there.call("POST", "/api/v1/models/create", form | more)
 
     def listed(self, user: Json | None = None) -> dict[str, str]:
         """The ids of the models that somebody sees, by their names."""
-        found = self.there.call("GET", "/api/models?refresh=true", token=user and user["token"])
+        found = self.there.call("GET", "/api/models?refresh=true", token=user["token"] if user else None)
         return {one["name"]: one["id"] for one in found["data"]}
 
     def ask(self, user: Json, model: str, text: str, **more: Any) -> str:
@@ -102,7 +102,7 @@ class Stage:
             if above:
                 messages[above]["childrenIds"] = [sent]
             messages |= {sent: said, answer: empty | {"model": model}}
-            stored = {"chat": {"title": "New Chat", "models": [model], "history": {"messages": messages}}}
+            stored: Json = {"chat": {"title": "New Chat", "models": [model], "history": {"messages": messages}}}
             stored["chat"]["history"]["currentId"] = answer
             where = f"/api/v1/chats/{chat or 'new'}"
             chat = self.there.call("POST", where, stored, token)["id"]
@@ -116,9 +116,9 @@ class Stage:
             self.there.call("POST", "/api/chat/completions", body, token)
 
             def found(chat: str = chat, answer: str = answer) -> Json | None:
-                stored: Json = self.there.call("GET", f"/api/v1/chats/{chat}", token=token)
-                is_done = stored["chat"]["history"]["messages"][answer].get("done") and stored["title"] != "New Chat"
-                return stored if is_done else None
+                now: Json = self.there.call("GET", f"/api/v1/chats/{chat}", token=token)
+                is_done = now["chat"]["history"]["messages"][answer].get("done") and now["title"] != "New Chat"
+                return now if is_done else None
 
             whole: Json = self.there.wait_for(found)
             messages, above = whole["chat"]["history"]["messages"], answer
@@ -221,7 +221,7 @@ def answer_to(page: Page, text: str) -> list[str]:
         now = shown.inner_text() if shown.count() else ""
         seen += [now] if not seen or now != seen[-1] else []
         page.wait_for_timeout(50)
-    page.locator("[id^=message-]").last.get_by_label("Regenerate").wait_for(state="attached")
+    page.locator(".message-listitem").last.get_by_label("Regenerate").wait_for(state="attached")
     return seen
 
 
@@ -257,7 +257,7 @@ def test_a_user_chats_with_the_pipe_in_the_browser(stage: Stage) -> None:
             told.get_by_text(f"Proposed to remember: student ({stage.server.url}/ui/people/").wait_for()
         with stage.row("pipe, page: regenerated and edited messages go on in forks"):
             # By script: another element lies over the button at times.
-            page.locator("[id^=message-]").last.get_by_label("Regenerate").evaluate("button => button.click()")
+            page.locator(".message-listitem").last.get_by_label("Regenerate").evaluate("button => button.click()")
             page.get_by_text("Try Again").click()
             page.get_by_text("2/2").wait_for()
             answer_to(page, "You said ''")
@@ -389,7 +389,7 @@ def test_files_go_both_ways(stage: Stage) -> None:
         edit("essays/draft (conflict 1).md", "Changed there.")
         ok(stage.http.delete(f"/users/{stage.name(ada)}/workspace/files/essays/draft (conflict 1).md"))
         both = synced()
-        assert (both["mine.md"], both["essays/draft (conflict 1).md"]) == ("Mine, anew.", "Changed there.")
+        assert (both["mine.md"], both["essays/draft (conflict 1).md"]) == ("Mine, anew.", "Changed there.\n")
     with stage.row("files: a knowledge base that is suddenly empty, or gone"):
         for method, path in (("POST", f"{base()}/reset"), ("DELETE", f"{base()}/delete")):
             there.call(method, f"/api/v1/knowledge/{path}")
