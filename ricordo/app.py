@@ -211,16 +211,20 @@ def create_app(
     app.add_middleware(LazyRoutesMiddleware, lazy_routes=app.lazy_routes)
     app.state.authentication = authentication = Authentication(settings)
     # Around the app: who may not come in has nothing loaded either.
-    open_paths = [path for router in lazy for path in router.open]
-    login = next((router.login for router in lazy if router.login), "")
-    resources = {path: metadata for router in lazy for path, metadata in router.resources.items()}
-    app.add_middleware(
-        Guard, settings=settings, authentication=authentication, open_paths=open_paths, login=login, resources=resources
-    )
+    app.add_middleware(Guard, settings=settings, authentication=authentication, **_what_is_open(lazy))
     for middleware in plugins.middleware():
         app.add_middleware(middleware)
     install_error_handlers(app)
     return app
+
+
+def _what_is_open(routers: Sequence[LazyRouter]) -> dict[str, Any]:
+    """What the guard has to know of routes: which need no key, and where those who have none are sent."""
+    return {
+        "open_paths": [path for router in routers for path in router.open],
+        "login": next((router.login for router in routers if router.login), ""),
+        "resources": {path: metadata for router in routers for path, metadata in router.resources.items()},
+    }
 
 
 async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lambda: False) -> None:

@@ -199,11 +199,9 @@ class Settings(BaseSettings):
     trace_count: int = about("Most traces to keep; older ones are deleted.", 1000, ge=1, le=1_000_000)
     shutdown_grace: float = about("Seconds for running turns to finish at shutdown.", 15, ge=0)
     max_body_mb: int = about("Largest accepted request, in megabytes.", 32, ge=1, le=1024)
-    key_requests_per_minute: int | None = about(
-        "Requests a minute with one key that has no limit of its own. By default any number.", ge=1, le=1_000_000
-    )
+    key_requests_per_minute: int | None = about("Requests a minute of keys that have no own limit.", ge=1, le=10**6)
     key_max_body_bytes: int | None = about(
-        "Largest request with a key that has no limit of its own, in bytes. By default RICORDO_MAX_BODY_MB alone counts.",
+        "Largest request with a key that has no limit of its own, in bytes; else RICORDO_MAX_BODY_MB alone counts.",
         ge=1,
     )
     max_header_kb: int = about("Longest accepted head of a request, in kilobytes.", 32, ge=4, le=1024)
@@ -294,9 +292,8 @@ class Settings(BaseSettings):
 
 
 _KNOWN = {*Settings.model_fields, "vector_prefix"}
-# Settings of YouLab's first server are taken under their new names, or told what has come in their place.
+# Settings of YouLab's first server, by what follows RALPH_: the new name, and what the value begins with there.
 _OLDER = "RALPH_"
-# By what follows RALPH_: the new name, and what the value begins with there.
 _NAMES: Mapping[str, tuple[str, str]] = {
     "OPENROUTER_API_KEY": ("OPENROUTER_API_KEY", ""),
     "OPENROUTER_MODEL": ("RICORDO_MODEL", "openrouter/"),
@@ -304,8 +301,7 @@ _NAMES: Mapping[str, tuple[str, str]] = {
     "OPENWEBUI_API_KEY": ("RICORDO_OPENWEBUI_API_KEY", ""),
     **{f"HONCHO_{name}": (f"RICORDO_HONCHO_{name}", "") for name in ("WORKSPACE_ID", "ENVIRONMENT", "API_KEY")},
 }
-# By what the name goes on with: where the thing is now.
-_PLACES: Mapping[str, str] = {
+_PLACES: Mapping[str, str] = {  # of those without a new name: where the thing is now
     "USER_DATA_DIR": "Files of users are in the database: docs/workspaces.md",
     "AGENT_WORKSPACE": 'Write workspace = "shared" into the course, and upload the files: docs/workspaces.md',
     "DOLT_": "Memory is in the database, and a Dolt database can follow it as a remote: docs/remotes.md",

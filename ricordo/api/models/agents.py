@@ -24,6 +24,7 @@ from ricordo.api.models.base import (
     or_none,
 )
 from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse
+from ricordo.api.models.folders import AttachedFolderResponse, FileBlockResponse, file_blocks
 from ricordo.api.models.memory import BlockRequest, BlockResponse
 from ricordo.api.models.messages import MessageFormat, StoredMessageFields, message_responses
 from ricordo.api.models.models import (
@@ -36,7 +37,7 @@ from ricordo.api.models.models import (
 )
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
-from ricordo.domain.agent import AgentState, AgentType, PromptDirectory
+from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.block import Policy
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ToolSchema
@@ -161,33 +162,8 @@ class AgentUpdate(AgentFields):
     message_ids: Annotated[list[str], Field(max_length=_MOST_IN_CONTEXT)] | None = None
 
 
-class FileBlockResponse(ResponseModel):
-    """A file of the agent's folders that its prompt names, with the lines that it shows."""
-
-    file_id: Annotated[str, From("id")]
-    source_id: str
-    label: Annotated[str, From("name")]
-    value: Annotated[str, From("content")]
-    limit: int
-    is_open: bool
-
-
 def _identity_ids(user_ids: Sequence[str]) -> list[str]:
     return [id.replace("user-", "identity-", 1) for id in user_ids]
-
-
-def _file_blocks(directories: Sequence[PromptDirectory]) -> list[Json]:
-    return [FileBlockResponse.of(file, source_id=one.id) for one in directories for file in one.files]
-
-
-class AttachedFolderResponse(ResponseModel):
-    """A folder that the agent has."""
-
-    id: str
-    name: str
-    description: str | None
-    instructions: str | None
-    embedding_config: EmbeddingConfigResponse | None
 
 
 class CoreMemoryResponse(ResponseModel):
@@ -196,7 +172,7 @@ class CoreMemoryResponse(ResponseModel):
     agent_type: Annotated[AgentType, From("agent.agent_type")]
     git_enabled: bool = False
     blocks: list[BlockResponse]
-    file_blocks: Annotated[list[FileBlockResponse], From("directories", _file_blocks)]
+    file_blocks: Annotated[list[FileBlockResponse], From("directories", file_blocks)]
     prompt_template: str = ""
 
 

@@ -39,11 +39,8 @@ def create_key(
     name: str = typer.Option("", help="What the key is for.  [the user's name]"),
     scopes: str = typer.Option("", help="Scopes, separated by commas.  [those of the role]"),
     expires: str | None = typer.Option(None, help="When it ends: 90m, 12h, 30d, 4w, or a date.  [never]"),
-    requests_per_minute: int | None = typer.Option(
-        None, min=1, help="How often it may be used.  [RICORDO_KEY_REQUESTS_PER_MINUTE]"
-    ),
-    max_body: int | None = typer.Option(
-        None, min=1, metavar="BYTES", help="Largest request.  [RICORDO_KEY_MAX_BODY_BYTES]"
+    limits: tuple[int, int] = typer.Option(
+        (0, 0), metavar="REQUESTS BYTES", help="Requests a minute, and bytes of one; 0 0 are those of the settings."
     ),
     organization: str | None = _ORGANIZATION,
     server: str | None = _SERVER,
@@ -51,7 +48,7 @@ def create_key(
     """Make a key. It stands alone on the last line of the output, and is shown this once."""
     body: Json = {"name": name, "role": role, "scopes": [one.strip() for one in scopes.split(",") if one.strip()]}
     body |= ({"user": user} if user else {}) | (_end(expires) if expires else {})
-    body |= {"requests_per_minute": requests_per_minute, "max_body_bytes": max_body}
+    body |= {"requests_per_minute": limits[0] or None, "max_body_bytes": limits[1] or None}
     with _client(server) as client:
         made = client.ask("POST", "/v1/keys/", query=_there(organization), body=body)
     until = f", until {made['expires_at']}" if made["expires_at"] else ""

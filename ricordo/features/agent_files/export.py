@@ -18,6 +18,7 @@ from ricordo.features.agent_files import messages as formats
 from ricordo.features.agent_files.content import VERSION
 from ricordo.features.agent_files.memory import detached_blocks, memory_json, own_blocks
 from ricordo.features.files import queries as files
+from ricordo.features.files.records import Folder
 from ricordo.features.schedules import queries as schedules
 from ricordo.storage import agents, archives, conversations
 from ricordo.storage.conversations import ConversationFilter
@@ -167,7 +168,7 @@ def _archives(tx: Transaction, here: RequestContext, ids: LocalIds, state: Agent
 
 
 def _folders(
-    tx: Transaction, here: RequestContext, ids: LocalIds, folders: Sequence[files.Folder]
+    tx: Transaction, here: RequestContext, ids: LocalIds, folders: Sequence[Folder]
 ) -> tuple[list[Json], list[Json]]:
     sources = [{"id": ids.of("source", one.id), **_picked(vars_of(one), FOLDER_FIELDS)} for one in folders]
     texts = [

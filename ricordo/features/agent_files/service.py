@@ -27,6 +27,7 @@ from ricordo.features.custom_tools import service as custom_tools
 from ricordo.features.custom_tools.models import ToolCreateRequest
 from ricordo.features.files import queries as files
 from ricordo.features.files import service as folders
+from ricordo.features.files.records import Folder
 from ricordo.features.files.texts import PARSED
 from ricordo.features.schedules import service as schedules
 from ricordo.features.schedules.models import OneTime, ScheduleRequest
@@ -194,7 +195,7 @@ def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: 
     for one in content.get("sources") or ():
         fields = {name: one.get(name) for name in export.FOLDER_FIELDS}
         name = free_folder_name(tx, here, str(fields["name"]))
-        folder = files.Folder(
+        folder = Folder(
             **fields | {"name": name, "metadata": fields["metadata"] or {}},
             id="",
             archive_id="",

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 import orjson
-from sqlalchemy import func, select
 
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.scope import User
@@ -17,9 +16,7 @@ from ricordo.features.dolt.database import Database, date_of
 from ricordo.features.dolt.engines import EngineError
 from ricordo.features.remotes.service import RemoteMoved
 from ricordo.features.tasks import queries
-from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import conversations
 
 # By table its columns behind user_id; the first is the key beside it.
 _TABLES: Mapping[str, tuple[str, ...]] = {
@@ -35,22 +32,18 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
 }
 _MOST_RUNS = 1000  # the newest; Dolt's history has those that were there before
 _AUTHOR = "Ricordo <ricordo@localhost>"
-_runs, _chats = queries.task_runs, conversations
-_NEWEST = queries.RUNS.select.where(equal(_runs, "user_id")).order_by(_runs.c.created_at.desc(), _runs.c.seq.desc())
-_LAST = select(func.max(_chats.c.last_run_ended_at).label("at")).where(equal(_chats, "user_id"), ~_chats.c.hidden)
 Row = tuple[str | None, ...]
 Rows = dict[str, dict[str, Row]]  # by table and key
 
 
 def rows_of(tx: Transaction, user: User) -> Rows:
     """Return the rows of this user; nothing where no task ever ran for them."""
-    runs = queries.RUNS.all(tx, _NEWEST.limit(_MOST_RUNS), {"user_id": user.id})
+    runs = queries.newest_of_user(tx, user.id, _MOST_RUNS)
     if not runs:
         return {}
     tasks = {id: task for id in dict.fromkeys(run.task_id for run in runs) if (task := queries.by_id(tx, id))}
-    last = tx.first(_LAST, {"user_id": user.id})
     found: dict[str, list[dict[str, Any]]] = {"background_tasks": [asdict(task) for task in tasks.values()]}
-    found["user_activity"] = [{"kind": "turn", "last_active_at": last.at if last else None}]
+    found["user_activity"] = [{"kind": "turn", "last_active_at": queries.last_active_at(tx, user.id)}]
     found["task_runs"] = [
         asdict(run)
         | asdict(run.usage)

@@ -10,7 +10,7 @@ from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes, needs
 from ricordo.features.files import queries, service, windows
 from ricordo.features.files.models import AgentFileResponse, AgentFilesResponse, FolderResponse
-from ricordo.features.files.queries import AgentFile, File
+from ricordo.features.files.records import AgentFile, File
 from ricordo.features.files.routes import folder_json
 from ricordo.features.files.windows import View
 from ricordo.storage import agents

@@ -10,7 +10,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.passage import Archive, Passage
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.features.files import queries
-from ricordo.features.files.queries import File, FilePiece
+from ricordo.features.files.records import File, FilePiece
 from ricordo.features.files.texts import Chunk, chunks_of, text_of
 from ricordo.offload import offload
 from ricordo.runtime import Runtime

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.files.queries import File, FilePiece
+from ricordo.features.files.records import File, FilePiece
 
 PAGE, MOST_MATCHES = 20, 1000
 _SECONDS = 30.0

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from ricordo.api.models.base import IN_ONE_PROJECT, AuthorFields, From, Json, RequestModel, ResponseModel, Timestamp
 from ricordo.api.models.models import EmbeddingConfigResponse, EmbeddingFields
-from ricordo.features.files.queries import FileStatus
+from ricordo.features.files.records import FileStatus
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Words = Annotated[str, Field(max_length=20_000)]

@@ -5,13 +5,12 @@ What is a user's is found in that user's scope, and in one without a subject, al
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
+from ricordo.features.files.records import AgentFile, File, FilePiece, Folder
 from ricordo.features.files.tables import file_pieces, file_uploads, files, files_agents, folders, folders_agents
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.deletion import BeforePurge, purge
@@ -19,84 +18,8 @@ from ricordo.storage.engine.repository import Missing, Page, Repository, equal, 
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, passages
 
-FileStatus = Literal["pending", "parsing", "embedding", "completed", "error"]
 # Characters of a piece of text; only a line that is longer is cut.
 PIECE = 128 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A folder of files. `user_id` is whose it is (None: the organization's)."""
-
-    id: str
-    organization_id: str
-    archive_id: str
-    name: str
-    description: str | None = None
-    instructions: str | None = None
-    embedding: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    user_id: str | None = None
-    created_by: str | None = None
-    updated_by: str | None = None
-    created_at: int = 0
-    updated_at: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file of a folder, without its text. `name` is unique in the folder; `original_name` is what it was uploaded as.
-
-    `size` is in bytes as uploaded, `lines` and `characters` are of its text. Its text can be read from the status `embedding` on.
-    """
-
-    id: str
-    organization_id: str
-    folder_id: str
-    name: str
-    original_name: str
-    type: str | None = None
-    size: int = 0
-    lines: int = 0
-    characters: int = 0
-    status: FileStatus = "pending"
-    error_message: str | None = None
-    total_chunks: int = 0
-    chunks_done: int = 0
-    user_id: str | None = None
-    created_by: str | None = None
-    created_at: int = 0
-    updated_at: int = 0
-    deleted_at: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FilePiece:
-    """A part of a file's text: whole lines, but for a line that is longer than a piece. Lines count from 0, both ends included."""
-
-    file_id: str
-    number: int
-    first_line: int
-    last_line: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class AgentFile:
-    """A file that an agent has or had open, in turns with this user (None: with nobody).
-
-    It sees the lines from `start_line` to before `end_line`; None: from the first, to the last.
-    """
-
-    id: str
-    agent_id: str
-    file_id: str
-    user_id: str | None = None
-    is_open: bool = False
-    start_line: int | None = None
-    end_line: int | None = None
-    last_accessed_at: int = 0
-
 
 _FOLDERS, _FILES = Repository(Folder, folders), Repository(File, files)
 _PIECES, _OPENED = Repository(FilePiece, file_pieces), Repository(AgentFile, files_agents)

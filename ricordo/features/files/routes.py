@@ -24,7 +24,7 @@ from ricordo.features.files.models import (
     FolderUpdate,
     SizesResponse,
 )
-from ricordo.features.files.queries import File, Folder
+from ricordo.features.files.records import File, Folder
 from ricordo.features.files.service import Duplicates, Upload
 from ricordo.features.files.texts import PARSED, is_readable
 from ricordo.storage import archives, users

@@ -11,7 +11,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Forbidden, Invalid
 from ricordo.features.files import queries
 from ricordo.features.files.ingestion import add_ingestion, delete_file
-from ricordo.features.files.queries import File, Folder
+from ricordo.features.files.records import File, Folder
 from ricordo.features.files.texts import type_of
 from ricordo.storage import agents, archives, deletion, tools
 from ricordo.storage.archives import FOLDER

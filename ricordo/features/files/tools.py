@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from ricordo.errors import Invalid
 from ricordo.features.files import queries, windows
 from ricordo.features.files.line_search import LineSearch
-from ricordo.features.files.queries import AgentFile, File
+from ricordo.features.files.records import AgentFile, File
 from ricordo.features.files.windows import View
 from ricordo.search.index import PassageFilter
 from ricordo.storage.engine.store import Transaction

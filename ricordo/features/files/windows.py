@@ -11,7 +11,7 @@ from ricordo.domain.agent import Agent, AgentState, OpenFile, PromptDirectory
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.files import queries
-from ricordo.features.files.queries import AgentFile, File, Folder
+from ricordo.features.files.records import AgentFile, File, Folder
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 

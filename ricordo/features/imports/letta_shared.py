@@ -14,8 +14,8 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
 from ricordo.features.agent_files.service import free_folder_name, read_tool
 from ricordo.features.custom_tools import service as custom_tools
-from ricordo.features.files import queries as files
 from ricordo.features.files import service as folders
+from ricordo.features.files.records import Folder
 from ricordo.features.files.texts import PARSED
 from ricordo.features.imports.letta_run import REFUSALS, LettaRun, reason_of
 from ricordo.features.imports.letta_tables import Row
@@ -91,7 +91,7 @@ async def take_folders(run: LettaRun) -> None:
     def take_folder(tx: Transaction, out: Outcome, row: Row) -> None:
         name, id = free_folder_name(tx, run.here, str(row["name"])), run.id("source", row["id"])
         more = (row["description"], row["instructions"], embedding, row["metadata_"] or {})
-        folders.create_folder(tx, run.scope, files.Folder(id, run.organization, "", name, *more))
+        folders.create_folder(tx, run.scope, Folder(id, run.organization, "", name, *more))
         out.take("folders")
 
     def take_file(tx: Transaction, out: Outcome, row: Row, name: str, texts: Sequence[Row]) -> None:

@@ -35,7 +35,7 @@ _REFRESH_TOKEN = f"{PREFIX}refresh_"
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
+class ProgramConsent:
     """What a program asks for, and of whom; `until` is when the question, or the code, ends, in seconds."""
 
     grant_id: str
@@ -57,7 +57,7 @@ class Consent:
         return sign(secret, asdict(self))
 
     @classmethod
-    def read(cls, secret: bytes, text: str) -> "Consent | None":
+    def read(cls, secret: bytes, text: str) -> "ProgramConsent | None":
         found = read_signed(secret, text)
         return None if found is None else cls(**found)
 
@@ -89,7 +89,7 @@ def _signature(secret: bytes, text: str) -> str:
     return urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-def open_grant(tx: Transaction, secret: bytes, consent: Consent) -> Issued | Scope | None:
+def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issued | Scope | None:
     """Make the grant and its first tokens. Of a code that was used before the grant ends: then whose it was comes back."""
     user = users.named(tx, consent.organization_id, consent.user_id)
     if user is None or user.disabled_at is not None:

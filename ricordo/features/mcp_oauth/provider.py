@@ -21,7 +21,7 @@ from pydantic import AnyUrl
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Limits, Scope
 from ricordo.features.mcp_oauth import RESOURCE, grants
-from ricordo.features.mcp_oauth.grants import SCOPES, Consent, Issued
+from ricordo.features.mcp_oauth.grants import SCOPES, Issued, ProgramConsent
 from ricordo.features.web.shell import base_of
 from ricordo.secret import Secret
 from ricordo.settings import LOOPBACK
@@ -95,7 +95,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         if not scopes:
             raise AuthorizeError("invalid_scope", "The person may do nothing of this.")
         limits = caller.limits or Limits("")
-        consent = Consent(
+        consent = ProgramConsent(
             new_id("key"),
             caller.organization_id,
             caller.user_id,
@@ -117,7 +117,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     async def load_authorization_code(
         self, client: OAuthClientInformationFull, authorization_code: str
     ) -> AuthorizationCode | None:
-        consent = Consent.read(self.derive("code"), authorization_code)
+        consent = ProgramConsent.read(self.derive("code"), authorization_code)
         if consent is None or consent.client_id != client.client_id:
             return None
         return AuthorizationCode(
@@ -135,7 +135,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         client: OAuthClientInformationFull,  # noqa: ARG002 - the code was loaded for it
         authorization_code: AuthorizationCode,
     ) -> OAuthToken:
-        consent = Consent.read(self.derive("code"), authorization_code.code)
+        consent = ProgramConsent.read(self.derive("code"), authorization_code.code)
         issued: Issued | Scope | None = None
         if consent is not None:
             issued = await self._store.write(lambda tx: grants.open_grant(tx, self._key_secret, consent))

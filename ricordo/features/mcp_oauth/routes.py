@@ -20,7 +20,7 @@ from ricordo.api.routing import needs
 from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid
 from ricordo.features.mcp_oauth import METADATA, RESOURCE
-from ricordo.features.mcp_oauth.grants import CODE_SECONDS, SCOPES, Consent
+from ricordo.features.mcp_oauth.grants import CODE_SECONDS, SCOPES, ProgramConsent
 from ricordo.features.mcp_oauth.provider import GrantProvider, public_address
 from ricordo.features.web.shell import HEADERS, Pages, form_of, render
 
@@ -132,10 +132,10 @@ def _person(request: Request) -> Scope:
     return caller
 
 
-def _read(request: Request, text: str) -> Consent:
+def _read(request: Request, text: str) -> ProgramConsent:
     """Return what the caller is asked, by this server and not by a page that was forged. Raises Invalid."""
     caller = _person(request)
-    asked = Consent.read(GrantProvider(request).derive("question"), text)
+    asked = ProgramConsent.read(GrantProvider(request).derive("question"), text)
     if asked is None or asked.asked_by != caller.key_id or asked.until < time.time():
         raise Invalid("This question is over, or was asked of somebody else. Connect again from the program.")
     return asked

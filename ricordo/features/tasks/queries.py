@@ -139,6 +139,10 @@ _NEWEST_CHAT = (
     .order_by(conversations.c.last_run_ended_at.desc(), conversations.c.seq.desc())
     .limit(1)
 )
+_OF_USER = RUNS.select.where(equal(task_runs, "user_id")).order_by(
+    task_runs.c.created_at.desc(), task_runs.c.seq.desc()
+)
+_LAST_OF_USER = select(_last.label("at")).where(equal(conversations, "user_id"), ~conversations.c.hidden)
 _CHANGED = ("agent_id", "instructions", "cron", "idle_minutes", "cooldown_minutes", "max_steps", "active_days")
 change = _TASKS.updates(*_CHANGED, "enabled", "next_at", "updated_at")
 _ENDED = ("status", "run_id", "problem", "changes", "step_count", "ended_at")
@@ -233,3 +237,14 @@ def open_run_of(tx: Transaction, task_id: str, user_id: str) -> TaskRun | None:
 
 def runs_of(tx: Transaction, scope: Scope, wanted: Page, task_id: str, user_id: str | None = None) -> list[TaskRun]:
     return RUNS.page(tx, scope, wanted, task_id=task_id, user_id=user_id)
+
+
+def newest_of_user(tx: Transaction, user_id: str, most: int) -> list[TaskRun]:
+    """Return the user's newest runs, the newest first."""
+    return list(RUNS.all(tx, _OF_USER.limit(most), {"user_id": user_id}))
+
+
+def last_active_at(tx: Transaction, user_id: str) -> int | None:
+    """Return when a turn of the user last ended, but for those of tasks."""
+    row = tx.first(_LAST_OF_USER, {"user_id": user_id})
+    return row.at if row else None

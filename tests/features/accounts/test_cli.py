@@ -30,7 +30,7 @@ def test_a_key_is_made_listed_and_revoked(shell: Shell, has_server: bool) -> Non
         # A script may take the whole of the standard output, or its last line.
         assert KEY.fullmatch(made.stdout.rstrip("\n"))
         assert "This is the first key: from now on every request to this server needs one." in made.stderr
-        limits = ("--requests-per-minute", "6000", "--max-body", "100000")
+        limits = ("--limits", "6000", "100000")
         service = run(
             shell, "key", "create", "--role", "service", "--name", "pipe", "--scopes", "agents:read", *limits, *server
         )

@@ -11,7 +11,7 @@ from ricordo.domain.message import ToolCallPart
 from ricordo.errors import Unavailable
 from ricordo.features.files import windows
 from ricordo.features.files.line_search import LineSearch
-from ricordo.features.files.queries import File, FilePiece
+from ricordo.features.files.records import File, FilePiece
 from ricordo.llm.scripted import call
 from tests.features.files.conftest import Api, put
 from tests.seams.http import ok

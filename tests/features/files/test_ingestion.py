@@ -14,7 +14,7 @@ from ricordo.agents import deletion
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.features.files import ingestion, queries, service
-from ricordo.features.files.queries import File, Folder
+from ricordo.features.files.records import File, Folder
 from ricordo.features.files.service import Upload
 from ricordo.features.files.tables import TABLES
 from ricordo.features.files.texts import chunks_of

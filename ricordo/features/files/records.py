@@ -1,0 +1,80 @@
+"""What is stored of folders and of files, as frozen values; `queries` reads and writes them."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FileStatus = Literal["pending", "parsing", "embedding", "completed", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder of files. `user_id` is whose it is (None: the organization's)."""
+
+    id: str
+    organization_id: str
+    archive_id: str
+    name: str
+    description: str | None = None
+    instructions: str | None = None
+    embedding: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    user_id: str | None = None
+    created_by: str | None = None
+    updated_by: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a folder, without its text. `name` is unique in the folder; `original_name` is what it was uploaded as.
+
+    `size` is in bytes as uploaded, `lines` and `characters` are of its text. Its text can be read from the status `embedding` on.
+    """
+
+    id: str
+    organization_id: str
+    folder_id: str
+    name: str
+    original_name: str
+    type: str | None = None
+    size: int = 0
+    lines: int = 0
+    characters: int = 0
+    status: FileStatus = "pending"
+    error_message: str | None = None
+    total_chunks: int = 0
+    chunks_done: int = 0
+    user_id: str | None = None
+    created_by: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    deleted_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """A part of a file's text: whole lines, but for a line that is longer than a piece. Lines count from 0, both ends included."""
+
+    file_id: str
+    number: int
+    first_line: int
+    last_line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFile:
+    """A file that an agent has or had open, in turns with this user (None: with nobody).
+
+    It sees the lines from `start_line` to before `end_line`; None: from the first, to the last.
+    """
+
+    id: str
+    agent_id: str
+    file_id: str
+    user_id: str | None = None
+    is_open: bool = False
+    start_line: int | None = None
+    end_line: int | None = None
+    last_accessed_at: int = 0
