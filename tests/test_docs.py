@@ -227,10 +227,17 @@ def test_the_command_on_the_page_on_streams_prints_the_key_that_callbacks_are_si
     assert run_python(code).strip() == signing_key(tmp_path / ".ricordo")
 
 
-def test_a_students_day_goes_as_its_page_tells(reader: ServerInThread, tmp_path: Path, run_python: Python) -> None:
+@pytest.fixture
+def days_server(tmp_path: Path) -> Iterator[ServerInThread]:
+    """A server that no other page has told anything of Ada."""
+    with serving(tmp_path / "day", model=LIBRARIAN) as server:
+        yield server
+
+
+def test_a_students_day_goes_as_its_page_tells(days_server: ServerInThread, tmp_path: Path, run_python: Python) -> None:
     day, end = page_text("a-students-day.md").split("## The end")
     (clones,) = blocks(day, "bash")
-    said = run_python("\n".join(blocks(day, "python")).replace(ADDRESS, reader.url))
+    said = run_python("\n".join(blocks(day, "python")).replace(ADDRESS, days_server.url))
 
     assert said.startswith("human propose 0\n")
     assert "was proposed as proposal-" in said
@@ -242,12 +249,12 @@ def test_a_students_day_goes_as_its_page_tells(reader: ServerInThread, tmp_path:
     assert "\nHer name is Ada.\nShe studies maths.\n['Restore human as of " in said
     assert said.endswith("explicit\n['blocks/human.md', 'blocks.jsonl', 'history.jsonl', 'proposals.jsonl']\n")
 
-    cloned = run_shell(clones.replace(ADDRESS, reader.url), tmp_path)
+    cloned = run_shell(clones.replace(ADDRESS, days_server.url), tmp_path)
     assert cloned.startswith("Restore human as of ")
 
     begin = blocks(day, "python")[0].partition("made = ")[0]
     end, _ = end.split("## With keys")
-    forgotten = run_python("\n".join([begin, *blocks(end, "python")]).replace(ADDRESS, reader.url))
+    forgotten = run_python("\n".join([begin, *blocks(end, "python")]).replace(ADDRESS, days_server.url))
     assert forgotten == "She likes proofs.\ndone\n"
 
 
