@@ -130,7 +130,7 @@ async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0ricordo-escape-{port}")
     abstract.listen()
-    limits = SandboxLimits(memory_mb=256, cpu_seconds=1, seconds=4, processes=32, file_mb=50, output_kb=64)
+    limits = SandboxLimits(memory_mb=256, cpu_seconds=2, seconds=4, processes=32, file_mb=50, output_kb=64)
     ended: dict[str, Any] = {}
     try:
         async with sandbox.open(SandboxCall(("sleep", "800"), files={"secret.txt": SECRET.encode()})) as other:
