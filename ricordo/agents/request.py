@@ -29,7 +29,7 @@ DENIED = "Error: request to call tool denied. User reason: {reason}"
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """One message as it comes in."""
+    """One message as it comes in. It `is_untrusted` where it holds what somebody else wrote, such as passages of documents."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -37,6 +37,7 @@ class NewMessage:
     name: str | None = None
     sender_id: str | None = None
     group_id: str | None = None
+    is_untrusted: bool = False
 
     def signed(self, message: Message) -> Message:
         return replace(message, otid=self.otid, name=self.name, sender_id=self.sender_id, group_id=self.group_id)

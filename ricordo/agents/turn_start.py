@@ -313,6 +313,8 @@ def _stored(item: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message
 
 def is_others(said: NewMessage, request: TurnRequest, user_id: str | None) -> bool:
     """Return whether this is from somebody other than the conversation's user: another sender or, without one, another name."""
+    if said.is_untrusted:
+        return True
     if said.role != "user":
         return False
     scope = request.scope

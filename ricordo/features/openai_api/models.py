@@ -79,8 +79,12 @@ class ChatMessage(LenientPart):
     @property
     def own_text(self) -> str:
         """The text without passages of documents before it, which clients look up for the last message alone."""
-        text = self.text
-        return (text.rpartition(_PASSAGES[1])[2] if text.startswith(_PASSAGES[0]) else text).strip()
+        return (self.text.rpartition(_PASSAGES[1])[2] if self.has_passages else self.text).strip()
+
+    @property
+    def has_passages(self) -> bool:
+        """Whether passages of documents, which the user need not have written, stand before the text."""
+        return self.text.startswith(_PASSAGES[0])
 
 
 class FunctionDefinition(LenientPart):

@@ -65,7 +65,9 @@ async def chat_turn(
     notes = ChatNotes(here.store, states, place.is_begun)
     new = body.messages[place.new_from :]
     system = () if place.is_begun else _system_messages(body.messages)
-    users = tuple(NewMessage("user", parts[id(one)]) for one in new if one.role == "user")
+    users = tuple(
+        NewMessage("user", parts[id(one)], is_untrusted=one.has_passages) for one in new if one.role == "user"
+    )
     results = tuple(_result(one) for one in new if one.role == "tool") if chat.is_answer else ()
     request = TurnRequest(
         scope=here.scope,

@@ -111,6 +111,8 @@ def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it
     second = f'<context>\n<source id="1">The plan is B.</source>\n</context>\n{more}'
     chat = say(question, answer, template.format("B") + more, as_parts=True)
     assert chat == [first, answer, second]
+    # Documents say what they like, so that what they say changes no memory by itself.
+    assert [one.is_untrusted for one in server.model.requests[-1].messages if one.role == "user"] == [True, True]
 
 
 def test_two_users_never_read_each_other_through_one_agent(
