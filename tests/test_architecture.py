@@ -45,10 +45,10 @@ LATE = set(
 )
 # Modules of our own that bring numpy: the doors to the search index import them at the first search.
 INDEX = "ricordo.search"
-# They are no part of the server: each runs alone, one in a process whose sqlite3 is another library, one in the sandbox.
+# They are no part of the server: they run alone, in a process whose sqlite3 is another library, in Open WebUI, in the sandbox.
 OTHER_PROCESSES = (
     *(f"features/{name}/program.py" for name in ("custom_tools", "files", "run_code", "web_tools")),
-    *("features/dolt/child.py", "features/sandbox/launcher.py"),
+    *("features/dolt/child.py", "features/openwebui/pipe.py", "features/sandbox/launcher.py"),
 )
 # Outside things, and the one place that talks to each.
 DOORS = {

@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from ricordo.cli import app as cli
 from ricordo.settings import ProviderSettings, Settings
 from tests.seams.server import MODEL, Gate, ServerInThread, call, serving
 
@@ -167,7 +169,7 @@ def test_the_health_check_of_the_image_tells_a_server_that_answers_from_one_that
 @pytest.fixture
 def pipe(school: ServerInThread) -> Any:
     """The pipe with a key of a service, freshly loaded, as at a start of Open WebUI."""
-    spec = importlib.util.spec_from_file_location("open_webui_pipe", DEPLOY / "open_webui_pipe.py")
+    spec = importlib.util.spec_from_file_location("open_webui_pipe", ROOT / "ricordo/features/openwebui/pipe.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -176,6 +178,11 @@ def pipe(school: ServerInThread) -> Any:
     made.valves = made.Valves(SERVER_URL=school.url, API_KEY=school.key(role="service"))
     school.forget()
     return made
+
+
+def test_the_pipe_is_printed_as_it_is() -> None:
+    printed = CliRunner().invoke(cli, ["openwebui", "pipe"])
+    assert (printed.exit_code, printed.output) == (0, (ROOT / "ricordo/features/openwebui/pipe.py").read_text("utf-8"))
 
 
 def chat(

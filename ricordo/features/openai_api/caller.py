@@ -20,7 +20,7 @@ SIGNED_USER = "x-openwebui-user-jwt"
 # Its plain headers, the surest first: an address may not have been checked.
 PLAIN_USER = ("x-openwebui-user-id", "x-openwebui-user-email")
 _ISSUER = "open-webui"
-# So its users are named here, by its pipe (deploy/open_webui_pipe.py) too; none of them can be a user of another name.
+# So its users are named here, by its pipe (features/openwebui/pipe.py) too; none of them can be a user of another name.
 PREFIX = "open-webui:"
 _LEEWAY = 60  # seconds by which its clock and ours may differ
 _LONGEST = 10_000

@@ -2,11 +2,16 @@
 
 from typing import Any
 
+from ricordo.plugins import Commands
+
 
 class OpenWebUIPlugin:
     """Adds remotes of the kind `openwebui`, one for each user who came from there, and a route to sync at once."""
 
     requires = ("erasure", "openai_api", "remotes", "web", "workspaces")
+
+    def commands(self) -> list[Commands]:
+        return [Commands("openwebui", "ricordo.features.openwebui.cli")]
 
     def tables(self) -> list[Any]:
         from ricordo.features.openwebui.queries import openwebui_items

@@ -95,7 +95,7 @@ class Pipe:
                 raise
             except httpx.HTTPError as error:
                 yield f"Ricordo does not answer ({type(error).__name__}). Check SERVER_URL and the server."
-            except _Refused as error:
+            except _RequestRefused as error:
                 yield f"Ricordo refused: {error}"
 
     def _link(self, url: str) -> str:
@@ -109,7 +109,7 @@ class Pipe:
         )
 
 
-class _Refused(Exception):
+class _RequestRefused(Exception):
     """What the server said."""
 
 
@@ -118,8 +118,8 @@ async def _events(client: httpx.AsyncClient, asked: dict[str, Any]) -> AsyncIter
         if answer.is_error:
             await answer.aread()
             with suppress(ValueError):
-                raise _Refused(answer.json().get("detail"))
-            raise _Refused(answer.status_code)
+                raise _RequestRefused(answer.json().get("detail"))
+            raise _RequestRefused(answer.status_code)
         async for line in answer.aiter_lines():
             if line.startswith("data: {"):
                 yield json.loads(line[6:])
