@@ -311,7 +311,7 @@ IMPOSSIBLE_CHANGES: list[tuple[dict[str, Any], int]] = [
     ({"timezone": "Mars/Base"}, 400),
     ({"model_settings": {"temperature": "hot"}}, 422),
     ({"enable_sleeptime": True}, 422),
-    ({"message_ids": ["message-1"]}, 422),
+    ({"message_ids": ["message-1"]}, 400),
 ]
 
 

@@ -59,9 +59,12 @@ def test_without_a_limit_nothing_is_counted() -> None:
 def test_a_key_over_its_limit_hears_when_to_come_back(people: People) -> None:
     key, other = people.key("ada"), people.key("ada")
     assert statuses(people, key, 3) == [200] * 3
-    with count_statements(people.server.runtime.store) as counted:
-        answer = people.send(key, "GET", "/v1/agents/")
-    assert counted.statements == [] or "api_keys" in counted.statements[0]
+    counts = []
+    for _ in range(3):  # what goes on beside requests has statements too
+        with count_statements(people.server.runtime.store) as counted:
+            answer = people.send(key, "GET", "/v1/agents/")
+        counts.append(len(counted.statements))
+    assert min(counts) == 0
     assert "was used too often" in refused(answer, 429)
     assert 1 <= int(answer.headers["retry-after"]) <= 20
     assert statuses(people, key, 5, "/v1/health/") == [200] * 5

@@ -39,7 +39,7 @@ def eager() -> FastAPI:
     made = create_app(Settings(data_dir=Path("unused")), ProviderSettings.model_construct())
     app = FastAPI(title=made.title, version=made.version, description=made.description, docs_url=None, redoc_url=None)
     install_error_handlers(app)
-    for lazy in TABLE:
+    for lazy in sorted(TABLE, key=lambda one: not one.is_first):
         router = APIRouter()
         for route in __import__(lazy.module, fromlist=["router"]).router.routes:
             given = route.given if isinstance(route, LazyRoute) else {"include_in_schema": False}

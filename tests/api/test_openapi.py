@@ -168,6 +168,7 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
         if "204" in operation["responses"]:
             assert "200" not in operation["responses"], where
             continue
+        assert "content" in operation["responses"]["200"], where
         (content,) = operation["responses"]["200"]["content"].items()
         kind, body = content
         ending = "file" if path.startswith("/v1/agents/") and path.endswith("/export") else path.rsplit("/", 1)[1]
@@ -177,7 +178,9 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
         if path == "/v1/audit-log/export":
             kinds["export"] = "application/x-ndjson"
         if method == "get":
-            kinds |= dict.fromkeys(("{file_path}", "{shared_path}"), "application/octet-stream")
+            kinds |= dict.fromkeys(("{file_path}", "{shared_path}", "{backup_name}"), "application/octet-stream")
+        if "/latex/" in path:
+            kinds["{file_path}"] = "text/html"
         assert (kind, bool(body["schema"])) == (kinds.get(ending, "application/json"), True), where
 
 

@@ -43,8 +43,9 @@ TURNS = {
     # Readers of a past turn, which begins one anew for the request that it was asked for; these two have none.
     *("api.stored_streams.resume", "api.stored_streams.resume_conversation", "api.callbacks.call_back"),
 }
-# `ricordo doctor models` runs turns in a temporary database, which is deleted at its end.
-TRIALS = {"cli.run_doctor"}
+# `ricordo doctor models` runs turns in a temporary database, which is deleted at its end. Templates only read a file as an import
+# would, and store what is no memory of it.
+TRIALS = {"cli.run_doctor", "features.templates.routes.create", "features.templates.routes.update"}
 # By the function that is called, the test that goes there.
 BLOCKS_AND_AGENTS = {
     "api.agents.create": "test_what_begins_with_a_secret_never_had_it",

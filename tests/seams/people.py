@@ -202,12 +202,12 @@ class World(People):
         source = '[[agent]]\nname = "coach"\ninstructions = "Coach."'
         return {"course_name": self.ask(OPERATOR, "PUT", f"/v1/courses/{name}", json={"source": source})["name"]}
 
-    def new_student(self) -> dict[str, str]:
+    def new_student(self, name: str = "bea") -> dict[str, str]:
         """Let somebody talk with the course; returns what names them in routes."""
         agent = self.ask(OPERATOR, "GET", f"/v1/courses/{self.shared['course_name']}")["agents"]["coach"]
-        said = {"json": {"input": "Hello."}, "headers": {"x-ricordo-user": "bea"}}
+        said = {"json": {"input": "Hello."}, "headers": {"x-ricordo-user": name}}
         self.ask(OPERATOR, "POST", f"/v1/agents/{agent}/messages", **said)
-        return {"user_id": "bea"}
+        return {"user_id": name}
 
     def new_backup(self, name: str) -> dict[str, str]:
         """Put a backup into the data folder; returns what names it in routes."""
@@ -233,7 +233,7 @@ class World(People):
     def new_batch(self) -> dict[str, str]:
         """Let a batch of Ada's run to its end; returns what names it in routes."""
         asked = {"agent_id": self.shared["agent_id"], "input": f"All at once {CANARY}."}
-        made = self.ask(self.ada, "POST", "/v1/messages/batches", json={"requests": [asked]})
+        made = self.ask(self.ada, "POST", "/v1/messages/batches", json={"requests": [asked] * 2})
         self._wait(lambda: self.ask(self.ada, "GET", f"/v1/messages/batches/{made['id']}")["completed_at"])
         return {"batch_id": made["id"]}
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import UniqueConstraint, func, insert, select, update
+from sqlalchemy import Index, UniqueConstraint, func, insert, select, update
 
 from ricordo.domain.job import Job
 from ricordo.domain.message import Message
@@ -27,6 +27,7 @@ batch_items = table(
     *strings("run_id", erasure="keep"),
     *strings("problem", "user_id"),
     UniqueConstraint("job_id", "number"),
+    Index("batch_items_by_agent", "agent_id"),
     erasure="delete",
 )
 _c = batch_items.c

@@ -1,8 +1,8 @@
 """Batches over HTTP: made, listed, read and cancelled, and what agents answered in them."""
 
-from fastapi import Response
+from types import NoneType
 
-from ricordo.api.call import Here, Paged, answer
+from ricordo.api.call import Here, Paged
 from ricordo.api.messages import request_of, sent_again
 from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes
@@ -45,11 +45,10 @@ def retrieve(tx: Transaction, here: Here, batch_id: str) -> Json:
     return BatchResponse.of(found, counts=counts[batch_id], problems=problems)
 
 
-@router.patch("/{batch_id}/cancel", response_model=None)
-def cancel(tx: Transaction, here: Here, batch_id: str) -> Response:
+@router.patch("/{batch_id}/cancel", response_model=NoneType)
+def cancel(tx: Transaction, here: Here, batch_id: str) -> None:
     """End a batch: turns of it that run are cancelled within seconds, and the rest of its requests is not sent."""
     service.cancel(tx, here.scope, batch_id)
-    return answer(None)
 
 
 @router.get("/{batch_id}/messages", response_model=dict[str, list[Json]])

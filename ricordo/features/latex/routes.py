@@ -7,6 +7,7 @@ from html import escape
 from importlib.resources import files
 
 from fastapi import Response
+from fastapi.responses import HTMLResponse
 
 from ricordo.api.call import Here, for_user
 from ricordo.api.routing import Routes, needs
@@ -38,7 +39,7 @@ async def read_static(name: str) -> Response:
     return Response(content(name), headers=headers, media_type="text/javascript; charset=utf-8")
 
 
-@router.get("/users/{user_id}/latex/{file_path:path}", response_class=Response)
+@router.get("/users/{user_id}/latex/{file_path:path}", response_class=HTMLResponse)
 async def artifact(here: Here, user_id: str, file_path: str) -> Response:
     """A PDF of the user's workspace with its viewer, as one HTML document."""
     here = await for_user(here, user_id)

@@ -1,6 +1,5 @@
 """OpenTelemetry: requests, turns, model calls and tool calls as spans, sent to the collector that the environment names."""
 
-import asyncio
 import os
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +40,8 @@ class OtelPlugin:
     async def at_end(self, _settings: Any) -> None:
         """Send what waits, for a few seconds at most."""
         if is_on():
+            import asyncio
+
             from ricordo.features.otel.spans import provider
 
             await asyncio.to_thread(provider().force_flush, 5_000)

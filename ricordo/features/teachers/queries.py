@@ -7,7 +7,7 @@ These are the only queries that a teacher's key reads of other people with. They
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, literal, select, union_all
 
 from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND
@@ -59,9 +59,9 @@ def students(tx: Transaction, teacher: Scope, course: StoredCourse, wanted: Page
 
 def student(tx: Transaction, teacher: Scope, course: StoredCourse, name: str) -> Student:
     """Return the student with this id or identifier; raises NotFound for who is none of this course."""
-    user = users.find(tx, teacher, name)
-    if user is None or not tx.all(_taught(course).where(conversations.c.user_id == user.id).limit(1)):
-        raise NotFound(f'The course has no student "{name[:80]}". Students appear with their first message.')
+    user = users.require(tx, teacher, name)
+    if not tx.all(_taught(course).where(conversations.c.user_id == user.id).limit(1)):
+        raise NotFound(f'There is no user "{name[:80]}". Check the name.')  # as of one who is not there
     return _with_numbers(tx, course, [user])[0]
 
 
@@ -86,20 +86,22 @@ def _with_numbers(tx: Transaction, course: StoredCourse, found: Sequence[User]) 
     talks = _taught(course).add_columns(func.max(conversations.c.last_message_at)).group_by(conversations.c.user_id)
     active = {row[0]: row[1] for row in tx.all(talks.where(conversations.c.user_id.in_(ids)))}
     asked = (
-        select(chains.c.owner_id, func.count())
+        select(literal("proposals"), chains.c.owner_id, func.count())
         .join(chains, chains.c.id == proposals.c.chain_id)
         .where(chains.c.owner_kind == "user", chains.c.owner_id.in_(ids), _WAITS)
         .where(proposals.c.author_kind == "agent", proposals.c.author_id.in_(agents))
         .group_by(chains.c.owner_id)
     )
-    waiting = {row[0]: row[1] for row in tx.all(asked)}
     bad = (
-        select(task_runs.c.user_id, func.count())
+        select(literal("tasks"), task_runs.c.user_id, func.count())
         .join(tasks, tasks.c.id == task_runs.c.task_id)
         .where(tasks.c.course == course.name, task_runs.c.user_id.in_(ids), task_runs.c.status == "failed")
         .where(task_runs.c.organization_id == course.organization_id)
         .where(task_runs.c.created_at > tx.clock.now() - _COUNTED)
         .group_by(task_runs.c.user_id)
     )
-    failed = {row[0]: row[1] for row in tx.all(bad)}
-    return [Student(user, active.get(user.id), waiting.get(user.id, 0), failed.get(user.id, 0)) for user in found]
+    counts = {(row[0], row[1]): row[2] for row in tx.all(union_all(asked, bad))}
+    return [
+        Student(user, active.get(user.id), counts.get(("proposals", user.id), 0), counts.get(("tasks", user.id), 0))
+        for user in found
+    ]

@@ -55,7 +55,7 @@ async def ran(memory: Memory, name: str, user: str, window: int = 0, **more: Any
             queries.insert_task(tx, task)
         made = {"trigger": "cron", "status": "done", "created_at": tx.clock.now(), "ended_at": tx.clock.now(), **more}
         run = TaskRun(new_id("taskrun"), LOCAL_ORGANIZATION, task.id, owner.id, window, **made)
-        assert queries.add_run(tx, run)
+        assert queries.add_runs(tx, [run])
         return task, run
 
     return await memory.store.write(work)

@@ -155,7 +155,7 @@ def test_nobody_but_a_teacher_asks_for_students(school: School) -> None:
 def test_who_never_talked_with_the_course_is_no_student_of_it(school: School) -> None:
     school.ask(school.key("dan"), "PUT", "/users/dan/blocks/journey", json={"body": OWN})
     words = refused(school.send(school.teacher, "GET", f"{HOME}/dan"), 404)
-    assert "has no student" in words
+    assert "There is no user" in words
     assert words == refused(school.send(school.teacher, "GET", f"{HOME}/zoe"), 404).replace("zoe", "dan")
 
 
