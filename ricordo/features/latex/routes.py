@@ -7,9 +7,9 @@ from html import escape
 from importlib.resources import files
 
 from fastapi import Response
-from fastapi.responses import HTMLResponse
 
 from ricordo.api.call import Here, for_user
+from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes, needs
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.latex import PARTS, STATIC
@@ -18,6 +18,7 @@ from ricordo.features.workspaces.queries import Space
 from ricordo.offload import offload
 
 router = Routes(tags=["workspaces"], scope="memory")
+_HTML: dict[int | str, Json] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
 # What the document may do, wherever it is shown: run its own scripts, and load nothing from anywhere.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data: blob:; font-src data: blob:; "
@@ -39,7 +40,7 @@ async def read_static(name: str) -> Response:
     return Response(content(name), headers=headers, media_type="text/javascript; charset=utf-8")
 
 
-@router.get("/users/{user_id}/latex/{file_path:path}", response_class=HTMLResponse)
+@router.get("/users/{user_id}/latex/{file_path:path}", response_class=Response, responses=_HTML)
 async def artifact(here: Here, user_id: str, file_path: str) -> Response:
     """A PDF of the user's workspace with its viewer, as one HTML document."""
     here = await for_user(here, user_id)
