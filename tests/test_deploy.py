@@ -18,9 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from ricordo.cli import app as cli
 from ricordo.settings import ProviderSettings, Settings
 from tests.seams.server import MODEL, Gate, ServerInThread, call, serving
 
@@ -178,11 +176,6 @@ def pipe(school: ServerInThread) -> Any:
     made.valves = made.Valves(SERVER_URL=school.url, API_KEY=school.key(role="service"))
     school.forget()
     return made
-
-
-def test_the_pipe_is_printed_as_it_is() -> None:
-    printed = CliRunner().invoke(cli, ["openwebui", "pipe"])
-    assert (printed.exit_code, printed.output) == (0, (ROOT / "ricordo/features/openwebui/pipe.py").read_text("utf-8"))
 
 
 def chat(
