@@ -1,5 +1,6 @@
 """What a class costs: 200 students at once with one tutor by `/chat/stream`, 2,000 turns, beside plain turns in the same run.
 
+The plain agents are on a server of their own, so that each server's memory is that of its own work.
 `python -m bench.students` measures this alone, in about a minute.
 """
 
@@ -16,7 +17,7 @@ import httpx2
 from bench import report
 from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
-from bench.turns import create_agent, send
+from bench.turns import create_agent, send, send_streamed
 
 STUDENTS, EACH = 200, 10  # turns of each
 _MEMORY, _SHARE, _MORE = 200, 0.8, 2
@@ -36,26 +37,34 @@ label = "notes"
 """
 
 
-async def measure(server: Server) -> list[Figure]:
-    """Turns a second and processor time of plain agents and of the course, and what the server holds in memory."""
+async def measure(course: Server, plain: Server) -> list[Figure]:
+    """Turns a second and processor time of the course and of plain agents, and what each server holds in memory."""
     limits = httpx2.Limits(max_connections=STUDENTS, max_keepalive_connections=STUDENTS)
-    async with httpx2.AsyncClient(base_url=server.url, timeout=120, limits=limits, trust_env=False) as client:
-        (await client.put("/v1/courses/essay", json={"source": _COURSE})).raise_for_status()
-        agents = [await create_agent(client, server) for _ in range(STUDENTS)]
+    async with (
+        httpx2.AsyncClient(base_url=course.url, timeout=120, limits=limits, trust_env=False) as to_course,
+        httpx2.AsyncClient(base_url=plain.url, timeout=120, limits=limits, trust_env=False) as to_plain,
+    ):
+        (await to_course.put("/v1/courses/essay", json={"source": _COURSE})).raise_for_status()
+        agents = [await create_agent(to_plain, plain) for _ in range(STUDENTS)]
         students = [_Student(f"student-{number}") for number in range(STUDENTS)]
-        plain, course = _Cost(), _Cost()
-        for _ in range(EACH):  # one of each in turn, so that both meet the machine as it is
-            await plain.add(server, *(send(client, server, agent, "hello") for agent in agents))
-            await course.add(server, *(student.talk(client) for student in students))
+        of_plain, of_streamed, of_course = _Cost(), _Cost(), _Cost()
+        for _ in range(EACH):  # one of each in turn, so that all meet the machine as it is
+            await of_plain.add(plain, *(send(to_plain, plain, agent, "hello") for agent in agents))
+            await of_streamed.add(plain, *(send_streamed(to_plain, plain, agent, "hello") for agent in agents))
+            await of_course.add(course, *(student.talk(to_course) for student in students))
     waits = [wait for student in students for wait in student.waits]
+    turns = EACH * STUDENTS
     return [
-        Figure(f"turns a second, {STUDENTS} students of one course", EACH * STUDENTS / course.wall, "/s"),
-        Figure(f"turns a second, {STUDENTS} plain agents", EACH * STUDENTS / plain.wall, "/s"),
-        Figure("  students in plain ones", plain.wall / course.wall, "times", _SHARE, more_is_better=True),
-        Figure("processor time of a plain turn", plain.cpu / EACH / STUDENTS * 1000, "ms"),
-        Figure("  more for a student's", (course.cpu - plain.cpu) / EACH / STUDENTS * 1000, "ms", _MORE),
+        Figure(f"turns a second, {STUDENTS} students of one course", turns / of_course.wall, "/s"),
+        Figure(f"turns a second, {STUDENTS} plain agents", turns / of_plain.wall, "/s"),
+        Figure("  students in plain ones", of_plain.wall / of_course.wall, "times", _SHARE, more_is_better=True),
+        Figure("  students in plain ones that are streamed too", of_streamed.wall / of_course.wall, "times"),
+        Figure("processor time of a plain turn", of_plain.cpu / turns * 1000, "ms"),
+        Figure("  more where it is streamed", (of_streamed.cpu - of_plain.cpu) / turns * 1000, "ms"),
+        Figure("  more for a student's", (of_course.cpu - of_plain.cpu) / turns * 1000, "ms", _MORE),
         Figure("a student's wait for an answer, median", statistics.median(waits) * 1000, "ms"),
-        Figure("resident memory", server.memory(), "MB", _MEMORY),
+        Figure("resident memory, students", course.memory(), "MB", _MEMORY),
+        Figure("  plain agents", plain.memory(), "MB"),
     ]
 
 
@@ -100,8 +109,8 @@ class _Student:
 
 def main() -> None:
     argparse.ArgumentParser(prog="python -m bench.students", description=__doc__).parse_args()
-    with model_server() as model_url, ricordo(model_url) as server:
-        figures = asyncio.run(measure(server))
+    with model_server() as model_url, ricordo(model_url) as course, ricordo(model_url) as plain:
+        figures = asyncio.run(measure(course, plain))
     report.show(figures)
     print(f"Kept in {report.keep(figures)}")
 

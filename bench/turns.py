@@ -88,3 +88,11 @@ async def send(client: httpx2.AsyncClient, server: Server, agent: str, text: str
     body = {"messages": [{"role": "user", "content": text}]}
     response = await client.post(f"{server.url}/v1/agents/{agent}/messages", json=body)
     response.raise_for_status()
+
+
+async def send_streamed(client: httpx2.AsyncClient, server: Server, agent: str, text: str) -> None:
+    """One turn whose answer comes token by token; raises for anything but a whole one."""
+    body = {"messages": [{"role": "user", "content": text}], "stream_tokens": True}
+    response = await client.post(f"{server.url}/v1/agents/{agent}/messages/stream", json=body)
+    if response.status_code != 200 or not response.text.endswith("data: [DONE]\n\n"):
+        raise RuntimeError(f"The stream was answered {response.status_code}: {response.text[-500:]}")

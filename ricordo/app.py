@@ -187,13 +187,11 @@ def create_app(
                     app.include_router(router, dependencies=[Depends(require_administrator)] if plain else [])
             # Providers are asked once the server answers, so that a start is never held up by them.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_default())
-            preparing = asyncio.create_task(app.lazy_routes.prepare())
             try:
                 yield
             finally:
                 looking.cancel()
-                preparing.cancel()
-                await asyncio.wait((looking, preparing))
+                await asyncio.wait((looking,))
 
     lazy = [router for router in routers if isinstance(router, LazyRouter)]
     app = Application(

@@ -3,9 +3,10 @@
 A feature's settings are a class of `FeatureSettings` in its `options.py`, where `ricordo settings` and the check of names find it.
 """
 
+import os
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
@@ -65,6 +66,16 @@ class FeatureSettings(BaseSettings):
     """Settings of one feature, which it reads when it needs them. Set a field as RICORDO_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True)
+    _latest: ClassVar[tuple[list[str | None], Any] | None] = None
+
+    @classmethod
+    def current(cls) -> Self:
+        """Return the settings, read anew only where their variables have changed: for what every turn asks, since reading takes a millisecond."""
+        values = [os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields]
+        if cls._latest is None or cls._latest[0] != values:
+            cls._latest = values, cls()
+        latest: Self = cls._latest[1]
+        return latest
 
 
 def feature_settings() -> list[type[FeatureSettings]]:

@@ -1,17 +1,15 @@
 """Routes that cost little until they are used, and that answer what their functions return.
 
-A module of routes is imported when a path of its own is first requested, or shortly after the start: the routes are a third of all
-that is imported, and few are requested at once, so this lets a server answer a second after it was started. A route is known by its
-path and methods, and built at its first request: FastAPI reads its signature and makes validators for its input, some milliseconds
+A module of routes is imported when a path of its own is first requested: the routes are a third of all that is imported, and few are
+ever requested, so this saves a server a second at its start and 25 MB. A route is known by its path and methods, and built at its first request: FastAPI reads its signature and makes validators for its input, some milliseconds
 each. Whether a path is served, and by what, is decided by the routes alone: the table only says which modules must be imported
 before a path is matched. `tests/api/test_lazy_routes.py` compares the table with the routes.
 """
 
 import asyncio
-import logging
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial, wraps
@@ -35,7 +33,6 @@ from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 
-log = logging.getLogger(__name__)
 E = TypeVar("E", bound=Callable[..., Any])
 # Every route may refuse; a class of codes, because which ones it gives depends on what is wrong.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
@@ -48,8 +45,7 @@ class LazyRouter:
     """The `router` of a module that is imported when one of its paths is first requested.
 
     `paths` are what its paths begin with, where * is one component: `/users/*/remotes`. They may match more than the routes do.
-    A module that `is_heavy` imports a large library: it is left out of the imports after the start. One that `is_first` is matched
-    before the core's routes, one of which has an id in the place of its name. The paths that are `open`, each of them whole, the
+    One that `is_first` is matched before the core's routes, one of which has an id in the place of its name. The paths that are `open`, each of them whole, the
     guard lets pass without a key, also on a server that needs one. `login` is the page to which it sends a browser that has none.
     A request to a path of `resources` without a key is refused with the path of its metadata, by which a program finds out how to
     get a token (RFC 9728).
@@ -57,7 +53,6 @@ class LazyRouter:
 
     module: str
     paths: tuple[str, ...]
-    is_heavy: bool = False
     is_first: bool = False
     open: tuple[str, ...] = ()
     login: str = ""
@@ -95,8 +90,6 @@ LABEL_ROUTES: tuple[LazyRouter, ...] = (
 )
 # A turn needs these: they are imported before the first answer.
 AT_START = ("ricordo.api.server", "ricordo.api.agents", "ricordo.api.messages", "ricordo.api.stored_streams")
-# Seconds: how long the first requests are left alone, and the shortest pause between two pieces of the work after the start.
-_FIRST_PAUSE, _PAUSE = 0.1, 0.01
 
 
 # Routes belong to modules, and several apps of one process may build them at once.
@@ -272,35 +265,15 @@ class LazyRoutes:
         for module in AT_START:
             self._load(module)
 
-    def load_for(self, path: str) -> None:
+    async def load_for(self, path: str) -> None:
+        """Import what may answer the path: in a thread, since a large one takes a fourth of a second."""
         for module in [module for module, pattern in self._waiting.items() if pattern.match(path)]:
+            await asyncio.to_thread(import_module, module)
             self._load(module)
 
     def load_all(self) -> None:
         for module in list(self._waiting):
             self._load(module)
-
-    async def prepare(self) -> None:
-        """Import what is missing and build every route, in short pieces with pauses, so that no later request pays for it."""
-        await asyncio.sleep(_FIRST_PAUSE)
-        try:
-            for _ in self._pieces():
-                await asyncio.sleep(_PAUSE)
-        except Exception:
-            # A request for these routes fails with the same error; all others are served.
-            log.exception("routes could not be prepared")
-
-    def _pieces(self) -> Iterator[None]:
-        for router in self.table:
-            if router.is_heavy:
-                continue
-            if router.module in self._waiting:
-                self._load(router.module)
-                yield
-            for route in self._loaded[router.module]:
-                if isinstance(route, LazyRoute) and not route.is_built:
-                    route.build()
-                    yield
 
     def _load(self, module: str) -> None:
         routes = import_module(module).router.routes
@@ -384,5 +357,5 @@ class LazyRoutesMiddleware:
         """Pass the request on."""
         if scope["type"] == "http":
             # Without the path under which a proxy or another app serves this one.
-            self._lazy_routes.load_for(get_route_path(scope) or "/")
+            await self._lazy_routes.load_for(get_route_path(scope) or "/")
         await self._app(scope, receive, send)

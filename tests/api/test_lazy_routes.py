@@ -70,12 +70,12 @@ def test_the_table_of_routes_and_the_document_are_those_of_an_app_that_made_all_
     assert document == eager.openapi()
 
 
-def test_the_order_is_the_same_whatever_is_asked_for_first(app: Application, eager: FastAPI) -> None:
+async def test_the_order_is_the_same_whatever_is_asked_for_first(app: Application, eager: FastAPI) -> None:
     app.include_router(APIRouter())  # as a plugin's routes, which come last
     after = app.routes[-1]
 
     for lazy in reversed(TABLE):
-        app.lazy_routes.load_for(lazy.paths[0].replace("*", "x"))
+        await app.lazy_routes.load_for(lazy.paths[0].replace("*", "x"))
         assert any(route.endpoint.__module__ == lazy.module for route in app.routes if isinstance(route, APIRoute))
 
     assert app.routes.pop() is after
@@ -130,7 +130,7 @@ async def test_a_request_has_only_what_may_answer_it_loaded(app: Application, tm
     assert len(locked.routes) == len(before), "who may not come in has nothing loaded"
 
 
-async def test_the_getting_ready_ends_with_the_server_also_where_that_fails(app: Application) -> None:
+async def test_a_server_that_fails_leaves_no_task_behind(app: Application) -> None:
     async def live() -> None:
         async with app.router.lifespan_context(app):
             await asyncio.sleep(0)
@@ -142,42 +142,24 @@ async def test_the_getting_ready_ends_with_the_server_also_where_that_fails(app:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_behind_the_start_everything_is_made_ready_in_pieces(
-    app: Application, eager: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", pause)
-    await app.lazy_routes.prepare()
-    heavy = [router.module for router in app.lazy_routes.table if router.is_heavy]
-    names = ("admin.metrics", "git.routes", "mcp_oauth.routes", "mcp_server.routes")
-    assert heavy == [f"ricordo.features.{name}" for name in names], "left until they are asked"
-    for path in ("/users/ada/memory.git", "/mcp", "/oauth/token", "/metrics"):
-        app.lazy_routes.load_for(path)
-
-    assert table(app) == table(eager)
-    built = (route for route in app.routes if isinstance(route, LazyRoute) and "memory.git" not in route.path)
-    late = ("/mcp", "/metrics", "/oauth/", "/.well-known/")
-    assert all(route.is_built for route in built if not f"{route.path}/".startswith(late))
-    assert len(pauses) > len(TABLE) - len(AT_START) - len(heavy)
-
-
-async def test_a_module_that_cannot_be_loaded_is_logged_and_keeps_nobody_from_the_others(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_module_that_cannot_be_loaded_keeps_nobody_from_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     few = tuple(router for router in CORE_ROUTES if router.module in AT_START)
     monkeypatch.setattr("ricordo.api.routing.CORE_ROUTES", (*few, LazyRouter("ricordo.api.missing", ("/x",))))
     app = create_app(Settings(data_dir=tmp_path), ProviderSettings.model_construct())
 
-    await app.lazy_routes.prepare()
-
-    assert "could not be prepared" in caplog.text
-    assert "No module named 'ricordo.api.missing'" in caplog.text
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        for _ in range(2):
+            with pytest.raises(ModuleNotFoundError, match=r"ricordo\.api\.missing"):
+                await client.get("/x")
         assert (await client.get("/v1/health/")).status_code == 200
+
+
+async def test_two_that_ask_at_once_for_what_is_not_loaded_are_both_answered(app: Application) -> None:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        answers = await asyncio.gather(*(client.put("/v1/providers/x/refresh") for _ in range(8)))
+    assert {answer.status_code for answer in answers} == {405}
 
 
 def test_an_app_that_was_made_has_imported_no_route_that_a_turn_does_not_need() -> None:
@@ -221,7 +203,7 @@ async def live():
     settings = Settings(data_dir=Path(tempfile.mkdtemp()), find_local_models=False)
     app = create_app(settings, ProviderSettings.model_construct())
     async with app.router.lifespan_context(app):
-        await app.lazy_routes.prepare()
+        await asyncio.sleep(1)
 
 asyncio.run(live())
 print(*sorted({"numpy", "dulwich", "openai", "anthropic", "cryptography", "jinja2", "tokenizers"} & sys.modules.keys()))

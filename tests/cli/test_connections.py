@@ -193,6 +193,13 @@ def test_busy_connections_are_kept_and_others_refused(connect: Connect) -> None:
     assert [line.send(b'"name": 1').status() for line in busy] == [422] * 6
 
 
+def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(served: tuple[Server, str]) -> None:
+    """Else a request crosses the end of its connection, and fails in a client that does not try again."""
+    with httpx2.Client() as client:
+        pool = client._transport._pool  # type: ignore[attr-defined]
+        assert served[0].config.timeout_keep_alive > 2 * pool._keepalive_expiry
+
+
 async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_dropped(tmp_path: Path) -> None:
     limits = {"client_timeout": 0.5, "keepalive": 0.2}
 

@@ -17,7 +17,7 @@ class AdminPlugin:
 
         return [
             LazyRouter("ricordo.features.admin.routes", _HEALTH, open=_HEALTH),
-            LazyRouter("ricordo.features.admin.metrics", ("/metrics",), is_heavy=True),
+            LazyRouter("ricordo.features.admin.metrics", ("/metrics",)),
         ]
 
     async def after_turn(self, runtime: "Runtime", run: "Run") -> None:

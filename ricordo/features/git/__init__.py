@@ -11,7 +11,7 @@ class GitPlugin:
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
-        return [LazyRouter("ricordo.features.git.routes", ("/users/*/memory.git",), is_heavy=True)]
+        return [LazyRouter("ricordo.features.git.routes", ("/users/*/memory.git",))]
 
     def memory_remotes(self) -> list[Any]:
         from ricordo.features.git.sync import GitRemotes

@@ -13,7 +13,7 @@ _SECONDS = 60.0
 
 
 def is_on() -> bool:
-    return HonchoSettings().is_on
+    return HonchoSettings.current().is_on
 
 
 async def answer(user_id: str, question: str) -> str | None:

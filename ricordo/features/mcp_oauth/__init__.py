@@ -27,7 +27,7 @@ class McpOAuthPlugin:
             return []
         paths, resources = ("/oauth", "/.well-known"), {RESOURCE: METADATA}
         module = "ricordo.features.mcp_oauth.routes"
-        return [LazyRouter(module, paths, is_heavy=True, open=_OPEN, resources=resources)]
+        return [LazyRouter(module, paths, open=_OPEN, resources=resources)]
 
 
 plugin = McpOAuthPlugin()

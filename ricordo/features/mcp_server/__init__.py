@@ -16,7 +16,7 @@ class McpServerPlugin:
 
         if find_spec("mcp") is None:
             return []
-        return [LazyRouter("ricordo.features.mcp_server.routes", ("/mcp",), is_heavy=True)]
+        return [LazyRouter("ricordo.features.mcp_server.routes", ("/mcp",))]
 
     def findings(self, settings: Any) -> list[str]:  # noqa: ARG002 - the hook's
         return [] if find_spec("mcp") else ['!no MCP server: install it with pip install "ricordo[mcp]"']

@@ -47,7 +47,7 @@ def _user_of(headers: Mapping[str, str], now: int) -> str | None:
     plain = next((headers[name] for name in PLAIN_USER if headers.get(name)), None)
     if signed is None and plain is None:
         return None
-    secret = OpenAIApiSettings().openwebui_secret
+    secret = OpenAIApiSettings.current().openwebui_secret
     if secret is None:
         if signed is not None:
             raise _refused("this server does not know its secret; set RICORDO_OPENWEBUI_SECRET")

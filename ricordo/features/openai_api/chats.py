@@ -28,6 +28,7 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Store, Transaction
 
 _DIGEST = 20
+_LIKELY = 2  # ends of a chat that are looked for first: all but edits far back go on there
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +178,21 @@ async def _known(here: RequestContext, chat: ClientChat, states: Sequence[_State
     places = [chat.new_from()] if chat.is_answer else _beginnings(chat)
     if chat.is_retry:
         places = [last, *places]
-    keys = [key for place in places for key in (states[place].exact, states[place].loose)]
-    found = await here.store.read(lambda tx: answered_states(tx, keys))
-    for place in places:
+
+    def find(tx: Transaction) -> tuple[int, AnsweredState] | None:
+        for some in filter(None, (places[:_LIKELY], places[_LIKELY:])):
+            found = answered_states(tx, [key for place in some for key in keys_of(place)])
+            for place in some:
+                if state := next((found[key] for key in keys_of(place) if key in found), None):
+                    return (chat.new_from() if chat.is_retry and place == last else place), state
+        return None
+
+    def keys_of(place: int) -> list[str]:
         is_same = chat.is_retry and place == last
-        state = found.get(states[place].exact) if not is_same else None
-        if state is None and (chat.name or is_same):
-            state = found.get(states[place].loose)
-        if state:
-            return (chat.new_from() if is_same else place), state
-    return None
+        exact, loose = states[place].exact, states[place].loose
+        return [loose] if is_same else [exact, loose] if chat.name else [exact]
+
+    return await here.store.read(find) if places else None
 
 
 def _beginnings(chat: ClientChat) -> list[int]:
