@@ -70,7 +70,7 @@ class FeatureSettings(BaseSettings):
 
     @classmethod
     def current(cls) -> Self:
-        """Return the settings, read anew only where their variables have changed: for what every turn asks, since reading takes a millisecond."""
+        """Return the settings, read again only where their variables have changed: that takes a millisecond."""
         values = [os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields]
         if cls._latest is None or cls._latest[0] != values:
             cls._latest = values, cls()

@@ -163,12 +163,12 @@ async def turn_request(
     )
 
 
-async def sent_again(here: RequestContext) -> tuple[str, bool]:
-    """The hash of what was sent, and whether the client says that it sends it again.
+async def sent_again(here: RequestContext, sent: bytes | None = None) -> tuple[str, bool]:
+    """Return the hash of what was sent, the body unless it is given, and whether the client says that it sends it again.
 
     Clients try again by themselves after a time-out; an equal body then is the same turn (design, invariant 8).
     """
-    sent = await here.request.body()
+    sent = await here.request.body() if sent is None else sent
     digest = await offload(lambda: blake2b(sent, digest_size=16).hexdigest(), len(sent))
     return digest, here.request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
 

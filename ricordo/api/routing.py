@@ -1,9 +1,10 @@
 """Routes that cost little until they are used, and that answer what their functions return.
 
-A module of routes is imported when a path of its own is first requested: the routes are a third of all that is imported, and few are
-ever requested, so this saves a server a second at its start and 25 MB. A route is known by its path and methods, and built at its first request: FastAPI reads its signature and makes validators for its input, some milliseconds
-each. Whether a path is served, and by what, is decided by the routes alone: the table only says which modules must be imported
-before a path is matched. `tests/api/test_lazy_routes.py` compares the table with the routes.
+A module of routes is imported when a path of its own is first requested: the routes are a third of all that is imported, and
+few are ever requested, so this saves each server a second at its start and 25 MB. A route is known by its path and methods, and
+built at its first request: FastAPI reads its signature and makes validators for its input, some milliseconds each. Whether a
+path is served, and by what, is decided by the routes alone: the table only says which modules must be imported before a path is
+matched. `tests/api/test_lazy_routes.py` compares the table with the routes.
 """
 
 import asyncio
@@ -45,10 +46,10 @@ class LazyRouter:
     """The `router` of a module that is imported when one of its paths is first requested.
 
     `paths` are what its paths begin with, where * is one component: `/users/*/remotes`. They may match more than the routes do.
-    One that `is_first` is matched before the core's routes, one of which has an id in the place of its name. The paths that are `open`, each of them whole, the
-    guard lets pass without a key, also on a server that needs one. `login` is the page to which it sends a browser that has none.
-    A request to a path of `resources` without a key is refused with the path of its metadata, by which a program finds out how to
-    get a token (RFC 9728).
+    One that `is_first` is matched before the core's routes, one of which has an id in the place of its name. The paths that are
+    `open`, each of them whole, the guard lets pass without a key, also on a server that needs one. `login` is the page to which
+    it sends a browser that has none. A request to a path of `resources` without a key is refused with the path of its metadata,
+    by which a program finds out how to get a token (RFC 9728).
     """
 
     module: str

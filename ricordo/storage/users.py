@@ -63,8 +63,12 @@ def named(tx: Transaction, organization_id: str, name: str) -> User | None:
 def require(tx: Transaction, scope: Scope, name: str) -> User:
     user = find(tx, scope, name)
     if user is None:
-        raise NotFound(f'There is no user "{name[:_LONGEST]}". Check the name.')
+        raise unknown(name)
     return user
+
+
+def unknown(name: str) -> NotFound:
+    return NotFound(f'There is no user "{name[:_LONGEST]}". Check the name.')
 
 
 def user_id_of(identity_id: str) -> str:

@@ -57,6 +57,11 @@ def hex_of(id: bytes | None) -> str | None:
     return id.hex() if id else None
 
 
+def binary(media_type: str) -> dict[int | str, Json]:
+    """Return the `responses` of a route that answers with bytes of this type."""
+    return {200: {"content": {media_type: {"schema": {"type": "string", "format": "binary"}}}}}
+
+
 def given(**values: Any) -> Json:
     """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}

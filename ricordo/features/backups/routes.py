@@ -12,7 +12,7 @@ from fastapi import Response
 from fastapi.responses import FileResponse
 
 from ricordo.api.call import Here, RequestContext, note
-from ricordo.api.models.base import Json, NoteResponse, ResponseModel, Timestamp
+from ricordo.api.models.base import Json, NoteResponse, ResponseModel, Timestamp, binary
 from ricordo.api.models.jobs import JobResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import SECOND, to_datetime
@@ -29,9 +29,7 @@ from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/backups", tags=["backups"])
 _KINDS = (".db", ".dump")
-_BYTES: dict[int | str, Json] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-}
+_BYTES = "application/octet-stream"
 _HEADERS = {"x-content-type-options": "nosniff"}
 
 
@@ -81,12 +79,12 @@ async def check(here: Here, backup_name: str) -> Json:
     return note(f"{path.name} is whole.")
 
 
-@router.get("/{backup_name}", response_class=Response, responses=_BYTES)
+@router.get("/{backup_name}", response_class=Response, responses=binary(_BYTES))
 @needs(ADMIN)
 async def download(here: Here, backup_name: str) -> Response:
     """The file. It holds everything but `secret.key`."""
     path = await _find(here, backup_name)
-    return FileResponse(path, headers=_HEADERS, media_type="application/octet-stream", filename=path.name)
+    return FileResponse(path, headers=_HEADERS, media_type=_BYTES, filename=path.name)
 
 
 @router.delete("/{backup_name}", response_model=NoteResponse)

@@ -17,6 +17,7 @@ import orjson
 from fastapi.responses import StreamingResponse
 
 from ricordo.api.call import Here, RequestContext
+from ricordo.api.models.base import binary
 from ricordo.api.models.memory import ProposalResponse, UserBlockResponse, VersionResponse
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Chain
@@ -50,11 +51,7 @@ class _Sink(list[bytes]):
         return taken
 
 
-@router.get(
-    "/export",
-    response_class=StreamingResponse,
-    responses={200: {"content": {_ZIP: {"schema": {"type": "string", "format": "binary"}}}}},
-)
+@router.get("/export", response_class=StreamingResponse, responses=binary(_ZIP))
 async def export(here: Here, user_id: str) -> StreamingResponse:
     """The user's whole memory as a zip archive: blocks as files, history and proposals as lines of JSON."""
     owned = await here.store.read(lambda tx: user_memory.open_memory(tx, here.scope, user_id))

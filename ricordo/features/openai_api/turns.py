@@ -3,11 +3,11 @@
 from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.api.call import RequestContext
+from ricordo.api.messages import sent_again
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolReturnPart
@@ -18,7 +18,6 @@ from ricordo.features.openai_api.chats import ChatNotes, ChatStates, ClientChat,
 from ricordo.features.openai_api.models import ChatMessage, ChatRequest, ContentPart, ToolDefinition
 from ricordo.features.openai_api.queries import NamedAgent
 from ricordo.llm.chat import whole_reply
-from ricordo.offload import offload
 from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction
 
@@ -49,10 +48,9 @@ async def chat_turn(
     `sent` is what tells this request from others, its body as it came if nothing is given; with `is_retry`, which OpenAI's clients
     say in a header, an answer to an equal one is taken up again. Raises Invalid, Unsupported, NotFound.
     """
-    headers = here.request.headers
-    sent = await here.request.body() if sent is None else sent
-    is_retry = is_retry or headers.get("x-stainless-retry-count", "0") not in ("", "0")
-    name = headers.get(CHAT_HEADER) or body.named("chat_id")
+    digest, is_sent_again = await sent_again(here, sent)
+    is_retry = is_retry or is_sent_again
+    name = here.request.headers.get(CHAT_HEADER) or body.named("chat_id")
     chat = ClientChat(agent.id, name, body.user or "", body.messages, is_retry)
     if body.messages[-1].role not in ("user", "tool"):
         raise Invalid("The last message has to be the user's, or the result of a tool call.")
@@ -77,7 +75,7 @@ async def chat_turn(
         conversation_id=place.conversation_id,
         streams_tokens=body.stream,
         client_tools=tools,
-        body_hash=await offload(lambda: blake2b(sent, digest_size=16).hexdigest(), len(sent)),
+        body_hash=digest,
         is_retry=is_retry,
         also_save=notes.save,
     )

@@ -12,7 +12,7 @@ from sqlalchemy import Select, func, literal, select, union_all
 from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import Scope, User
-from ricordo.errors import Forbidden, NotFound
+from ricordo.errors import Forbidden
 from ricordo.features.courses.course_file import CourseBlock
 from ricordo.features.courses.queries import StoredCourse
 from ricordo.features.courses.service import TEACHERS_SEE
@@ -61,7 +61,7 @@ def student(tx: Transaction, teacher: Scope, course: StoredCourse, name: str) ->
     """Return the student with this id or identifier; raises NotFound for who is none of this course."""
     user = users.require(tx, teacher, name)
     if not tx.all(_taught(course).where(conversations.c.user_id == user.id).limit(1)):
-        raise NotFound(f'There is no user "{name[:80]}". Check the name.')  # as of one who is not there
+        raise users.unknown(name)  # as of one who is not there
     return _with_numbers(tx, course, [user])[0]
 
 

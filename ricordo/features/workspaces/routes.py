@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fastapi import Response
 
 from ricordo.api.call import Here, RequestContext, for_user, note, scope_of_user
-from ricordo.api.models.base import Json, NoteResponse, ResponseModel, Timestamp
+from ricordo.api.models.base import Json, NoteResponse, ResponseModel, Timestamp, binary
 from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import IMPERSONATE
@@ -14,9 +14,7 @@ from ricordo.features.workspaces.queries import Space, WorkspaceFile
 
 router = Routes(tags=["workspaces"], scope="memory")
 _OWN, _SHARED = "/users/{user_id}/workspace/files", "/v1/workspace/files"
-_BYTES: dict[int | str, Json] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-}
+_BYTES = "application/octet-stream"
 # A file may be a page with a script in it: a browser only ever saves it.
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -42,7 +40,7 @@ async def list_files(here: Here, user_id: str) -> Sequence[WorkspaceFile]:
     return await here.store.read(lambda tx: queries.listed(tx, space))
 
 
-@router.get(_OWN + "/{file_path:path}", response_class=Response, responses=_BYTES)
+@router.get(_OWN + "/{file_path:path}", response_class=Response, responses=binary(_BYTES))
 async def download(here: Here, user_id: str, file_path: str) -> Response:
     """What a file of the user's holds."""
     return await _content(here, await _own(here, user_id), file_path)
@@ -69,7 +67,7 @@ async def list_shared(here: Here) -> Sequence[WorkspaceFile]:
     return await here.store.read(lambda tx: queries.listed(tx, _shared(here)))
 
 
-@router.get(_SHARED + "/{shared_path:path}", response_class=Response, responses=_BYTES)
+@router.get(_SHARED + "/{shared_path:path}", response_class=Response, responses=binary(_BYTES))
 @needs("agents:read")
 async def download_shared(here: Here, shared_path: str) -> Response:
     """What a shared file holds."""
@@ -107,9 +105,7 @@ def _shared(here: RequestContext) -> Space:
 async def _content(here: RequestContext, space: Space, path: str) -> Response:
     named = service.path_of(path)
     data = await here.store.read(lambda tx: service.read(tx, space, named))
-    return Response(
-        data, headers={**_HEADERS, "etag": f'"{queries.digest_of(data)}"'}, media_type="application/octet-stream"
-    )
+    return Response(data, headers={**_HEADERS, "etag": f'"{queries.digest_of(data)}"'}, media_type=_BYTES)
 
 
 async def _store(
