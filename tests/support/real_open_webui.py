@@ -27,6 +27,13 @@ class RealOpenWebUI:
         self._http = httpx2.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
         self._process: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> "RealOpenWebUI":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+        self._http.close()
+
     def start(self, **environment: str) -> None:
         """Start it, again with the same data where it was started before."""
         program = Path(os.environ["OPEN_WEBUI"]).absolute() / "bin/open-webui"

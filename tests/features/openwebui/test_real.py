@@ -161,24 +161,20 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     assert os.environ.get("OPEN_WEBUI"), "Open WebUI is not installed. Run: make openwebui"
-    folder, there = tmp_path_factory.mktemp("real"), None
-    with pytest.MonkeyPatch.context() as patch:
-        there = RealOpenWebUI(folder)
-        try:
-            there.start()
-            patch.setenv("RICORDO_OPENWEBUI_URL", there.url)
-            patch.setenv("RICORDO_OPENWEBUI_API_KEY", there.call("POST", "/api/v1/auths/api_key")["api_key"])
-            with (
-                serving(folder / "ricordo", api_key=OPERATOR) as server,
-                server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http,
-            ):
-                speak_slowly(server)
-                made = Stage(there, server, http)
-                yield made
-                width = max(len(what) for what, _ in made.rows)
-                print("\n\n" + "\n".join(f"| {what:{width}} | {how} |" for what, how in made.rows))
-        finally:
-            there.stop()
+    folder = tmp_path_factory.mktemp("real")
+    with pytest.MonkeyPatch.context() as patch, RealOpenWebUI(folder) as there:
+        there.start()
+        patch.setenv("RICORDO_OPENWEBUI_URL", there.url)
+        patch.setenv("RICORDO_OPENWEBUI_API_KEY", there.call("POST", "/api/v1/auths/api_key")["api_key"])
+        with (
+            serving(folder / "ricordo", api_key=OPERATOR) as server,
+            server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http,
+        ):
+            speak_slowly(server)
+            made = Stage(there, server, http)
+            yield made
+            width = max(len(what) for what, _ in made.rows)
+            print("\n\n" + "\n".join(f"| {what:{width}} | {how} |" for what, how in made.rows))
 
 
 def speak_slowly(server: ServerInThread) -> None:
