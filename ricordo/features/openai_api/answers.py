@@ -111,7 +111,10 @@ def usage_json(usage: Usage) -> Json:
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens or 0,
+            "cache_write_tokens": usage.cache_write_tokens or 0,
+        },
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
     }
 

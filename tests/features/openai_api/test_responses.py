@@ -6,11 +6,13 @@ from typing import Any
 import httpx2
 import pytest
 from openai import BadRequestError, OpenAI
+from openai.types.responses import Response
 
 from ricordo.domain.message import TextPart
 from ricordo.llm.scripted import call
 from tests.features.openai_api.conftest import user
 from tests.seams.server import ServerInThread
+from tests.support.fuzz import stream_faults
 
 FUNCTION: Any = {
     "type": "function",
@@ -105,3 +107,15 @@ def test_items_and_tools_that_responses_do_not_have_are_refused(
     answer = http.post("/v1/responses", json={"model": agent} | body)
     assert answer.status_code in (400, 422)
     assert words in answer.text
+
+
+def test_responses_and_their_events_have_every_field_that_the_official_client_calls_required(
+    http: httpx2.Client, server: ServerInThread, agent: str
+) -> None:
+    """The client itself looks away where one is missing; programs that read the field fail."""
+    server.says("Hello.", call("weather", city="Rome"), "Hello again.")
+    for asked in ({"input": "Hello"}, {"input": "And Rome?", "tools": [FUNCTION]}):
+        answer = http.post("/v1/responses", json={"model": agent, "stream": True, **asked})
+        assert stream_faults(answer.text, "/v1/responses") == []
+    whole = http.post("/v1/responses", json={"model": agent, "input": "Hello again"})
+    assert Response.model_validate_json(whole.text, strict=True).output_text == "Hello again."
