@@ -15,7 +15,18 @@ from ricordo.domain.usage import Usage
 from ricordo.errors import NotFound
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import flag, json_value, numbers, reference, root, strings, table, timestamps, usage
+from ricordo.storage.schema.columns import (
+    flag,
+    json_value,
+    numbers,
+    partial_index,
+    reference,
+    root,
+    strings,
+    table,
+    timestamps,
+    usage,
+)
 from ricordo.storage.schema.core_tables import conversations, users
 
 Trigger = Literal["cron", "idle", "manual"]
@@ -55,7 +66,7 @@ task_runs = table(
     UniqueConstraint("task_id", "user_id", "window"),
     Index("task_runs_by_task", "task_id", "created_at", "seq"),
     Index("task_runs_by_user", "user_id"),
-    Index("task_runs_by_status", "status", "seq"),
+    partial_index("task_runs_open", "seq", where="ended_at IS NULL"),
     erasure="delete",
 )
 
@@ -109,7 +120,7 @@ class TaskRun:
 _TASKS, RUNS = Repository(BackgroundTask, tasks), Repository(TaskRun, task_runs)
 _NAMED = _TASKS.select.where(equal(tasks, "organization_id", "name"))
 _LOCK_TASK = select(tasks.c.id).where(equal(tasks, "id")).with_for_update()
-_OPEN = task_runs.c.status.in_(("waiting", "running"))
+_OPEN = task_runs.c.ended_at.is_(None)
 _NEXT = RUNS.select.where(_OPEN, ~one_of(task_runs.c.id, "taken")).order_by(task_runs.c.seq).limit(1)
 _LOCK_RUN = RUNS.select.where(equal(task_runs, "id")).with_for_update()
 _INSERT_RUN = Missing(task_runs)

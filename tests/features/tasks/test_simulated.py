@@ -175,3 +175,27 @@ async def test_two_servers_carry_out_each_run_once(store: PostgresStore, clock: 
 @pytest.mark.soak
 async def test_a_month_of_a_thousand_users(store: Store, clock: ManualClock) -> None:
     await simulate(store, clock, users=1000, days=30, seed=2)
+
+
+async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
+    store: PostgresStore, clock: ManualClock
+) -> None:
+    world = World(store, clock, random.Random(4))  # noqa: S311 - chance for a test
+    await world.begin(200)
+    for _ in range(20):
+        clock.advance(6 * 3600)
+        await store.write(lambda tx: [world.talk(tx, number) for number in range(200)])
+        await world.look(is_killed=False)
+    open_runs = [run for run in await world.runs() if run.ended_at is None]
+    for run in open_runs[50:]:
+        await store.write(lambda tx, run=run: _end(tx, run))  # type: ignore[misc]
+
+    def read(tx: Transaction) -> tuple[bool, int]:
+        found = queries.next_open(tx, [])
+        looked = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'task_runs'"
+        return found is not None, tx.connection.exec_driver_sql(looked).scalar_one()
+
+    assert len(open_runs) > 1000
+    is_found, looked_at = await store.read(read)
+    assert is_found
+    assert looked_at < len(open_runs) / 4  # versions of rows that PostgreSQL has not cleared away yet

@@ -41,9 +41,10 @@ DAILY = {"type": "cron", "schedule": "0 3 * * *"}
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerInThread]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerInThread]:
+    monkeypatch.setattr(service, "wake", lambda _tx: None)  # the tests say when to look
     with serving(tmp_path, api_key=OPERATOR) as running:
-        running.write(lambda tx: tx.run(update(job_rows).values(status="cancelled")))  # the tests say when to look
+        running.write(lambda tx: tx.run(update(job_rows).values(status="cancelled")))
         yield running
 
 
@@ -242,8 +243,12 @@ def test_what_cannot_be_done_is_told_and_holds_up_nobody(
     for name in ("ada", "bob", "cem", "dan"):
         say(http, coach, name, "Hello")
     look(server)
-    ok(http.post(f"/background/tasks/{TASK}/run"))
-    server.write(lambda tx: tx.run(update(users).where(users.c.identifier == "bob").values(disabled_at=1)))
+
+    def start_all(tx: Transaction) -> None:
+        service.start(tx, Scope(), TASK, None)
+        tx.run(update(users).where(users.c.identifier == "bob").values(disabled_at=1))
+
+    server.write(start_all)
 
     def answer(request: ModelRequest) -> Any:
         return RuntimeError("The model broke.") if request.user_id == ids["cem"] else "Done."
