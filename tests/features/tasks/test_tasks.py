@@ -1,5 +1,6 @@
 """Tasks of a running server: who gets them, what they leave behind, and who may pause them."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, users
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.seams.http import ok, refused
-from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 
 OPERATOR = "the-operator"
+AUTHORIZED = {"authorization": f"Bearer {OPERATOR}"}
 COURSE = f"""
 [[agent]]
 name = "coach"
@@ -50,7 +52,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerIn
 
 @pytest.fixture
 def http(server: ServerInThread) -> Iterator[httpx2.Client]:
-    with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as opened:
+    with server.http(headers=AUTHORIZED) as opened:
         yield opened
 
 
@@ -261,6 +263,17 @@ def test_what_cannot_be_done_is_told_and_holds_up_nobody(
     assert ended[ids["bob"]] == ("skipped", "The user is disabled.")
     assert ended[ids["cem"]][0] == "failed"
     assert left_behind(server) == []
+
+
+def test_a_task_that_is_started_is_carried_out_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key=OPERATOR) as server, server.http(headers=AUTHORIZED) as http:
+        agent = ok(http.put("/v1/courses/essay", json={"source": COURSE}))["agents"]["coach"]
+        say(http, agent, "ada", "Hello")
+        start(http, user_id="ada")
+        limit = time.monotonic() + LIMIT
+        while runs_of(http)[0]["status"] != "done":
+            assert time.monotonic() < limit
+            time.sleep(0.05)
 
 
 def test_a_paused_task_leaves_out_what_waits_and_runs_by_hand(
