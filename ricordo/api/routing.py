@@ -95,6 +95,7 @@ AT_START = ("ricordo.api.server", "ricordo.api.agents", "ricordo.api.messages", 
 
 # Routes belong to modules, and several apps of one process may build them at once.
 _BUILDING = threading.RLock()
+_IMPORTING = threading.Lock()
 
 
 class LazyRoute(APIRoute):
@@ -252,6 +253,12 @@ class Routes(APIRouter):
             needs(*route.scopes)(route.endpoint)  # where another router includes this one
 
 
+def _import(module: str) -> None:
+    """Import the module, one at a time: two threads inside one package may each find it half made."""
+    with _IMPORTING:
+        import_module(module)
+
+
 class LazyRoutes:
     """The routes of one app, of which some modules may not be imported yet. `routes` is the app's own list, kept in their order."""
 
@@ -269,7 +276,7 @@ class LazyRoutes:
     async def load_for(self, path: str) -> None:
         """Import what may answer the path: in a thread, since a large one takes a fourth of a second."""
         for module in [module for module, pattern in self._waiting.items() if pattern.match(path)]:
-            await asyncio.to_thread(import_module, module)
+            await asyncio.to_thread(_import, module)
             self._load(module)
 
     def load_all(self) -> None:
