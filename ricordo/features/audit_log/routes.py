@@ -83,14 +83,17 @@ def list_rows(tx: Transaction, here: Here, paging: Paged, asked: Asked) -> list[
 @needs(ADMIN)
 async def export(here: Here, asked: Asked) -> StreamingResponse:
     """Return all rows as JSON lines, the oldest first."""
-    wanted, store, organization_id = asked.asked(here), here.store, here.scope.organization_id
+    store, page = here.store, Page(limit=queries.AT_ONCE, order="asc")
+    read = partial(queries.page, organization_id=here.scope.organization_id, asked=asked.asked(here))
+    first = await store.read(
+        partial(read, wanted=page)
+    )  # what is wrong with the request is found before the answer begins
 
     async def lines() -> AsyncIterator[bytes]:
-        page = Page(limit=queries.AT_ONCE, order="asc")
-        read = partial(queries.page, organization_id=organization_id, asked=wanted)
-        while rows := await store.read(partial(read, wanted=page)):
+        rows = first
+        while rows:
             yield b"".join(orjson.dumps(exported(row)) + b"\n" for row in rows)
-            page = replace(page, after=rows[-1]["id"])
+            rows = await store.read(partial(read, wanted=replace(page, after=rows[-1]["id"])))
 
     headers = {"content-disposition": 'attachment; filename="audit-log.jsonl"'}
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)

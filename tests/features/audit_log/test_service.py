@@ -29,8 +29,10 @@ from tests.cli.conftest import Shell
 from tests.conftest import BOTH
 from tests.features.move.test_cli import fill
 from tests.seams.http import ok
+from tests.seams.people import OPERATOR, bearer
 from tests.seams.server import serving
 from tests.seams.stores import START, ManualClock
+from tests.support.fuzz import world_on
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK, ServerProcess
 
@@ -168,6 +170,12 @@ async def test_what_the_database_refuses_for_now_is_written_with_the_next(
 
 def unreachable(*_: Any, **__: Any) -> None:
     raise Unavailable("The database failed.")
+
+
+def test_an_export_with_a_filter_that_no_database_stores_is_refused(tmp_path: Path) -> None:
+    with world_on(tmp_path, "postgresql") as world:
+        answer = world.http.get("/v1/audit-log/export?action=a%00b", headers=bearer(OPERATOR))
+    assert (answer.status_code, "NUL" in answer.text) == (400, True)
 
 
 def test_an_erased_user_is_a_pseudonym_and_an_export_can_be_checked_without_us(tmp_path: Path) -> None:
