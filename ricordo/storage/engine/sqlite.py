@@ -44,7 +44,7 @@ class SqliteStore(SqlStore):
         if begin == self.begin_read and not hasattr(self._local, "connection"):
             cursor = self._connection().connection.cursor()
             cursor.execute("PRAGMA query_only = ON")
-            cursor.execute("PRAGMA cache_size = -8192")  # of each reader; the system caches the file too
+            cursor.execute("PRAGMA cache_size = -4096")  # of each reader; the system caches the file too
         connection = self._connection()
         with plain_errors(sqlite3, "See that its disk has room."):
             return self._run(connection, begin, work)
@@ -168,7 +168,7 @@ def make_engine(path: Path, durability: str) -> Engine:
         connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA busy_timeout = 10000")
-        connection.execute("PRAGMA cache_size = -16384")
+        connection.execute("PRAGMA cache_size = -8192")
         connection.execute("PRAGMA temp_store = MEMORY")
 
     return engine
