@@ -85,9 +85,8 @@ async def export(here: Here, asked: Asked) -> StreamingResponse:
     """Return all rows as JSON lines, the oldest first."""
     store, page = here.store, Page(limit=queries.AT_ONCE, order="asc")
     read = partial(queries.page, organization_id=here.scope.organization_id, asked=asked.asked(here))
-    first = await store.read(
-        partial(read, wanted=page)
-    )  # what is wrong with the request is found before the answer begins
+    # What is wrong with the request is found before the answer begins.
+    first = await store.read(partial(read, wanted=page))
 
     async def lines() -> AsyncIterator[bytes]:
         rows = first
