@@ -253,10 +253,10 @@ class Routes(APIRouter):
             needs(*route.scopes)(route.endpoint)  # where another router includes this one
 
 
-def _import(module: str) -> None:
-    """Import the module, one at a time: two threads inside one package may each find it half made."""
+def _import(module: str) -> list[Any]:
+    """Return the routes of a module. One is imported at a time: two threads inside one package may each find it half made."""
     with _IMPORTING:
-        import_module(module)
+        return list(import_module(module).router.routes)
 
 
 class LazyRoutes:
@@ -271,25 +271,23 @@ class LazyRoutes:
         self._loaded: dict[str, list[Any]] = {}
         self._waiting = {router.module: router.pattern() for router in self.table}
         for module in AT_START:
-            self._load(module)
+            self._add(module, _import(module))
 
     async def load_for(self, path: str) -> None:
         """Import what may answer the path: in a thread, since a large one takes a fourth of a second."""
         for module in [module for module, pattern in self._waiting.items() if pattern.match(path)]:
-            await asyncio.to_thread(_import, module)
-            self._load(module)
+            self._add(module, await asyncio.to_thread(_import, module))
 
     def load_all(self) -> None:
         for module in list(self._waiting):
-            self._load(module)
+            self._add(module, _import(module))
 
-    def _load(self, module: str) -> None:
-        routes = import_module(module).router.routes
+    def _add(self, module: str, routes: list[Any]) -> None:
         with _BUILDING:  # the document may be asked for in another thread
             if self._waiting.pop(module, None) is None:
                 return
             end = self._begin + sum(map(len, self._loaded.values()))
-            self._loaded[module] = list(routes)
+            self._loaded[module] = routes
             self._routes[self._begin : end] = [
                 route for router in self.table for route in self._loaded.get(router.module, ())
             ]

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 # After the turns have ended, their streams need only a moment.
 _STREAMS_SECONDS = 2
 # Longer than clients keep a connection for their next request (5 seconds, most): else that request and its end cross.
-KEPT_SECONDS = 75
+_KEPT_SECONDS = 75
 _DEFAULT_PORT = 8283
 # The start line, not the server, waits so long for providers' lists of models.
 _LOOK_SECONDS = 1.0
@@ -130,7 +130,7 @@ class Server(uvicorn.Server):
                 ws="none",
                 server_header=False,
                 forwarded_allow_ips=settings.trusted_proxies,
-                timeout_keep_alive=KEPT_SECONDS,
+                timeout_keep_alive=_KEPT_SECONDS,
                 timeout_graceful_shutdown=_STREAMS_SECONDS,
             )
         )

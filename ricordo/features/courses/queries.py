@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import UniqueConstraint, delete, select
+from sqlalchemy import UniqueConstraint, delete
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
@@ -45,7 +45,6 @@ class StoredCourse:
 
 _ROWS = Repository(StoredCourse, courses)
 _NAMED = _ROWS.select.where(equal(courses, "organization_id", "name"))
-_AGENTS = select(courses.c.name, courses.c.agents).where(equal(courses, "organization_id")).order_by(courses.c.seq)
 _LOCK = _NAMED.with_for_update()
 _update = _ROWS.updates("title", "description", "source", "digest", "fault", "agents", "updated_at")
 
@@ -71,11 +70,6 @@ def everyone(tx: Transaction, scope: Scope) -> Sequence[StoredCourse]:
     """Return all courses by their names."""
     listed = _ROWS.select.where(equal(courses, "organization_id")).order_by(courses.c.name)
     return _ROWS.all(tx, listed, {"organization_id": scope.organization_id})
-
-
-def agents_by_course(tx: Transaction, scope: Scope) -> Mapping[str, Mapping[str, str]]:
-    """Return the ids of agents by their names, by the courses' names, the oldest course first."""
-    return {row.name: row.agents for row in tx.all(_AGENTS, {"organization_id": scope.organization_id})}
 
 
 def insert(tx: Transaction, course: StoredCourse) -> None:

@@ -188,9 +188,10 @@ async def _known(here: RequestContext, chat: ClientChat, states: Sequence[_State
         return None
 
     def keys_of(place: int) -> list[str]:
-        is_same = chat.is_retry and place == last
         exact, loose = states[place].exact, states[place].loose
-        return [loose] if is_same else [exact, loose] if chat.name else [exact]
+        if chat.is_retry and place == last:
+            return [loose]
+        return [exact, loose] if chat.name else [exact]
 
     return await here.store.read(find) if places else None
 

@@ -138,9 +138,9 @@ def _of_course(known: Mapping[str, str], model: str | None) -> NamedAgent | None
 
 def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
     """The ids of courses' agents by what they are called."""
-    listed = courses.agents_by_course(tx, scope)
-    known = {f"{course}/{name}": id for course, agents in listed.items() for name, id in agents.items()}
-    return known | {course: next(iter(agents.values())) for course, agents in listed.items() if len(agents) == 1}
+    listed = courses.everyone(tx, scope)
+    known = {f"{one.name}/{name}": id for one in listed for name, id in one.agents.items()}
+    return known | {one.name: next(iter(one.agents.values())) for one in listed if len(one.agents) == 1}
 
 
 def _artifact(part: ToolReturnPart) -> Json:
