@@ -20,6 +20,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, Scope
+from ricordo.domain.text import normal_json
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, RicordoError
 from ricordo.memory.recall import Recall
@@ -113,7 +114,7 @@ class ServerTool:
 
     async def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> Any:
         """Check the arguments and run; raises ValidationError and whatever the function raises."""
-        named = {self.aliases.get(name, name): value for name, value in arguments.items()}
+        named = {self.aliases.get(name, name): value for name, value in normal_json(arguments).items()}
         checked = self._arguments.model_validate(named)
         fields = self._arguments.model_fields.items()
         result = self.function(context, **{str(field.alias): getattr(checked, name) for name, field in fields})
