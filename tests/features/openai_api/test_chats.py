@@ -326,7 +326,7 @@ def test_a_turn_whose_client_leaves_the_stream_is_finished(
     if live := server.runtime.live.get(run["id"]):
         server.run(asyncio.wait_for(live.wait(), LIMIT))
     assert ok(http.get(f"/v1/runs/{run['id']}"))["status"] == "completed"
-    server.says("Still here.")
+    server.answers_with(lambda _: "Still here.")
     chat = [user("Hello."), {"role": "assistant", "content": "Here"}, user("And now?")]
     headers = {"X-OpenWebUI-Chat-Id": "left"}
     answer = ok(http.post("/v1/chat/completions", json={"model": agent, "messages": chat}, headers=headers))
@@ -339,7 +339,7 @@ def test_the_next_message_of_a_chat_stops_the_turn_whose_stream_was_left(
 ) -> None:
     leave(server, client, agent, Gate(server))
     run = only_run(server, http, agent)
-    server.says("On we go.")
+    server.answers_with(lambda _: "On we go.")
     chat = [user("Hello."), {"role": "assistant", "content": "He"}, user("Something else.")]
     headers = {"X-OpenWebUI-Chat-Id": "left"}
     answer = ok(http.post("/v1/chat/completions", json={"model": agent, "messages": chat}, headers=headers))
