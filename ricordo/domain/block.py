@@ -17,6 +17,17 @@ Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
 OwnerKind = Literal["user", "agent", "block"]
 # Labels are paths in a git tree and routes in the API, so these words cannot be parts of them (design §4).
 _RESERVED = {".", "..", ".git", "history", "versions", "diffs", "restore", "propose", "blame", "compare"}
+# What the two blocks that most agents have are for, where nobody says: without words a model reads an empty description.
+DEFAULT_DESCRIPTIONS = {
+    "persona": (
+        "The persona block: who you are. It holds your character, your manner and what guides your answers. Keep to it, so that "
+        "you stay the same from one conversation to the next."
+    ),
+    "human": (
+        "The human block: what you know about the person you are talking with, such as their name, circumstances and wishes, "
+        "so that you can answer them personally."
+    ),
+}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
 
 
@@ -124,6 +135,8 @@ def new_in(chain: Chain, label: str, by: str, at: int, **given: Any) -> Block:
 
     Agents may only propose changes of a user's block, unless the user says otherwise.
     """
+    if given.get("description") is None:
+        given["description"] = DEFAULT_DESCRIPTIONS.get(label)
     return Block(
         organization_id=chain.organization_id,
         chain_id=chain.id,

@@ -41,7 +41,8 @@ VERBATIM_FIELDS = frozenset(
         *("code", "code_verifier", "credentials", "custom_headers", "data", "encrypted_content", "env", "env_vars"),
         *("environment_variables", "headers", "password", "redacted_reasoning", "refresh_token", "refresh_token_enc"),
         *("secret", "secrets", "signature", "source_code", "thinking_signature", "token", "token_enc"),
-        *("tool_exec_environment_variables",),
+        # History that came with the ids of its versions.
+        *("tool_exec_environment_variables", "versions"),
     }
 )
 
