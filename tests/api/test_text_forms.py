@@ -101,3 +101,15 @@ def test_null_for_an_argument_that_may_be_left_out_is_as_if_left_out(api: Api) -
 
 def tool_id(api: Api, name: str) -> str:
     return str(ok(api.http.get("/v1/tools/", params={"name": name}))[0]["id"])
+
+
+def test_persona_and_human_blocks_say_what_they_are_for(api: Api) -> None:
+    labels = ("persona", "human", "plans")
+    agent = new_agent(api, memory_blocks=[{"label": label, "value": "x"} for label in labels])
+    described = {one["label"]: one["description"] for one in ok(api.http.get(f"/v1/agents/{agent}/core-memory/blocks"))}
+    loose = ok(api.http.post("/v1/blocks/", json={"label": "human", "value": ""}))
+    assert described["persona"].startswith("The persona block:")
+    assert loose["description"] == described["human"]
+    assert described["plans"] is None
+    own = ok(api.http.post("/v1/blocks/", json={"label": "human", "value": "", "description": "Whom I serve."}))
+    assert own["description"] == "Whom I serve."
