@@ -5,33 +5,50 @@ What comes out is the product's own; only how long it is kept is changed.
 """
 
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 from sqlalchemy import Dialect, Engine
 
+from ricordo import app, plugins
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
-from ricordo.storage.engine import sqlite
+from ricordo.settings import Settings
+from ricordo.storage.engine import sqlite, store
+from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.statements import Statements
+from ricordo.storage.engine.store import Store
+from ricordo.tools import toolbox
 
 LOAD = embedded._load  # for tests of the loading itself
 
 
 @contextmanager
 def shared_work() -> Iterator[None]:
-    """Share prepared statements, compiled ones and the embedding model; read no certificates, which tests need not."""
+    """Share what is compiled, the embedding model, tools, plugins and the schema; read no certificates, which tests need not."""
     with pytest.MonkeyPatch.context() as patch:
-        _share_statements(patch)
-        _share_compiler(patch)
-        _share_embedding_model(patch)
-        patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+        share(patch)
         yield
+
+
+def share(patch: pytest.MonkeyPatch) -> None:
+    """Share it until the patch is undone. No write is slow enough to be warned of, since the machine may be busy."""
+    _share_statements(patch)
+    _share_compiler(patch)
+    _share_embedding_model(patch)
+    _share_tools(patch)
+    _share_plugins(patch)
+    _share_schema(patch)
+    patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+    patch.setattr(store, "SLOW_WRITE", 3600)
 
 
 def _share_statements(patch: pytest.MonkeyPatch) -> None:
@@ -73,3 +90,40 @@ def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(embedded, "_load", lambda folder: LOAD(folder) if folder else loaded())
     patch.setattr(embedded, "RelatedWords", know_once)
+
+
+def _share_tools(patch: pytest.MonkeyPatch) -> None:
+    """Let all servers share the models of their tools' arguments, which follow from the functions alone."""
+    make, describe = cache(toolbox.arguments_model), toolbox.describe
+    described = cache(lambda function: describe(function, make(function)))
+    patch.setattr(toolbox, "arguments_model", make)
+    patch.setattr(toolbox, "describe", lambda function, _arguments: described(function))
+
+
+def _share_plugins(patch: pytest.MonkeyPatch) -> None:
+    """Let all servers share the list of installed plugins, as long as the same packages are on the path."""
+    read = cache(lambda _path, group: metadata.entry_points(group=group))
+    patch.setattr(plugins, "entry_points", lambda group: read(tuple(sys.path), group))
+
+
+def _share_schema(patch: pytest.MonkeyPatch) -> None:
+    """Let a server that starts on an empty folder copy a file with the schema in it, which is faster than to migrate a new one."""
+    open_store = app.open_store
+
+    def share(settings: Settings) -> Store:
+        path = settings.database_path
+        if settings.postgres_url is None and not path.exists() and path.parent.is_dir():
+            path.write_bytes(_schema())
+            path.chmod(0o600)
+        return open_store(settings)
+
+    patch.setattr(app, "open_store", share)
+
+
+@cache
+def _schema() -> bytes:
+    """A file of SQLite with the schema in it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ricordo.db"
+        open_sqlite(path)._close()
+        return path.read_bytes()
