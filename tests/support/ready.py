@@ -62,7 +62,7 @@ class Helper:
             os.dup2(self._end, 0)
             warnings.resetwarnings()
             warnings.simplefilter("ignore")
-            code = _obey(self._door)
+            code = _obey(self._door, self._folder.name)
         finally:
             os._exit(code)
 
@@ -195,7 +195,7 @@ def _fork(line: socket.socket, running: dict[int, socket.socket], door: socket.s
     return list(arguments)
 
 
-def _prepare() -> None:
+def _prepare(folder: str) -> None:
     """Import what a server needs to start, where the tests have not, and share what servers of one process share."""
     import pytest
 
@@ -204,17 +204,17 @@ def _prepare() -> None:
     from ricordo.features import FEATURES
     from tests.support import sharing
 
-    sharing.share(pytest.MonkeyPatch())
+    sharing.share(pytest.MonkeyPatch(), Path(folder))
     ricordo.app.load_plugins(FEATURES).tools()
 
 
-def _obey(door: socket.socket) -> int:
+def _obey(door: socket.socket, folder: str) -> int:
     """Fork processes until the input ends; return the exit code of this process, which may be one of those."""
     import gc
     import threading
 
     select.select([0, door], [], [])
-    _prepare()
+    _prepare(folder)
     gc.freeze()  # what is shared with the commands stays shared
     with door:
         arguments = _wait_for_orders(door)

@@ -4,12 +4,12 @@ the store before it has compiled and loaded is as good for the next, just as it 
 What comes out is the product's own; only how long it is kept is changed.
 """
 
+import shutil
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,35 +18,33 @@ from weakref import WeakKeyDictionary
 import pytest
 from sqlalchemy import Dialect, Engine
 
-from ricordo import app, plugins
+from ricordo import plugins
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
-from ricordo.settings import Settings
 from ricordo.storage.engine import sqlite, store
-from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.statements import Statements
-from ricordo.storage.engine.store import Store
 from ricordo.tools import toolbox
 
 LOAD = embedded._load  # for tests of the loading itself
+MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of a database
 
 
 @contextmanager
 def shared_work() -> Iterator[None]:
-    """Share what is compiled, the embedding model, tools, plugins and the schema; read no certificates, which tests need not."""
-    with pytest.MonkeyPatch.context() as patch:
-        share(patch)
+    """Share statements, the empty database, descriptions of tools and the embedding model; read no certificates."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="ricordo-empty-") as folder:
+        share(patch, Path(folder))
         yield
 
 
-def share(patch: pytest.MonkeyPatch) -> None:
+def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Share it until the patch is undone. No write is slow enough to be warned of, since the machine may be busy."""
     _share_statements(patch)
     _share_compiler(patch)
-    _share_embedding_model(patch)
+    _share_empty_database(patch, folder / "ricordo.db")
     _share_tools(patch)
-    _share_plugins(patch)
-    _share_schema(patch)
+    _share_entry_points(patch)
+    _share_embedding_model(patch)
     patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
     patch.setattr(store, "SLOW_WRITE", 3600)
 
@@ -81,6 +79,52 @@ def _share_compiler(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sqlite, "make_engine", share)
 
 
+def _share_empty_database(patch: pytest.MonkeyPatch, empty: Path) -> None:
+    """Let a new file of SQLite be a copy of an empty database, since the schema takes a third of a server's start."""
+
+    def make_copy(path: Path) -> None:
+        is_new = not path.exists()
+        MAKE_PRIVATE_FILE(path)
+        if is_new and path != empty:
+            if not empty.exists():
+                sqlite.open_sqlite(empty)._close()
+            shutil.copyfile(empty, path)
+
+    patch.setattr(sqlite, "make_private_file", make_copy)
+
+
+def _share_tools(patch: pytest.MonkeyPatch) -> None:
+    """Let all servers share the models of their tools' arguments, which take another third of a start."""
+    models: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
+    schemas: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
+    arguments_model, describe = toolbox.arguments_model, toolbox.describe
+
+    def model_once(function: Callable[..., Any]) -> Any:
+        if function not in models:
+            models[function] = arguments_model(function)
+        return models[function]
+
+    def describe_once(function: Callable[..., Any], arguments: Any) -> Any:
+        if function not in schemas:
+            schemas[function] = describe(function, arguments)
+        return schemas[function]
+
+    patch.setattr(toolbox, "arguments_model", model_once)
+    patch.setattr(toolbox, "describe", describe_once)
+
+
+def _share_entry_points(patch: pytest.MonkeyPatch) -> None:
+    """Read the lists of all installed packages once for each search path."""
+
+    read = plugins.entry_points
+
+    @cache
+    def read_once(_path: tuple[str, ...], group: str) -> Any:
+        return read(group=group)
+
+    patch.setattr(plugins, "entry_points", lambda *, group: read_once(tuple(sys.path), group))
+
+
 def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:
     """Let all models that read the files of the installed package share them, and the words they find in them."""
     loaded, words = cache(lambda: LOAD(None)), cache(lambda: RelatedWords(*loaded()))
@@ -90,40 +134,3 @@ def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(embedded, "_load", lambda folder: LOAD(folder) if folder else loaded())
     patch.setattr(embedded, "RelatedWords", know_once)
-
-
-def _share_tools(patch: pytest.MonkeyPatch) -> None:
-    """Let all servers share the models of their tools' arguments, which follow from the functions alone."""
-    make, describe = cache(toolbox.arguments_model), toolbox.describe
-    described = cache(lambda function: describe(function, make(function)))
-    patch.setattr(toolbox, "arguments_model", make)
-    patch.setattr(toolbox, "describe", lambda function, _arguments: described(function))
-
-
-def _share_plugins(patch: pytest.MonkeyPatch) -> None:
-    """Let all servers share the list of installed plugins, as long as the same packages are on the path."""
-    read = cache(lambda _path, group: metadata.entry_points(group=group))
-    patch.setattr(plugins, "entry_points", lambda group: read(tuple(sys.path), group))
-
-
-def _share_schema(patch: pytest.MonkeyPatch) -> None:
-    """Let a server that starts on an empty folder copy a file with the schema in it, which is faster than to migrate a new one."""
-    open_store = app.open_store
-
-    def share(settings: Settings) -> Store:
-        path = settings.database_path
-        if settings.postgres_url is None and not path.exists() and path.parent.is_dir():
-            path.write_bytes(_schema())
-            path.chmod(0o600)
-        return open_store(settings)
-
-    patch.setattr(app, "open_store", share)
-
-
-@cache
-def _schema() -> bytes:
-    """A file of SQLite with the schema in it."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "ricordo.db"
-        open_sqlite(path)._close()
-        return path.read_bytes()
