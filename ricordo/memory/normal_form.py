@@ -4,36 +4,27 @@ A migration adds the job once. Versions keep the ids and texts they have: histor
 """
 
 import logging
+from functools import partial
 from typing import Any
 
-from sqlalchemy import bindparam, select
-
 from ricordo.domain.job import Job, JobHandler, Report
-from ricordo.domain.text import is_normal_name, is_normal_text
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.migrations.normal_names import NORMALISE_BLOCKS
-from ricordo.storage.schema.memory_tables import blocks as table
 
 log = logging.getLogger(__name__)
-_AT_ONCE = 500
-_NEXT = (
-    select(table.c.seq, table.c.id, table.c.label, table.c.value)
-    .where(table.c.seq > bindparam("after"))
-    .order_by(table.c.seq)
-    .limit(_AT_ONCE)
-)
 
 
 async def normalise_blocks(store: Store) -> int:
     """Bring all blocks into the normal form, each in a transaction of its own; returns how many were not."""
     after = changed = 0
-    while rows := await store.read(lambda tx: tx.all(_NEXT, {"after": after})):  # noqa: B023 - awaited here
-        for row in rows:
-            if not (is_normal_name(row.label) and is_normal_text(row.value)):
-                changed += await store.write(lambda tx: _normalise(tx, row.id))  # noqa: B023 - awaited here
-        after = rows[-1].seq
-    return changed
+    while True:
+        odd_ids, last = await store.read(partial(blocks.not_normal, after=after))
+        for block_id in odd_ids:
+            changed += await store.write(partial(_normalise, block_id=block_id))
+        if last is None:
+            return changed
+        after = last
 
 
 def _normalise(tx: Transaction, block_id: str) -> bool:

@@ -94,6 +94,12 @@ _DETACH = delete(agents_blocks).where(equal(agents_blocks, "agent_id", "block_id
 _AGENT_IDS = select(agents_blocks.c.agent_id).where(equal(agents_blocks, "block_id")).order_by(agents_blocks.c.seq)
 
 
+_PORTION = (
+    select(blocks.c.seq, blocks.c.id, blocks.c.label, blocks.c.value)
+    .where(blocks.c.seq > bindparam("after"))
+    .order_by(blocks.c.seq)
+    .limit(500)
+)
 ONE = Page(limit=1)
 BlockFilter = block_filter.BlockFilter
 
@@ -258,6 +264,13 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
     if settings:
         log(tx, block, settings, metadata)
     return changed
+
+
+def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
+    """Return the ids of blocks not in the normal form in the portion behind this number, and its last one; None at the end."""
+    rows = tx.all(_PORTION, {"after": after})
+    odd = [row.id for row in rows if normal_name(row.label) != row.label or normal_text(row.value) != row.value]
+    return odd, rows[-1].seq if rows else None
 
 
 def normalise(tx: Transaction, block: Block) -> Block:
