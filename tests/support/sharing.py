@@ -23,6 +23,7 @@ from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
 from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.statements import Statements
+from ricordo.storage.schema.columns import metadata
 from ricordo.tools import toolbox
 
 LOAD = embedded._load  # for tests of the loading itself
@@ -35,7 +36,7 @@ def shared_work() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="ricordo-empty-") as folder:
         _share_statements(patch)
         _share_compiler(patch)
-        _share_empty_database(patch, Path(folder) / "ricordo.db")
+        _share_empty_database(patch, Path(folder))
         _share_tools(patch)
         _share_entry_points(patch)
         _share_embedding_model(patch)
@@ -73,12 +74,13 @@ def _share_compiler(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sqlite, "make_engine", share)
 
 
-def _share_empty_database(patch: pytest.MonkeyPatch, empty: Path) -> None:
+def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let a new file of SQLite be a copy of an empty database, since the schema takes a third of a server's start."""
 
     def make_copy(path: Path) -> None:
         is_new = not path.exists()
         MAKE_PRIVATE_FILE(path)
+        empty = folder / f"{len(metadata.tables)}.db"  # modules that are imported later bring more tables
         if is_new and path != empty:
             if not empty.exists():
                 sqlite.open_sqlite(empty)._close()
