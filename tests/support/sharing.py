@@ -4,6 +4,7 @@ the store before it has compiled and loaded is as good for the next, just as it 
 What comes out is the product's own; only how long it is kept is changed.
 """
 
+import os
 import shutil
 import ssl
 import sys
@@ -21,7 +22,7 @@ from sqlalchemy import Dialect, Engine
 from ricordo import plugins
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
-from ricordo.storage.engine import sqlite
+from ricordo.storage.engine import sqlite, store
 from ricordo.storage.engine.statements import Statements
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools import toolbox
@@ -34,14 +35,20 @@ MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of 
 def shared_work() -> Iterator[None]:
     """Share statements, the empty database, descriptions of tools and the embedding model; read no certificates."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="ricordo-empty-") as folder:
-        _share_statements(patch)
-        _share_compiler(patch)
-        _share_empty_database(patch, Path(folder))
-        _share_tools(patch)
-        _share_entry_points(patch)
-        _share_embedding_model(patch)
-        patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+        share(patch, Path(folder))
         yield
+
+
+def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Share it until the patch is undone. No write is slow enough to be warned of, since the machine may be busy."""
+    _share_statements(patch)
+    _share_compiler(patch)
+    _share_empty_database(patch, folder)
+    _share_tools(patch)
+    _share_entry_points(patch)
+    _share_embedding_model(patch)
+    patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+    patch.setattr(store, "SLOW_WRITE", 3600)
 
 
 def _share_statements(patch: pytest.MonkeyPatch) -> None:
@@ -80,11 +87,16 @@ def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
     def make_copy(path: Path) -> None:
         is_new = not path.exists()
         MAKE_PRIVATE_FILE(path)
-        empty = folder / f"{len(metadata.tables)}.db"  # modules that are imported later bring more tables
-        if is_new and path != empty:
-            if not empty.exists():
-                sqlite.open_sqlite(empty)._close()
-            shutil.copyfile(empty, path)
+        if is_new and path.parent != folder:
+            shutil.copyfile(empty(), path)
+
+    def empty() -> Path:
+        place = folder / f"{len(metadata.tables)}.db"  # modules that are imported later bring more tables
+        if not place.exists():
+            new = folder / f"{os.getpid()}.db"  # forks of one process may come here at once
+            sqlite.open_sqlite(new)._close()
+            new.replace(place)
+        return place
 
     patch.setattr(sqlite, "make_private_file", make_copy)
 
