@@ -19,7 +19,8 @@ SOMEBODY = "*"  # "he", "she", "it": whoever was spoken of last
 _FIRST = frozenset("i we je j' j’ nous ich wir yo nosotros".split())
 # Words that begin a sentence with a capital and are nobody's name.
 _NO_NAMES = frozenset(
-    "now actually currently also then today and but so well yes no sorry since user person jetzt nun heute aber und also ja nein seit "
+    "now actually currently also then today and but so well yes no sorry since user person "
+    "jetzt nun heute aber und also ja nein seit "
     "maintenant aujourd actuellement et mais donc oui non depuis ahora hoy actualmente y pero sí desde".split()
 )
 _SOMEBODY = frozenset("he she it they er sie es il elle él ella".split())
