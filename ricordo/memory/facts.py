@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -99,6 +99,7 @@ def _patterns(kind: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(form, re.IGNORECASE | re.MULTILINE) for form in FORMS[kind])
 
 
+@lru_cache(2048)
 def facts_in(text: str) -> tuple[Fact, ...]:
     """Return the facts of which there is one at a time, in the order in which they stand."""
     text = text[:READ_LENGTH]
@@ -164,11 +165,12 @@ def corrects(text: str) -> bool:
     return _CORRECTS.search(text[:READ_LENGTH]) is not None
 
 
-def contrasts_in(text: str) -> list[Contrast]:
+@lru_cache(512)
+def contrasts_in(text: str) -> tuple[Contrast, ...]:
     """Return the values that the text puts in the place of others."""
     text = text[:READ_LENGTH]
     pairs = [(found["v"], found["w"]) for pattern in _patterns(_CONTRAST) for found in pattern.finditer(text)]
-    return [Contrast(new, old) for new, old in pairs if new.casefold() != old.casefold()]
+    return tuple(Contrast(new, old) for new, old in pairs if new.casefold() != old.casefold())
 
 
 def revision_of(lines: Sequence[str], statement: str) -> Revision | None:
