@@ -42,7 +42,8 @@ _HYPOTHETICAL = re.compile(
 )
 _SMALL_TALK = re.compile(
     r"^\W{0,5}(?:(?:hi|hello|hey|hallo|hola|bonjour|salut|ciao|good (?:morning|evening|day|night)|guten"
-    r" (?:tag|morgen|abend)|haha|thanks?|thank you|danke|merci|gracias|ok(?:ay)?|yes|no|yeah|nope|ja|nein|oui|non|sí|great|nice|cool|fine|perfect|bye|lol"
+    r" (?:tag|morgen|abend)|haha|thanks?"
+    r"|thank you|danke|merci|gracias|ok(?:ay)?|yes|no|yeah|nope|ja|nein|oui|non|sí|great|nice|cool|fine|perfect|bye|lol"
     r"|how are you|see you)(?: (?:there|you|so much|very much|a lot|again|schön|sehr|beaucoup|mucho|muchas))?"
     r"[\s,.!?]{0,5}){1,5}$",
     re.IGNORECASE,
