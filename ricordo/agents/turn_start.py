@@ -9,10 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ricordo.agents.budgets import has_budget, require_budget
-<<<<<<< HEAD
-from ricordo.agents.conversations import DEFAULT, effective, open_conversation, require_own, system_message, with_model
-from ricordo.agents.model_profile import profile_of, with_profile
-=======
 from ricordo.agents.conversations import (
     DEFAULT,
     effective,
@@ -22,7 +18,7 @@ from ricordo.agents.conversations import (
     with_model,
     within_window,
 )
->>>>>>> main
+from ricordo.agents.model_profile import profile_of, with_profile
 from ricordo.agents.repeats import (
     conversation_of,
     input_of,
@@ -128,18 +124,11 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run 
     is_continued = bool(request.approval or request.compaction or waiting_in(window))
     if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
         window = window[:1]  # a turn that failed left what was said in it
-<<<<<<< HEAD
-    model = models.get(state.agent.model)
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
     state = with_profile(state, profile, runtime.toolbox)
     rules = rulebook(state, request.client_tools)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
-    if state.agent.model != own.agent.model:
-=======
-    rules = rulebook(state, request.client_tools)
-    limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
->>>>>>> main
         limit = WindowLimit(own_window=own.agent.context_window)
     turn = TurnContext(runtime, request, run, state, model, window, prompt_key, rules, limit, profile=profile)
     if cut_off and (said := input_of(tx, cut_off)):
