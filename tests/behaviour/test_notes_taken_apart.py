@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tests.seams.scene import BROKEN, Scene, said, stopped, tools_of
+from tests.seams.scene import Scene, said, stopped, tools_of
+from tests.support.model_server import Answer
 
 Wire = dict[str, Any]
 
@@ -118,7 +119,7 @@ def test_what_is_to_be_forgotten_is_struck_out_without_a_call(scene: Scene) -> N
 
 def test_a_failed_call_for_notes_is_no_failure_of_the_turn(scene: Scene) -> None:
     agent = note_taking(scene)
-    scene.says("Good to know.", BROKEN)
+    scene.says("Good to know.", Answer({"error": {"message": "busy"}}, status=429))
 
     answer = scene.send(agent, "I like green tea.")
     scene.wait_until_asked(1)
