@@ -19,7 +19,7 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.usage import Expense
+from ricordo.domain.usage import Expense, Purpose
 from ricordo.errors import ModelError, RicordoError
 from ricordo.llm.chat import whole_reply
 from ricordo.memory.fact_lines import FactEdit, person_block, with_correction, with_fact
@@ -37,7 +37,7 @@ from ricordo.tools.builtin.facts import NEW_DESCRIPTION, NEW_LABEL
 
 log = logging.getLogger(__name__)
 KIND = "take_notes"
-PURPOSE = "notes"
+PURPOSE: Purpose = "notes"
 ANSWER_TOKENS = 120
 TIMEOUT = 180.0  # seconds for one call
 _ATTEMPTS = 3  # each later than the one before, as of all jobs
