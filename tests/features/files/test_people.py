@@ -79,7 +79,9 @@ def test_a_users_folder_is_hers_alone_and_goes_with_her(world: World) -> None:
         assert 'name="Mine/diary' not in told
     assert SECRET not in say(world, ada, agent)
     assert SECRET in say(world, ada, agent, opens)
-    assert [one["file_name"] for one in world.ask(bob, "GET", f"/v1/agents/{agent}/files")["files"]] == ["Shelf/poem.txt"]
+    assert [one["file_name"] for one in world.ask(bob, "GET", f"/v1/agents/{agent}/files")["files"]] == [
+        "Shelf/poem.txt"
+    ]
     assert len(world.ask(ada, "GET", f"/v1/agents/{agent}/files", params={"is_open": True})["files"]) == 2
 
     receipt = world.send(OPERATOR, "DELETE", "/users/ada").json()
