@@ -42,7 +42,7 @@ __all__ = ["call"]  # for what a model says
 T = TypeVar("T")
 MODEL = "scripted/model"
 PIECES = "scripted/pieces"
-LIMIT = 60.0  # seconds after which a test that waits for the server fails
+LIMIT = 180.0  # seconds after which a test that waits for the server fails
 Answer = Callable[[ModelRequest], Line | Awaitable[Line]]
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import Dialect, Engine
 from ricordo import plugins
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
-from ricordo.storage.engine import sqlite
+from ricordo.storage.engine import sqlite, store
 from ricordo.storage.engine.statements import Statements
 from ricordo.tools import toolbox
 
@@ -33,14 +33,20 @@ MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of 
 def shared_work() -> Iterator[None]:
     """Share statements, the empty database, descriptions of tools and the embedding model; read no certificates."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="ricordo-empty-") as folder:
-        _share_statements(patch)
-        _share_compiler(patch)
-        _share_empty_database(patch, Path(folder) / "ricordo.db")
-        _share_tools(patch)
-        _share_entry_points(patch)
-        _share_embedding_model(patch)
-        patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+        share(patch, Path(folder))
         yield
+
+
+def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Share it until the patch is undone. No write is slow enough to be warned of, since the machine may be busy."""
+    _share_statements(patch)
+    _share_compiler(patch)
+    _share_empty_database(patch, folder / "ricordo.db")
+    _share_tools(patch)
+    _share_entry_points(patch)
+    _share_embedding_model(patch)
+    patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+    patch.setattr(store, "SLOW_WRITE", 3600)
 
 
 def _share_statements(patch: pytest.MonkeyPatch) -> None:
