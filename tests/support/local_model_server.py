@@ -82,6 +82,7 @@ class LocalModel:
         passing: Answers given before all others, one a request; None in it is a proper answer.
         notation: How it writes calls, a name in NOTATIONS.
         takes_tools: A request with tools is refused where this is false.
+        refuses: A rule of a test's own: the bodies that are refused with `refusal_words`.
     """
 
     template: str = "any"
@@ -99,6 +100,8 @@ class LocalModel:
     passing: tuple[Answer | None, ...] = ()
     notation: str = "proper"
     takes_tools: bool = True
+    refuses: "Callable[[LocalModel, Json], bool] | None" = field(default=None, repr=False)
+    refusal_words: str = "Bad Request"
     faults: tuple[str, ...] = ()
     """The families whose faults this model has, for a report."""
 
@@ -309,6 +312,8 @@ def _refused_field(model: LocalModel, body: Json) -> Answer | None:
     for path in model.refused_fields:
         if _has(body, path.split(".")):
             return FIELD_BODIES[model.field_body](path, model.status)
+    if model.refuses and model.refuses(model, body):
+        return BODIES[model.body](model.refusal_words, None, model.status)
     if not model.takes_tools and body.get("tools"):
         return BODIES[model.body](f"{body['model']} does not support tools", None, 400)
     return None
