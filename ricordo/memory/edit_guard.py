@@ -115,8 +115,12 @@ def _turns(hit: Any) -> list[Any]:
     """A hit with the turns before and after it, which are sources too."""
     if not isinstance(hit, dict):
         return [hit]
-    before, after = (hit.get(name) if isinstance(hit.get(name), list) else [] for name in ("before", "after"))
+    before, after = (_list(hit.get(name)) for name in ("before", "after"))
     return [*before, {**hit, "before": None, "after": None}, *after]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def changed_piece(before: str, after: str) -> str:
