@@ -8,7 +8,8 @@ import pytest
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.llm.repair import repair
-from ricordo.llm.written_calls import MARKS, offered_name, written_calls
+from ricordo.llm.written_calls import offered_name, written_calls
+from tests.llm.notations import MARKS
 from tests.llm.talk import CLOCK, WEATHER
 
 # Openings without an end: each made a search of the whole text, and 100 kB of them took minutes.
@@ -71,10 +72,8 @@ def test_calls_are_read_in_every_notation(text: str, rest: str, count: int) -> N
         '{"name": "get_weather", "arguments": [1]}',
         'Call it so:\n```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\nThen read the answer.',
         '[{"name": "get_weather", "arguments": {}}, {"name": "delete_everything", "arguments": {}}]',
-        "<function=get_time></function><function=delete_everything></function>",
         "<function=delete_everything></function>",
         "<tool_call>get_weather: Rome</tool_call>",
-        '<tool_call>{"name": "get_time", "arguments": {}}</tool_call><tool_call>{broken</tool_call>',
         "[TOOL_CALLS]get_time[ARGS]{broken}",
         "```python\nprint(1)\n```",
         "[" * 5_000,
@@ -112,7 +111,7 @@ def test_what_stands_around_a_name_goes_where_the_tool_is_known_then(name: str, 
 
 def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length() -> None:
     for opening in HOSTILE:
-        text = "x" + opening * (100_000 // len(opening))
+        text = "x" + opening * (20_000 // len(opening))
         begun = time.thread_time()
         for hostile in (text, text[1:], "{" + text, f"<tool_call>{text}", text + "```"):
             written_calls(hostile, OFFERED)
