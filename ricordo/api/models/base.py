@@ -13,6 +13,7 @@ from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
+from ricordo.api.models.warnings import warn
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
 from ricordo.errors import Unsupported
@@ -26,6 +27,7 @@ MAX_COUNT = 1_000_000_000
 MOST_ITEMS = 1000
 T = TypeVar("T")
 Items = Annotated[list[T], Field(max_length=MOST_ITEMS)]
+UNKNOWN = "Unknown here, so without effect."
 # As JSON writes it; after an even number of backslashes, else it is text that only looks like one.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -81,6 +83,26 @@ class RequestPart(BaseModel):
         if not cls.ignored or not isinstance(value, dict) or cls.ignored.keys().isdisjoint(value):
             return value
         return {name: each for name, each in value.items() if name not in cls.ignored}
+
+
+class TolerantPart(RequestPart):
+    """A part whose unknown fields are left out with a warning: what clients send there grows with each model.
+
+    A known field with a value that cannot be is refused as everywhere.
+    """
+
+    shown_as: ClassVar[str]
+    """The name of the part in a request."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_unknown(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        unknown = [name for name in value if name not in cls.model_fields and name not in cls.ignored]
+        if sent := [f"{cls.shown_as}.{str(name)[:80]}" for name in unknown if value[name] is not None]:
+            warn(sent, UNKNOWN)
+        return {name: each for name, each in value.items() if name not in unknown}
 
 
 class RequestModel(RequestPart):
