@@ -267,9 +267,12 @@ def _writer(
     if not is_own:
         return writer
     packs = traits_of(agent.agent_type).packs_user_messages
+    is_plain = turn.reads_plain_results
 
     def render(window: Sequence[Message]) -> Sequence[Message]:
-        return transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
+        return transcript(
+            window, agent.timezone, agent.context_window, packs_user_messages=packs, has_plain_results=is_plain
+        )
 
     system, tools = request.messages[0], request.tools
     return replace(writer, settings=request.settings, system=system, tools=tools, render=render)
