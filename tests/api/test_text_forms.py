@@ -89,6 +89,7 @@ def test_null_for_an_argument_that_may_be_left_out_is_as_if_left_out(api: Api) -
         (called,) = [one for one in answer if one["message_type"] == "tool_call_message"]
         assert "null" not in called["tool_call"]["arguments"]
     assert returned["tool_return"] == "a2x"
+    # The client gets the call as it is to be read too.
     client_tool = {
         "name": "ask",
         "parameters": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}},
