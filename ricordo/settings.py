@@ -161,6 +161,12 @@ class Settings(BaseSettings):
         "Handle of the model for agents created without one, such as openai/gpt-4.1. By default the best of a configured "
         "provider, or one of this machine that calls tools; see `ricordo doctor`."
     )
+    model_profile: Literal["auto", "full", "small", "notes"] = about(
+        "Prompt and tools for models. full: the agent's own. small: a short prompt and three tools. notes: a short prompt, and "
+        "notes taken by a call of their own after each message. auto: small for models of at most 4 billion parameters or 8k "
+        "tokens of context, else full.",
+        "auto",
+    )
     embedding: str | None = about(
         "Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
         "By default the embedded model, if the extra `embeddings` is installed."

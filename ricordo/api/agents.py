@@ -43,7 +43,7 @@ _OLDER_SETTINGS = (
     ("response_format", "response_format"),
 )
 _PLAIN = ("system", "metadata", "hidden")
-_KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_block_policy")
+_KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_block_policy", "model_profile")
 
 
 @router.post("/", response_model=AgentResponse)
