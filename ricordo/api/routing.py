@@ -30,6 +30,7 @@ from ricordo.api.bodies import LARGE_BODIES, MOST_BYTES, read_large
 from ricordo.api.call import answer
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
+from ricordo.api.models.warnings import with_warnings
 from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
@@ -152,7 +153,7 @@ class LazyRoute(APIRoute):
             await refuse(*refusal)(scope, receive, send)
             return
         self.build()
-        await LARGE_BODIES.serve(super().handle, scope, receive, send)
+        await LARGE_BODIES.serve(super().handle, scope, receive, with_warnings(send))
 
     def __getattr__(self, name: str) -> Any:
         # Called only for what is not there yet.

@@ -121,9 +121,10 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningChunk:
-    """A piece of reasoning, as it arrives."""
+    """A piece of reasoning, as it arrives. `signature` is the provider's proof of the thought that ends with it."""
 
     text: str
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

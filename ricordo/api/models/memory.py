@@ -101,6 +101,9 @@ class BlockResponse(HostedFields, AuthorFields):
     proposal_id: str | None = None
 
 
+BlockUpdate.take_back(BlockResponse)
+
+
 class BlockSettings(RequestModel):
     """A user's block beside its text. A field that is left out stays; null takes it back."""
 
