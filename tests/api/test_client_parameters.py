@@ -35,7 +35,12 @@ SENT: list[tuple[type[RequestPart], str, str, Wire]] = [
     (SendRequest, "agents.MessageStreamParams", "POST /v1/agents/{agent}/messages", HELLO),
     (SendRequest, "agents.MessageStreamParams", "POST /v1/agents/{agent}/messages/stream", HELLO),
     (AsyncSendRequest, "agents.MessageCreateAsyncParams", "POST /v1/agents/{agent}/messages/async", HELLO),
-    (ConversationSendRequest, "conversations.MessageCreateParams", "POST /v1/conversations/{conversation}/messages", HELLO),
+    (
+        ConversationSendRequest,
+        "conversations.MessageCreateParams",
+        "POST /v1/conversations/{conversation}/messages",
+        HELLO,
+    ),
     (BlockRequest, "BlockCreateParams", "POST /v1/blocks/", {"label": "notes", "value": ""}),
     (BlockUpdate, "BlockUpdateParams", "PATCH /v1/blocks/{block}", {}),
     (ToolCreateRequest, "ToolUpsertParams", "PUT /v1/tools/", {"source_code": 'def a():\n    "B."'}),
@@ -48,7 +53,13 @@ SENT: list[tuple[type[RequestPart], str, str, Wire]] = [
     (PassageSearchRequest, "PassageSearchParams", "POST /v1/passages/search", {"query": "tea"}),
 ]
 # Without effect, and not documented by the newest client alone: older ones and templates send them.
-OLDER: Wire = {"template": True, "project": "x", "deployment_id": "x", "entity_id": "x", "include_multi_agent_tools": True}
+OLDER: Wire = {
+    "template": True,
+    "project": "x",
+    "deployment_id": "x",
+    "entity_id": "x",
+    "include_multi_agent_tools": True,
+}
 # Refused, since to go on without it would share what shall not be shared.
 REFUSED = {"isolated_block_labels"}
 EMPTY: dict[type, Any] = {list: [], dict: {}, bool: False, str: "", int: 0, float: 0.0}
@@ -99,6 +110,8 @@ def test_each_parameter_that_the_client_documents_is_taken_or_named_in_the_warni
         method, path = place.format(**ids).split(" ")
         more = OLDER if model in (AgentRequest, AgentUpdate) else {"enable_thinking": "x"} if "Message" in name else {}
         for parameter, value in (parameters(name) | {one: more[one] for one in more if one in model.ignored}).items():
+            if "name" in beside:
+                beside = {**beside, "name": f"{name} {parameter}"}  # noqa: PLW2901 - names of folders are told apart
             answer = http.request(method, path, json={**beside, parameter: value})
             where = (name, parameter, answer.text[:300])
             if parameter in REFUSED:
@@ -110,16 +123,26 @@ def test_each_parameter_that_the_client_documents_is_taken_or_named_in_the_warni
                 assert answer.status_code == 200, where
                 assert f"{parameter}: {model.ignored[parameter]}" in answer.headers[HEADER], where
                 warned.add(parameter)
-                off = http.request(method, path, json={**beside, parameter: EMPTY[type(value)]})
+                again = {"name": f"{name} {parameter} again"} if "name" in beside else {}
+                off = http.request(method, path, json={**beside, **again, parameter: EMPTY[type(value)]})
                 assert HEADER not in off.headers, where
     assert warned >= {
         *("template", "template_id", "base_template_id", "project", "project_id", "entity_id", "embedding_chunk_size"),
-        *("top_logprobs", "return_logprobs", "return_token_ids", "enable_thinking", "memory_variables", "from_template"),
+        *(
+            "top_logprobs",
+            "return_logprobs",
+            "return_token_ids",
+            "enable_thinking",
+            "memory_variables",
+            "from_template",
+        ),
         *("enable_sleeptime", "include_multi_agent_tools", "include_default_source", "npm_requirements"),
     }
 
 
-def test_a_parameter_of_a_query_without_effect_is_named_in_the_warnings(http: httpx2.Client, ids: dict[str, str]) -> None:
+def test_a_parameter_of_a_query_without_effect_is_named_in_the_warnings(
+    http: httpx2.Client, ids: dict[str, str]
+) -> None:
     for path in ("/v1/agents/", "/v1/blocks/", f"/v1/agents/{ids['agent']}"):
         answer = http.get(path, params={"include_relationships": "tools", "project_id": "x"})
         assert answer.status_code == 200
@@ -198,7 +221,7 @@ def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(http:
     for method, path, sent in walks:
         if method == "PATCH":
             after = ok(http.get(path))
-            changing = {"updated_at", "last_updated_by_id", "version"}
+            changing = {"updated_at", "last_updated_by_id", "version", "agent_ids"}
             assert {name for name in sent if after[name] != sent[name]} <= changing, path
 
 
@@ -232,8 +255,13 @@ def _pairs(server: ServerInThread) -> Iterator[tuple[str, type[BaseModel], type[
             yield f"{sorted(route.methods)[0]} {route.path}", request, answer  # type: ignore[attr-defined]
 
 
-# Requests that are about something else than the object that is answered.
-OTHERS = {"x"}
+# What is made or changed is only a part of what is answered, or a piece of something else.
+OTHERS = {
+    "BatchRequest": "its requests are answered as counts",
+    "FeedbackRequest": "is about a step, of which nothing else can be set",
+    "NoteUpdate": "takes any field, as Open WebUI does",
+    "ProposalRequest": "says an edit, and the answer what becomes of it",
+}
 
 
 def test_each_request_that_sets_most_of_what_is_answered_takes_the_answer(server: ServerInThread) -> None:
@@ -241,6 +269,8 @@ def test_each_request_that_sets_most_of_what_is_answered_takes_the_answer(server
     for place, request, answer in _pairs(server):
         own = set(request.model_fields)
         is_same = len(own & set(answer.model_fields)) * 2 >= len(own) and len(own) > 1
+        if request.__name__ in OTHERS:
+            continue
         if is_same and not set(answer.model_fields) <= own | set(request.ignored) | request.only_answered:  # type: ignore[attr-defined]
             missing.append((place, request.__name__, answer.__name__))
     assert missing == []

@@ -434,7 +434,10 @@ def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent
                 "otid": decides((call_id, True), otid="same"),
                 "older": {"approve": True, "approval_request_id": asked},
                 "older by call": {"approve": True, "approval_request_id": call_id},
-                "result": {"type": "approval", "approvals": [{"type": "tool", "tool_call_id": call_id, "tool_return": "8"}]},
+                "result": {
+                    "type": "approval",
+                    "approvals": [{"type": "tool", "tool_call_id": call_id, "tool_return": "8"}],
+                },
                 "denial": decides((call_id, False)),
             }[form]
             _break_off(scene, agent, answer, cause)

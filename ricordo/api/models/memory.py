@@ -212,6 +212,9 @@ class UserBlockResponse(ResponseModel):
     proposal_id: str | None = None
 
 
+BlockSettings.take_back(UserBlockResponse)
+
+
 class VersionResponse(ResponseModel):
     """One version of one block; `sha` is the id of a git commit. `is_deleted` where the block went with it."""
 

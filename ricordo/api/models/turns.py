@@ -5,16 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
-from ricordo.api.models.messages import (
-    AnyMessage,
-    ApprovalDecisionResponse,
-    ApprovalResponseMessage,
-    AssistantMessage,
-    StoredMessageFields,
-    SystemMessage,
-    ToolReturnResponse,
-    UserMessage,
-)
+from ricordo.api.models.messages import AnyMessage, AssistantMessage, StoredMessageFields, SystemMessage, UserMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from ricordo.errors import Unsupported
 

@@ -29,7 +29,9 @@ class Requirement(RequestPart):
 
 
 Requirements = Annotated[list[Requirement], Field(max_length=50)]
-_IGNORED = {"npm_requirements": "Packages of npm are not installed; tools in JavaScript have those of the standard library."}
+_IGNORED = {
+    "npm_requirements": "Packages of npm are not installed; tools in JavaScript have those of the standard library."
+}
 
 
 class ToolCreateRequest(RequestModel):

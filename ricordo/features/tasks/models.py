@@ -75,6 +75,9 @@ class TaskResponse(ResponseModel):
         return cls.of(task, trigger=trigger)
 
 
+TaskRequest.take_back(TaskResponse)
+
+
 class TaskRunResponse(ResponseModel):
     """One run of a task for one user. `changes` are versions and proposals by id, with their block's label; no texts."""
 
