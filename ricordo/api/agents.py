@@ -233,9 +233,9 @@ def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
     for name, older in _OLDER_SETTINGS:
         if older in body.model_fields_set:
             changes[name] = getattr(body, older)
-    if body.reasons is False:
+    if body.thinks is False:
         changes |= {"reasoning_effort": "none", "max_reasoning_tokens": None}
-    elif body.reasons and current.reasoning_effort == "none":
+    elif body.thinks and current.reasoning_effort == "none":
         changes.setdefault("reasoning_effort", None)
     return replace(current, **changes)
 

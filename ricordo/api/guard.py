@@ -26,8 +26,8 @@ from ricordo.storage.keys import TOKEN
 _HEALTH = ("/v1/health", "/v1/health/")
 # What anybody may see: that a server is here and how to talk to it.
 OPEN_PATHS = ("/", *_HEALTH)
-# Whose clients read refusals in OpenAI's shape: all that OpenAI serves, whether it is served here or not. `/v1/models/`, with a slash
-# at its end, and its list of embedding models are Letta's.
+# Whose clients read refusals in OpenAI's shape: all that OpenAI serves, whether it is served here or not. `/v1/models/`, with a
+# slash at its end, and its list of embedding models are Letta's.
 _OPENAI_PATH = re.compile(
     r"/v1/(?:(?:chat|completions|responses|embeddings|moderations|images|audio|assistants|threads|vector_stores|fine_tuning"
     r"|files|uploads|batches|realtime)(?:/|$)|models(?:$|/(?!embedding(?:/|$))[^/]))"

@@ -21,7 +21,7 @@ from ricordo.errors import Invalid
 from ricordo.llm.written_calls import new_call_id
 
 if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
+    from jsonschema.protocols import Validator  # type: ignore[import-untyped]
 
 _FENCE, _OPENING = "```", re.compile(r"[{\[]")
 _MOST_OPENINGS = 100  # that are tried: each may take the length of the text
@@ -134,7 +134,7 @@ def _fault(text: str, schema: Mapping[str, Any], *, is_object: bool = False) -> 
 @lru_cache(_CACHED)
 def _validator(schema: bytes) -> "Validator":
     # Slow to import (70 ms), and few answers have a form.
-    from jsonschema import Draft202012Validator, validators
+    from jsonschema import Draft202012Validator, validators  # type: ignore[import-untyped]
     from referencing import Registry
 
     kinds: Any = validators.extend(Draft202012Validator, dict.fromkeys(_UNCHECKED, _unchecked))

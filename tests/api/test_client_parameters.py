@@ -248,7 +248,8 @@ def _pairs(server: ServerInThread) -> Iterator[tuple[str, type[BaseModel], type[
     server.app.openapi()
     for route in server.app.routes:
         body = getattr(getattr(route, "body_field", None), "field_info", None)
-        models = [one for one in (getattr(body, "annotation", None), *get_args(getattr(body, "annotation", None)))]
+        annotation = getattr(body, "annotation", None)
+        models = (annotation, *get_args(annotation))
         request = next((one for one in models if isinstance(one, type) and issubclass(one, RequestPart)), None)
         answer = getattr(route, "response_model", None)
         if request and isinstance(answer, type) and issubclass(answer, ResponseModel):

@@ -365,7 +365,8 @@ A request for one of these, or for a route that no client knows, is answered wit
 
 What a client documents and cannot act here is taken, and the header `X-Ricordo-Warnings` of the answer names it with the reason:
 `project_id: Everything is in one project.` The same holds for an object that is sent back as it was answered: fields that only
-answers have, such as `created_by_id`, change nothing. Parameters and fields that no client knows are refused with 422 and their name.
+answers have, such as `created_by_id`, change nothing. Parameters and fields that no client knows are refused with 422 and their
+name.
 
 These are taken in any query:
 

@@ -125,7 +125,7 @@ class AgentFields(EmbeddingFields):
     )
 
     @property
-    def reasons(self) -> bool | None:
+    def thinks(self) -> bool | None:
         """Whether the model is to think, under either name; None where neither was sent."""
         return self.enable_reasoner if self.reasoning is None else self.reasoning
 

@@ -31,8 +31,8 @@ Noting = Callable[["AnswerReader"], Awaitable[None]]
 class AnswerReader:
     """Reads the events of a turn as deltas of one message, and keeps what it said.
 
-    `page` is where a person decides about calls of the agent's own tools that wait. An answer that `has_form`, as JSON has, is its last
-    words alone, and told once they are whole: what was said before a call, or had to be said again, is none of it.
+    `page` is where a person decides about calls of the agent's own tools that wait. An answer that `has_form`, as JSON has, is its
+    last words alone, told once they are whole: what was said before a call, or had to be said again, is none of it.
     """
 
     clock: Clock
