@@ -6,8 +6,8 @@ IMAGE_EXTRAS := $(addprefix --extra ,anthropic openai google bedrock postgres do
 # Extras stay in the lines: without them pip takes the newest release for "google-auth[requests]", which has no hash here.
 LOCK := $(BIN)/uv pip compile --no-strip-extras --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
-# One more than there are processors, since many tests wait for something.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# As many as there are processors: each worker collects the tests and starts servers of its own.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 
 # Where `make openwebui` installs Open WebUI, which needs Python 3.11 or 3.12.
 OPEN_WEBUI ?= .venv-openwebui
@@ -34,7 +34,7 @@ install: .venv/.installed
 run: .venv/.installed
 	$(BIN)/ricordo serve
 test: .venv/.developing
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 soak: .venv/.developing
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --hypothesis-profile=long $(ARGS)
 openwebui: .venv/.developing $(OPEN_WEBUI)/.installed

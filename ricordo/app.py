@@ -67,6 +67,7 @@ async def open_runtime(
     indexes = plugins.vector_indexes(vectors or load_vector_settings())
     kinds = plugins.memory_remotes()
     store = await asyncio.to_thread(open_store, settings)
+    models.learned.keep_in(settings.data_dir)
     indexes |= await pgvector.index_of(store)
     runtime = Runtime(settings, store, models, toolbox, plugins, indexes, kinds)
     try:

@@ -88,9 +88,25 @@ class LeaseLost(Unavailable):
 
 
 class ModelError(RicordoError):
-    """A provider failed. `kind` is the error type on the wire; `retry_after` is in seconds."""
+    """A provider failed. `kind` is the error type on the wire; `retry_after` is in seconds.
 
-    def __init__(self, kind: ModelErrorKind, message: str, *, retry_after: float | None = None) -> None:
+    `status` and `words` are the provider's own answer, all of it. Of a request that was too long, `limit` is the window in
+    tokens that the words name, and `is_judged` says that no known words but its size told so.
+    """
+
+    def __init__(
+        self,
+        kind: ModelErrorKind,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        status: int | None = None,
+        words: str = "",
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.retry_after = retry_after
+        self.status = status
+        self.words = words
+        self.limit: int | None = None
+        self.is_judged = False

@@ -41,6 +41,10 @@ class LiveTurn(Protocol):
     async def wait(self) -> None:
         """Return when the turn has ended."""
 
+    @property
+    def has_readers(self) -> bool:
+        """Whether somebody reads its events; True where that is not known."""
+
 
 class LiveRecording(Protocol):
     """A stream that is being stored in this process, for readers that come and go."""

@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,8 @@ from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from tests.seams.stores import ManualClock
 from tests.support import postgres, sharing
-from tests.support.ready import Helper
+from tests.support.ready import Helper, close_helper, fork_helper
+from tests.support.ready import helper as running_helper
 
 # The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed from what it prints.
 settings.register_profile(
@@ -76,8 +76,9 @@ def _keep_files_in_memory() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From here on there is garbage, but not among what was imported."""
+    """From here on there is garbage, but not among what was imported; and the helper, which has imported the same."""
     gc.freeze()
+    fork_helper()
     gc.enable()
 
 
@@ -89,13 +90,13 @@ def _shared_work() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def helper() -> Iterator[Helper]:
-    """What forks processes of `ricordo`, for all tests: to import everything takes it longer than most of them."""
-    with closing(Helper()) as made:
-        yield made
+def helper() -> Helper:
+    """What forks processes of `ricordo`, for all tests."""
+    return running_helper()
 
 
 def pytest_unconfigure() -> None:
+    close_helper()
     postgres.stop_server()
 
 

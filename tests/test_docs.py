@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,7 +30,7 @@ from ricordo.setting_types import PREFIX, feature_settings
 from ricordo.settings import ProviderSettings, Settings, VectorSettings
 from tests.seams.server import ServerInThread, serving
 from tests.support.model_server import Answer, ModelServer, Seen, completion, say_ok, tool_call
-from tests.support.ready import Helper
+from tests.support.ready import helper
 from tests.support.server_process import CAN_FORK, MadeServer, free_port
 
 ROOT = Path(__file__).parent.parent
@@ -63,24 +62,21 @@ class Python:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._helper = Helper("letta_client", "letta_client.resources.agents") if CAN_FORK else None
+        self._helper = helper() if CAN_FORK else None
 
     def __call__(self, code: str) -> str:
         """What a program prints, which must succeed."""
-        command = self._helper.command if self._helper else [sys.executable]
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            code = f"import os; os.chdir({folder!r})\n{code}"
-            return printed([*command, "-c", code])
-
-    def close(self) -> None:
-        if self._helper:
-            self._helper.close()
+            if self._helper is None:
+                return printed([sys.executable, "-c", code], cwd=folder)
+            done = self._helper.run(["-c", code], Path(folder), os.environ)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
 
 
 @pytest.fixture(scope="module")
-def run_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
-    with closing(Python(tmp_path_factory.mktemp("pages"))) as python:
-        yield python
+def run_python(tmp_path_factory: pytest.TempPathFactory) -> Python:
+    return Python(tmp_path_factory.mktemp("pages"))
 
 
 def run_shell(commands: str, folder: Path) -> str:

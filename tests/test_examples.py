@@ -14,7 +14,7 @@ from tests.seams.server import ServerInThread, serving
 
 DOCS = Path(__file__).parent.parent / "docs"
 ADDRESS = "http://127.0.0.1:8283"
-LIMIT = 60
+LIMIT = 180
 
 
 @pytest.fixture(scope="module")

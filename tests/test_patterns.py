@@ -7,7 +7,6 @@ the source, and run on inputs that are made from its own parts. One that is put 
 import ast
 import importlib
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -20,13 +19,13 @@ import pytest
 import ricordo
 from ricordo.features.librarian import grammar
 from ricordo.search import dates
+from tests.seams.growth import FACTOR, MOST, is_linear
 from tests.support.worst_inputs import worst_inputs
 
 PACKAGE = Path(ricordo.__file__).parent
-LENGTH = 50_000
-# Seconds of CPU: what takes less is fast whatever its growth. Quadratic time grows 16-fold from a quarter to the whole.
-FAST, SLOW, GROWTH = 0.01, 0.5, 8
+LENGTH = 24_000
 EXPONENTIAL = 20  # characters: each one more doubles a time of this kind
+SQUARE = MOST * FACTOR  # quadratic work may take so many times as long, and no cubic one does
 USES = {"match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 Run = Callable[[Any], object]
 
@@ -76,8 +75,11 @@ BOUNDED = {"features/librarian/grammar.py": grammar.READ_LENGTH, "search/dates.p
 BEHIND_ANOTHER = {("memory/schemas.py", "_PART"): "finds the parts of a key that _HEAD took"}
 
 
+@cache
 def _sources() -> dict[str, ast.Module]:
-    trees = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    """The files that use regular expressions, parsed; no others, since that takes seconds."""
+    texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+    trees = {path: ast.parse(text) for path, text in texts.items() if re.search(r"^import re$", text, re.MULTILINE)}
     return {path: tree for path, tree in trees.items() if any(_calls(tree))}
 
 
@@ -88,21 +90,18 @@ def _calls(tree: ast.Module) -> Iterator[ast.Call]:
                 yield node
 
 
-SOURCES = _sources()
-
-
 def _patterns(path: str) -> Iterator[tuple[re.Pattern[Any], Run]]:
     """The patterns of a file, each with each way in which it is used there."""
     module = importlib.import_module("ricordo." + path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     uses: dict[str, set[str]] = {}
-    for node in ast.walk(SOURCES[path]):
+    for node in ast.walk(_sources()[path]):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in USES | {"pattern"}:
             uses.setdefault(node.value.id, set()).add(node.attr)
     uses |= {name: set() for file, name in BEHIND_ANOTHER if file == path}
     kept = {pattern: uses.get(name, {"finditer"}) for name, value in vars(module).items() for pattern in _within(value)}
     for pattern, ways in kept.items():
         yield from ((pattern, _run(pattern, way)) for way in ways - {"pattern"})
-    for call in _calls(SOURCES[path]):
+    for call in _calls(_sources()[path]):
         source = ast.unparse(call.args[0])
         if (path, source) in MADE:
             yield from MADE[path, source](module)
@@ -139,55 +138,38 @@ def _run(pattern: re.Pattern[Any], use: str) -> Run:
     return (lambda text: [None for _ in method(text)]) if use == "finditer" else method
 
 
-def _seconds(run: Run, text: str | bytes, times: int = 1) -> float:
-    """The CPU time of the best of so many runs."""
-    taken = []
-    for _ in range(times):
-        before = time.thread_time()
-        run(text)
-        taken.append(time.thread_time() - before)
-    return min(taken)
-
-
 @cache
 def _texts(pattern: re.Pattern[Any], length: int) -> list[str | bytes]:
     return list(worst_inputs(pattern, length))
 
 
-def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH) -> str:
-    """What the pattern is slow on first, because its time grows with the square of the length or faster; "" for a fast one."""
-    for text in _texts(pattern, EXPONENTIAL):
-        if _seconds(run, text) > FAST and (least := _seconds(run, text, 3)) > FAST:
-            return f"{text!r}: {least:.3f} s"
-    for place, text in enumerate(_texts(pattern, length // 4)):
-        quarter = _seconds(run, text)
-        if quarter * 16 < FAST:
-            continue
-        if quarter > SLOW:
-            return f"{text[:60]!r}: {quarter:.3f} s"
-        longer = _texts(pattern, length)[place]
-        if _seconds(run, longer) > max(FAST, quarter * GROWTH):
-            quarter, whole = _seconds(run, text, 3), _seconds(run, longer, 3)
-            if whole > SLOW or whole > max(FAST, quarter * GROWTH):
-                return f"{text[:60]!r}: {quarter:.3f} s, four times as long {whole:.3f} s"
+def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int = MOST) -> str:
+    """Return the text on which the pattern takes more than linear time; "" for a fast one.
+
+    Of texts with FACTOR times the length it may take `most` times as long.
+    """
+    for place, text in enumerate(_texts(pattern, EXPONENTIAL)):
+        if not is_linear(lambda size, place=place: run(_texts(pattern, size)[place]), EXPONENTIAL // 2, factor=2):
+            return repr(text)
+    for place, text in enumerate(_texts(pattern, length // FACTOR)):
+        if not is_linear(lambda size, place=place: run(_texts(pattern, size)[place]), length // FACTOR, most=most):
+            return repr(text[:60])
     return ""
 
 
-@pytest.mark.parametrize("path", SOURCES)
-def test_every_pattern_takes_linear_time_on_its_worst_inputs(path: str) -> None:
-    length, slow = BOUNDED.get(path, LENGTH), {}
-    for pattern, run in _patterns(path):
-        # At a length that is never exceeded, time may grow as it will as long as it is short.
-        found = slow_on(pattern, run, length)
-        if found and (
-            path not in BOUNDED or any(_seconds(run, text, 3) > FAST * 3 for text in _texts(pattern, length))
-        ):
-            slow[pattern.pattern] = found
+def test_every_pattern_takes_linear_time_on_its_worst_inputs() -> None:
+    slow = {
+        (path, pattern.pattern): text
+        for path in _sources()
+        for pattern, run in _patterns(path)
+        # At a length that is never exceeded, time may grow as the square.
+        if (text := slow_on(pattern, run, BOUNDED.get(path, LENGTH), SQUARE if path in BOUNDED else MOST))
+    }
     assert slow == {}
 
 
 def test_the_patterns_that_are_put_together_are_there_still() -> None:
-    here = {(path, ast.unparse(call.args[0])) for path, tree in SOURCES.items() for call in _calls(tree)}
+    here = {(path, ast.unparse(call.args[0])) for path, tree in _sources().items() for call in _calls(tree)}
     assert set(MADE) <= here
 
 
@@ -205,4 +187,4 @@ def test_the_patterns_that_are_put_together_are_there_still() -> None:
 )
 def test_the_inputs_find_what_is_slow(pattern: str, use: str) -> None:
     made = re.compile(pattern, re.DOTALL)
-    assert slow_on(made, _run(made, use), length=10_000)
+    assert slow_on(made, _run(made, use), length=8_000)

@@ -3,7 +3,6 @@
 import os
 import re
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.support.server_process import CAN_FORK, free_port
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are forked")
 PAGE = (Path(__file__).parent.parent / "docs/troubleshooting.md").read_text("utf-8")
-LIMIT = 60
 # Said by what other tests have: an environment without the extra (tests/test_package.py), damaged rows (tests/cli/test_repair.py).
 ELSEWHERE = {"RICORDO_DATABASE_URL names PostgreSQL, which needs an extra.", "… need repair"}
 
@@ -40,15 +38,7 @@ def ricordo(tmp_path_factory: pytest.TempPathFactory, helper: Helper) -> Callabl
     def run(*arguments: str, folder: Path | None = None, **variables: str) -> str:
         home = folder or tmp_path_factory.mktemp("home")
         given = {"PATH": os.environ["PATH"], "HOME": str(home), "RICORDO_FIND_LOCAL_MODELS": "false", **variables}
-        done = subprocess.run(
-            [*helper.command, *arguments],
-            cwd=home,
-            env=given,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
+        done = helper.run(arguments, home, given)
         return done.stdout + done.stderr
 
     return run

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ricordo.agents.agent_types import traits_of
+from ricordo.agents.conversations import within_window
 from ricordo.agents.request import TurnContext
 from ricordo.agents.step_save import save_compaction
 from ricordo.agents.tracing import Call, RecordingModel, recorded_calls, traces_of_summary
@@ -26,7 +27,8 @@ from ricordo.domain.message import (
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.run import StopReason
 from ricordo.domain.usage import Usage
-from ricordo.errors import NotFound
+from ricordo.errors import ModelError, NotFound
+from ricordo.llm.adaptation import LearnedModel, learned_of
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.tokens import (
     IMAGE_TOKENS,
@@ -44,13 +46,18 @@ from ricordo.prompt.truncation import fit
 log = logging.getLogger(__name__)
 # The librarian is no language model: an outline says more than it would.
 NO_WRITER = "ricordo"
-# A provider's count is believed within these bounds, in percent of our estimate, and only for prompts large enough to tell.
-_LEAST, _MOST = 50, 400
+# A provider's count is believed within these bounds, in percent of our estimate, and only for prompts large enough to tell. It
+# may raise the estimate and hardly lower it: some servers cut a prompt off, or count only what their cache does not hold.
+_LEAST, _MOST = 90, 400
 _LARGE_PROMPT = 2_000
 # What descriptions of tools and what surrounds each message take at most, in all usual cases.
 _TOOLS_AND_MORE = 12_000
 # A turn whose last compaction freed less of the window than this asks no model to write another: it could go on so at each step.
 _LITTLE = 0.1
+# An answer gets this many tokens at least.
+_LEAST_OUTPUT = 64
+# A refusal teaches a smaller window where it is smaller than this share of what was known, in percent.
+_SMALLER_WINDOW = 90
 # A summary of next to nothing may still take so many tokens.
 _LEAST_SUMMARY = 60
 
@@ -87,24 +94,65 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
     return replace(request, messages=fit(request.messages, budget, percent, count=message_tokens))
 
 
+def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
+    """The request with an output budget that its window has room for beside the prompt."""
+    window, budget = turn.state.agent.context_window, request.settings.max_output_tokens
+    # The prompt takes at most half of the window where the budget takes more.
+    if budget is None or budget <= window - window // 2:
+        return request
+    room = max(_LEAST_OUTPUT, window - _tokens(turn, request) * 21 // 20)
+    if budget <= room:
+        return request
+    return replace(request, settings=replace(request.settings, max_output_tokens=room))
+
+
 def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
-    """Learn from the provider's count how far our estimate is off."""
-    limit = turn.limit
+    """Learn from the provider's count how far our estimate is off, and from what it refused before how small its window is."""
+    limit, learned = turn.limit, learned_of(turn.model)
+    counted = _counted_prompt(usage)
     # In a small window no prompt is large: a wrong count would never be corrected.
-    if usage.prompt_tokens >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8):
-        percent = usage.prompt_tokens * 100 // max(1, request_tokens(request))
+    if counted >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8):
+        estimate = request_tokens(request)
+        percent = counted * 100 // max(1, estimate)
+        if learned:
+            learned.note_count(turn.run.conversation_id, estimate, counted)
+        if limit.refused and learned:
+            _learn_window(turn, learned, percent)
         # What it refused in this turn was longer than its window, whatever it counts for what it takes.
         limit.token_percent = max(limit.least_percent, min(_MOST, max(_LEAST, percent)))
     elif limit.token_percent > _MOST:
         # A refusal taught that, and no prompt is large enough any more to tell: the model may have got more room since.
         limit.token_percent -= limit.token_percent // 100
     limit.was_refused = False
+    limit.refused = None
 
 
-def learn(turn: TurnContext, request: ModelRequest) -> None:
-    estimate, window, limit = request_tokens(request), turn.state.agent.context_window, turn.limit
-    limit.token_percent = limit.least_percent = percent_after_refusal(estimate, window, limit.token_percent)
+def _counted_prompt(usage: Usage) -> int:
+    """The tokens of the whole prompt: some servers count what their cache holds apart."""
+    cached = usage.cached_tokens or 0
+    return usage.prompt_tokens + cached if cached > usage.prompt_tokens else usage.prompt_tokens
+
+
+def _learn_window(turn: TurnContext, learned: LearnedModel, percent: int) -> None:
+    """Remember a window that is smaller than was told: by the words of a refusal, else by the size that was refused."""
+    estimate, named = turn.limit.refused or (0, None)
+    window = named or estimate * max(100, percent) // 100 * 19 // 20
+    if window * 100 < learned.info.context_window * _SMALLER_WINDOW:
+        learned.learn_window(window)
+
+
+def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None:
+    """Take from a refusal of too long a request that the window is smaller, or that our estimate is too low."""
+    estimate, limit = request_tokens(request), turn.limit
     limit.was_refused = True
+    smallest = min(estimate, limit.refused[0]) if limit.refused else estimate
+    limit.refused = smallest, refusal.limit
+    if refusal.limit is not None and refusal.limit < turn.state.agent.context_window:
+        turn.state = within_window(turn.state, refusal.limit)
+        if is_too_long(turn, request):
+            return
+    window = turn.state.agent.context_window
+    limit.token_percent = limit.least_percent = percent_after_refusal(estimate, window, limit.token_percent)
 
 
 async def compact(turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None) -> Compacted | None:
@@ -251,4 +299,4 @@ def _tokens(turn: TurnContext, request: ModelRequest) -> int:
 
 def _room(turn: TurnContext) -> int:
     window, settings = turn.state.agent.context_window, turn.state.agent.model_settings
-    return max(window // 4, min(int(TRIGGER * window), window - (settings.max_output_tokens or 0)))
+    return max(window // 2, min(int(TRIGGER * window), window - (settings.max_output_tokens or 0)))

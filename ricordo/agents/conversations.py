@@ -47,6 +47,11 @@ def with_model(state: AgentState, handle: str, context_window: int) -> AgentStat
     return replace(state, agent=changed)
 
 
+def within_window(state: AgentState, context_window: int) -> AgentState:
+    """The state with a smaller context window."""
+    return replace(state, agent=replace(state.agent, context_window=context_window))
+
+
 def resolve_conversation(tx: Transaction, scope: Scope, name: str, agent_id: str | None = None) -> Conversation:
     """The conversation a caller means: its id, `default` with the agent's id, or an agent's id alone. Raises NotFound, Invalid."""
     if name == DEFAULT and not agent_id:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents.agent_types import traits_of
-from ricordo.agents.context_limit import calibrate, compact, fitted, is_too_long, learn, outlined
+from ricordo.agents.context_limit import calibrate, compact, fitted, is_too_long, learn, outlined, with_fitting_budget
 from ricordo.agents.feed import Deltas
 from ricordo.agents.request import Answered, StepDraft, TurnContext
 from ricordo.agents.step_decisions import (
@@ -43,6 +43,8 @@ from ricordo.tools.toolbox import ToolContext
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 _ATTEMPTS = 5
+# So often a request is made shorter for a refusal that only its size explains.
+_JUDGED_ATTEMPTS = 3
 # Characters of what a tool reports while it runs.
 _PROGRESS_SIZE = 500
 # So many reports of a call, and so many more a second: streams are stored, and a tool may print a million lines.
@@ -121,6 +123,7 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
     deltas = Deltas(turn.run.id, step.id, step.message_id, thoughts=thoughts, held=offered.gated)
     refusal: ModelError | None = None
     is_blind = False
+    judged = 0
     for attempt in range(1, _ATTEMPTS + 1):
         request = build_request(turn, offered, is_first=step.number == 1)
         if is_too_long(turn, request):
@@ -132,6 +135,7 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
                 raise refusal or error from None  # where the provider refused, its own words say more than our count
         if is_blind:
             request = replace(request, messages=without_pictures(request.messages))
+        request = with_fitting_budget(turn, request)
         turn.asking, step.asked, step.asked_ns = step, request, time.monotonic_ns()
         EXCHANGE.set(begin_exchange(turn, step))
         try:
@@ -147,7 +151,8 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
                     for event in deltas.events(item):
                         yield event
         except ModelError as error:
-            is_last = attempt == _ATTEMPTS
+            judged += error.is_judged
+            is_last = attempt == _ATTEMPTS or judged == _JUDGED_ATTEMPTS
             is_blind = _refused_a_picture(turn, request, error, is_last=is_last) or is_blind
             refusal = error if error.kind == "context_window_exceeded" else refusal
             for void in deltas.events(Restarted()):
@@ -262,5 +267,5 @@ def _refused_a_picture(turn: TurnContext, request: ModelRequest, error: ModelErr
         raise error
     log.warning("asking again with less", extra={"run": turn.run.id, "kind": error.kind})
     if not may_be_a_picture:
-        learn(turn, request)
+        learn(turn, request, error)
     return may_be_a_picture

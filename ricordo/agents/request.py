@@ -121,7 +121,8 @@ class WindowLimit:
 
     `token_percent` is what the provider counts, in percent of our own estimate; `least_percent` what a refusal taught for the
     rest of the turn, and `was_refused` that no answer came since. `own_window` is the window of the conversation's own model, in
-    tokens, where this turn borrows another model; `gained` tokens were made free by the turn's last compaction.
+    tokens, where this turn borrows another model; `gained` tokens were made free by the turn's last compaction. `refused` is the
+    smallest request that was refused since the last answer, by our estimate, and the window that the refusal named.
     """
 
     token_percent: int = 100
@@ -129,6 +130,7 @@ class WindowLimit:
     was_refused: bool = False
     own_window: int | None = None
     gained: int | None = None
+    refused: tuple[int, int | None] | None = None
 
     def learned_percent(self) -> int | None:
         return self.token_percent if not self.was_refused and self.own_window is None else None

@@ -16,6 +16,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import CompactionPart, Message, ToolReturnPart
 from ricordo.domain.run import INTERRUPTED, Run, StopReason
+from ricordo.prompt import transcript
 from ricordo.prompt.transcript import interrupted
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
@@ -59,7 +60,8 @@ def close_run(
     known = {*conversation.window, *(gone for part in summed for gone in part.evicted)}
     missing = [message for message in said if message.id not in known]
     entering = [] if error and error["type"] in _REFUSED else missing
-    if results := _results_of_answer(tx, conversation, said) or _results_for_open_calls(said):
+    why = _why_without_result(reason, error)
+    if results := _results_of_answer(tx, conversation, said, why) or _results_for_open_calls(said, why):
         results = replace(results, id=new_id("message"), created_at=now, run_id=run.id)
         insert_messages(tx, [results])
         # Right behind the answer they belong to, ahead of what was said beside it.
@@ -76,6 +78,14 @@ def close_run(
         ended=ended,
     )
     return ended
+
+
+def _why_without_result(reason: StopReason, error: dict[str, Any] | None) -> str:
+    """Return the result of calls that were open when a run ended for this reason."""
+    if reason == "cancelled":
+        return transcript.CANCELLED
+    is_server_gone = error is None or error["type"] == INTERRUPTED
+    return transcript.INTERRUPTED if is_server_gone else transcript.FAILED
 
 
 def heal(tx: Transaction, run: Run) -> bool:
@@ -130,7 +140,7 @@ def add_callback(tx: Transaction, run: Run) -> None:
     jobs.add(tx, job)
 
 
-def _results_of_answer(tx: Transaction, conversation: Conversation, said: list[Message]) -> Message | None:
+def _results_of_answer(tx: Transaction, conversation: Conversation, said: list[Message], why: str) -> Message | None:
     """Results for calls that waited and whose answer was taken up by this run, but not carried out: the client's own are kept."""
     answer = next((message for message in said if message.role == "approval" and not message.tool_calls), None)
     if answer is None or answer.id in conversation.window:
@@ -139,17 +149,17 @@ def _results_of_answer(tx: Transaction, conversation: Conversation, said: list[M
     if not request or not request[0].is_waiting:
         return None
     given = {part.call_id: part for part in answer.tool_returns}
-    results = interrupted(request[0], list(request[0].tool_calls))
+    results = interrupted(request[0], list(request[0].tool_calls), why)
     parts = tuple(given.get(part.call_id, part) for part in results.tool_returns)
     return replace(results, parts=parts, is_untrusted=results.is_untrusted or answer.is_untrusted)
 
 
-def _results_for_open_calls(said: list[Message]) -> Message | None:
+def _results_for_open_calls(said: list[Message], why: str) -> Message | None:
     answered: set[str] = set()
     for message in reversed(said):
         if message.tool_calls:
             # Only the last calls can be open; some models use the ids of earlier ones again.
             open_calls = [call for call in message.tool_calls if call.call_id not in answered]
-            return interrupted(message, open_calls) if open_calls else None
+            return interrupted(message, open_calls, why) if open_calls else None
         answered |= {part.call_id for part in message.tool_returns}
     return None

@@ -105,6 +105,10 @@ class Turn:
         reader, self._first = self._first or self._feed.subscribe(), None
         return reader.events()
 
+    @property
+    def has_readers(self) -> bool:
+        return bool(self._feed.readers)
+
     async def cancel(self) -> None:
         # A task that is cancelled before its first step runs none of its code, and could not close its run.
         await asyncio.sleep(0)
@@ -236,6 +240,10 @@ class PastTurn:
     scope: Scope
     run_id: str
     request: TurnRequest | None = None
+
+    @property
+    def has_readers(self) -> bool:
+        return True
 
     async def events(self) -> AsyncGenerator[Event]:
         """What was saved, once the run has ended."""

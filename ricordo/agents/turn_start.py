@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ricordo.agents.budgets import has_budget, require_budget
-from ricordo.agents.conversations import DEFAULT, effective, open_conversation, require_own, system_message, with_model
+from ricordo.agents.conversations import (
+    DEFAULT,
+    effective,
+    open_conversation,
+    require_own,
+    system_message,
+    with_model,
+    within_window,
+)
 from ricordo.agents.repeats import (
     conversation_of,
     input_of,
@@ -29,6 +37,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, EventPart, Message, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
+from ricordo.llm.adaptation import learned_of
 from ricordo.prompt.transcript import local_time, rejection_event
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
@@ -105,6 +114,11 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run 
     if request.model is not None and request.model != own.agent.model:
         info = models.get(request.model).info
         state = with_model(own, info.handle, info.context_window)
+    is_borrowed = state is not own
+    model = models.get(state.agent.model)
+    learned = learned_of(model)
+    if learned and learned.window and learned.window < state.agent.context_window:
+        state = within_window(state, learned.window)
     state = runtime.complete(tx, state)
     # What is said in a user's conversation is about that user, and stays theirs.
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
@@ -114,9 +128,9 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run 
     is_continued = bool(request.approval or request.compaction or waiting_in(window))
     if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
         window = window[:1]  # a turn that failed left what was said in it
-    model, rules = models.get(state.agent.model), rulebook(state, request.client_tools)
+    rules = rulebook(state, request.client_tools)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
-    if state is not own:
+    if is_borrowed:
         limit = WindowLimit(own_window=own.agent.context_window)
     turn = TurnContext(runtime, request, run, state, model, window, prompt_key, rules, limit)
     if cut_off and (said := input_of(tx, cut_off)):

@@ -113,7 +113,8 @@ async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -
     """Propose to the user that a piece of a block be replaced. It changes nothing until the user approves it."""
 
     def work(tx: Transaction) -> Proposal:
-        memory = user_memory.open_memory(tx, here.scope, user_id)
+        # With an empty old_string a new block is proposed, also the first of a person.
+        memory = user_memory.open_memory(tx, here.scope, user_id, makes=not body.old_string)
         options = ProposalOptions(body.reasoning, body.confidence, body.replace_all, expiry_of(here.runtime.settings))
         by = _proposer(tx, here, memory, body.agent_id)
         made = user_memory.propose_edit(tx, memory, label, body.old_string, body.new_string, by, options)

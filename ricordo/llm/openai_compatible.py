@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -11,9 +12,12 @@ import orjson
 
 from ricordo.domain.model import Chunk, EmbeddingInfo, ModelInfo, ModelReply, ModelRequest
 from ricordo.errors import ModelError
+from ricordo.llm.adaptation import Adaptation, LearnedModel, lessons_of
 from ricordo.llm.addresses import Connections
 from ricordo.llm.answer_bounds import BoundReached
 from ricordo.llm.chat import chunks_of
+from ricordo.llm.learned_dialect import LearnedDialect
+from ricordo.llm.openai_conform import conform
 from ricordo.llm.openai_dialect import dialect_of
 from ricordo.llm.openai_format import to_body
 from ricordo.llm.openai_reply import ReplyBuilder, SseReader, generation_in, read_fault, to_reply
@@ -43,9 +47,12 @@ class OpenAICompatibleModel:
         *,
         api_key: str | None = None,
         api_version: str | None = None,
+        learned: LearnedModel | None = None,
     ) -> None:
         self.info = info
         """Which model this is."""
+        self.learned = learned or lessons_of(info)
+        """What it was learned to need."""
         self._connections = connections
         self._policy = policy
         self._url = httpx2.URL(call_url(info, "chat/completions", api_version))
@@ -54,23 +61,32 @@ class OpenAICompatibleModel:
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
-        return answer_by_policy(self._policy, request, self._attempt)
+        adaptation = Adaptation(self.learned, self._body)
+        return answer_by_policy(self._policy, request, partial(self._attempt, adaptation), adaptation)
 
-    def _post(self, request: ModelRequest) -> httpx2.Request:
-        body = to_body(request, self.info.name, self._dialect)
+    def _body(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
+        return conform(to_body(request, self.info.name, self._dialect), learned)
+
+    def _post(self, body: dict[str, Any]) -> httpx2.Request:
         if self._dialect.reads_special_tokens:
             texts = (name for name in ("messages", "tools") if name in body)
-            body |= {name: orjson.Fragment(break_tokens(orjson.dumps(body[name]))) for name in texts}
+            body = body | {name: orjson.Fragment(break_tokens(orjson.dumps(body[name]))) for name in texts}
         # Made directly: to have the client merge its own headers and cookies in costs a tenth of a call.
         return httpx2.Request("POST", self._url, headers=self._headers, content=orjson.dumps(body))
 
-    async def _attempt(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+    async def _attempt(self, adaptation: Adaptation, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        body = adaptation.body(request)
         try:
-            response = await self._connections.client().send(self._post(request), stream=True)
+            response = await self._connections.client().send(self._post(body), stream=True)
             async with aclosing(response):
                 is_json = response.headers.get("content-type", "").startswith("application/json")
-                if request.stream and response.status_code == 200 and not is_json:
+                if body.get("stream") and response.status_code == 200 and not is_json:
                     async for item in self._read_events(response, request):
+                        if isinstance(item, ModelReply):
+                            adaptation.confirm(request)
+                        elif not request.stream:
+                            # The model is served as a stream alone, and this caller wants the whole.
+                            continue
                         yield item
                     return
                 # Asked for as a whole, an error, or a server that took no notice of `stream`.
@@ -86,6 +102,7 @@ class OpenAICompatibleModel:
         if request.stream:
             for chunk in chunks_of(reply):
                 yield chunk
+        adaptation.confirm(request)
         yield reply
 
     async def _read_events(

@@ -4,14 +4,12 @@ import asyncio
 import random
 import re
 import time
-import tomllib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx2
 import orjson
@@ -22,6 +20,7 @@ from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.answer_bounds import BoundReached, CallIds, has_too_many_calls, require_within, size_of
 from ricordo.llm.answer_format import format_fault, in_format
+from ricordo.llm.refusals import TOO_LONG
 from ricordo.llm.repair import StreamRepair, fault_in, is_empty, repair
 from ricordo.llm.written_calls import read_json
 from ricordo.offload import offload
@@ -47,15 +46,11 @@ _KINDS: dict[int, ModelErrorKind] = {
     429: "llm_rate_limit",
     504: "llm_timeout",
 }
-_TOO_LONG = re.compile(
-    "|".join(tomllib.loads(Path(__file__).with_name("provider_words.toml").read_text("utf-8"))["too_long"]),
-    re.IGNORECASE,
-)
 _NO_CREDIT = re.compile(
     r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error", re.IGNORECASE
 )
 _KnownWords = tuple[tuple[ModelErrorKind, re.Pattern[str]], ...]
-_WORDS: _KnownWords = (("context_window_exceeded", _TOO_LONG), ("llm_insufficient_credits", _NO_CREDIT))
+_WORDS: _KnownWords = (("context_window_exceeded", TOO_LONG), ("llm_insufficient_credits", _NO_CREDIT))
 # The first that is found counts.
 _EVENT_WORDS: _KnownWords = (
     *_WORDS,
@@ -115,15 +110,27 @@ class BrokenReply(ModelError):
         self.fault, self.reply, self.chunks = fault, reply, chunks
 
 
+class AnswersRefusals(Protocol):
+    """What knows other forms of a request than the one that was refused."""
+
+    def answer_refusal(self, error: ModelError, request: ModelRequest, *, is_last: bool) -> ModelError | None:
+        """Return None where the call is to be made again at once, in another form; else the error, judged."""
+
+
 async def answer_by_policy(
-    policy: CallPolicy, request: ModelRequest, attempt: Callable[[ModelRequest], Attempt]
+    policy: CallPolicy,
+    request: ModelRequest,
+    attempt: Callable[[ModelRequest], Attempt],
+    adaptation: AnswersRefusals | None = None,
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
     """Make one call: repair what comes, try again what may succeed, and announce a restart to those who saw chunks.
+
+    A refusal is first answered by another form of the request, where the `adaptation` knows one.
 
     A broken answer is told to the model once, with a longer transcript. One that is still broken is left to the tool's own
     error, and fails where it was cut off.
     """
-    empties, number, asked = 0, 0, request
+    retries, asked = _Retries(policy, adaptation), request
     while True:
         seen = False
         try:
@@ -140,22 +147,47 @@ async def answer_by_policy(
                 return
             asked = with_fault_told(request, error.reply, error.fault)
             wait = 0.0
+        except EmptyReply as error:
+            if retries.is_spent_on_empty_replies() and _may_be_silent(request, error.reply):
+                yield error.reply
+                return
+            wait = retries.next_wait(error, asked)
         except ModelError as error:
-            empties += isinstance(error, EmptyReply)
-            is_first_empty = isinstance(error, EmptyReply) and empties == 1
-            if number == policy.retries or not (_may_succeed(error) or is_first_empty):
-                if isinstance(error, EmptyReply) and _may_be_silent(request, error.reply):
-                    yield error.reply
-                    return
-                raise
-            wait = policy.wait(number, error)
-            number += 1
+            wait = retries.next_wait(error, asked)
         else:
             return
         if seen:
             yield Restarted()
         if wait:
             await policy.sleep(wait)
+
+
+@dataclass(slots=True)
+class _Retries:
+    """Counts the attempts of one call: retries by the policy, one for an empty answer, and other forms of the request."""
+
+    policy: CallPolicy
+    adaptation: AnswersRefusals | None
+    number: int = 0
+    empties: int = 0
+
+    def is_spent_on_empty_replies(self) -> bool:
+        """Whether an empty answer that comes now is asked for no more."""
+        return self.number == self.policy.retries or self.empties > 0
+
+    def next_wait(self, error: ModelError, asked: ModelRequest) -> float:
+        """Return the seconds before the next attempt; raises the error, judged, where there is none."""
+        is_last = self.number == self.policy.retries
+        refusal = self.adaptation.answer_refusal(error, asked, is_last=is_last) if self.adaptation else error
+        if refusal is None:
+            return 0.0
+        is_first_empty = isinstance(error, EmptyReply) and not self.empties
+        self.empties += isinstance(error, EmptyReply)
+        if is_last or not (_may_succeed(refusal) or is_first_empty):
+            raise refusal from (error.__cause__ if refusal is error else error)
+        wait = self.policy.wait(self.number, error)
+        self.number += 1
+        return wait
 
 
 def with_fault_told(request: ModelRequest, reply: ModelReply, fault: str) -> ModelRequest:
@@ -233,7 +265,9 @@ def error_from_status(provider: str, status: int, body: Any, headers: Mapping[st
         kind = "llm_insufficient_credits"
     elif kind == "llm_bad_request" or status >= 500:
         kind = _kind_by_words(whole) or kind
-    return _error(provider, kind, f"answered {status}", words, seconds_to_wait(headers or {}))
+    error = _error(provider, kind, f"answered {status}", words, seconds_to_wait(headers or {}))
+    error.status, error.words = status, whole
+    return error
 
 
 def error_from_event(provider: str, body: Any) -> ModelError:
@@ -244,7 +278,9 @@ def error_from_event(provider: str, body: Any) -> ModelError:
     if isinstance(code, int) and 400 <= code < 600:
         return error_from_status(provider, code, body)
     kind = _kind_by_words(whole, _EVENT_WORDS) or "llm_error"
-    return _error(provider, kind, "broke off its answer", words)
+    error = _error(provider, kind, "broke off its answer", words)
+    error.words = whole
+    return error
 
 
 def error_from_transport(provider: str, error: Exception) -> ModelError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest
 from ricordo.errors import Unavailable
+from ricordo.llm.adaptation import Adaptation, LearnedModel, lessons_of
 from ricordo.llm.addresses import MAX_CONNECTIONS, Connections
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
@@ -36,9 +37,17 @@ _LIBRARIES = {
 class ProviderModel:
     """A chat model that pydantic-ai knows how to ask. `build` makes it, at the first question."""
 
-    def __init__(self, info: ModelInfo, policy: CallPolicy, build: "Callable[[], Model[Any]]") -> None:
+    def __init__(
+        self,
+        info: ModelInfo,
+        policy: CallPolicy,
+        build: "Callable[[], Model[Any]]",
+        learned: LearnedModel | None = None,
+    ) -> None:
         self.info = info
         """Which model this is."""
+        self.learned = learned or lessons_of(info)
+        """What it was learned to need."""
         self._policy = policy
         self._build = build
         self._calls: ProviderCalls | None = None
@@ -55,7 +64,9 @@ class ProviderModel:
                 self._calls = await asyncio.to_thread(self._open)
         breaks = self._reads_special_tokens
         request = with_broken_tokens(request) if breaks else request
-        async for item in answer_by_policy(self._policy, request, self._calls.attempt):
+        adaptation = Adaptation(self.learned, self._calls.body, may_guess=False)
+        attempt = partial(self._calls.attempt, adaptation)
+        async for item in answer_by_policy(self._policy, request, attempt, adaptation):
             yield with_whole_tokens(item) if breaks and isinstance(item, ModelReply) else item
 
     def _open(self) -> "ProviderCalls":
@@ -65,12 +76,19 @@ class ProviderModel:
         return ProviderCalls(self.info, self._policy, model)
 
 
-def build_model(provider: Provider, info: ModelInfo, connections: Connections, policy: CallPolicy) -> ChatModel:
+def build_model(
+    provider: Provider,
+    info: ModelInfo,
+    connections: Connections,
+    policy: CallPolicy,
+    learned: LearnedModel | None = None,
+) -> ChatModel:
     """Return a model of this provider. Where it needs an SDK, asking it raises Unavailable without its extra."""
     if provider.adapter == "openai" and not provider.uses_responses(info.name):
         key, version = provider.api_key, provider.api_version
-        return OpenAICompatibleModel(info, connections, policy, api_key=key, api_version=version)
-    return ProviderModel(info, policy, partial(_BUILDERS[provider.adapter], provider, info, connections, policy))
+        return OpenAICompatibleModel(info, connections, policy, api_key=key, api_version=version, learned=learned)
+    build = partial(_BUILDERS[provider.adapter], provider, info, connections, policy)
+    return ProviderModel(info, policy, build, learned)
 
 
 def _openai(provider: Provider, info: ModelInfo, connections: Connections, _policy: CallPolicy) -> "Model[Any]":

@@ -42,7 +42,11 @@ class Keys:
         for key in (self.api_key, self.access_key):
             if key and len(key) >= _SHORTEST_KEY:
                 message = message.replace(key, _HIDDEN)
-        return error if message == str(error) else ModelError(error.kind, message, retry_after=error.retry_after)
+        if message == str(error):
+            return error
+        hidden = ModelError(error.kind, message, retry_after=error.retry_after, status=error.status)
+        hidden.limit, hidden.is_judged = error.limit, error.is_judged
+        return hidden
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,11 @@ from ricordo.domain.message import ReasoningPart
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
 from ricordo.errors import ModelError
 from ricordo.llm import provider_messages
+from ricordo.llm.adaptation import Adaptation
 from ricordo.llm.answer_bounds import BoundReached
+from ricordo.llm.chat import chunks_of
+from ricordo.llm.learned_dialect import NOTHING_LEARNED, LearnedDialect
+from ricordo.llm.openai_conform import is_refused
 from ricordo.llm.openai_dialect import OPENAI_ADDRESS, dialect_of
 from ricordo.llm.openai_format import strict_parameters
 from ricordo.llm.pictures import PictureCache
@@ -40,6 +44,32 @@ _WRONG_KEY = re.compile(r"API_KEY_INVALID|api key (not valid|expired)", re.IGNOR
 _INLINES = {"google", "bedrock"}
 # Settings that are ours to put where a format wants them.
 _OURS = {"strict", "provider_type", "verbosity"}
+# What providers call the fields that come from the library's settings, for errors that name them.
+_FIELDS = (
+    ("temperature", "temperature"),
+    ("max_tokens", "max_tokens"),
+    ("max_output_tokens", "max_tokens"),
+    ("maxOutputTokens", "max_tokens"),
+    ("maxTokens", "max_tokens"),
+    ("tool_choice", "tool_choice"),
+    ("toolChoice", "tool_choice"),
+    ("parallel_tool_calls", "parallel_tool_calls"),
+    ("disable_parallel_tool_use", "parallel_tool_calls"),
+    ("thinking", "anthropic_thinking"),
+    ("thinking", "thinking"),
+    ("thinkingConfig", "google_thinking_config"),
+    ("thinking_config", "google_thinking_config"),
+    ("reasoning", "openai_reasoning_effort"),
+    ("reasoning", "openai_reasoning_summary"),
+    ("summary", "openai_reasoning_summary"),
+    ("user", "openai_user"),
+    ("metadata", "anthropic_metadata"),
+    ("store", "openai_store"),
+    ("cache_control", "anthropic_cache_instructions"),
+    ("cache_control", "anthropic_cache_tool_definitions"),
+)
+# The library sets the limit of an answer itself where none is given.
+_KEPT = {"max_tokens"}
 
 
 class ProviderCalls:
@@ -51,31 +81,74 @@ class ProviderCalls:
         self._model = model
         self._pictures = PictureCache(_fetch)
 
-    async def attempt(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+    def body(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
+        """Return what is asked for besides the transcript, by the names that providers have for it."""
+        settings = self._settings(request, learned)
+        fields = {wire: settings[name] for wire, name in _FIELDS if name in settings}
+        return {**settings.get("extra_body", {}), **fields, "messages": [], "stream": _streams(request, learned)}
+
+    def _settings(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
+        settings = _settings(request, self._info, self._model, self._policy)
+        return _without_refused(settings, learned) if learned != NOTHING_LEARNED else settings
+
+    async def attempt(self, adaptation: Adaptation, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        """Ask once, in the form that the adaptation has now."""
         model, provider, transcript = self._model, self._info.provider, request.messages
         if model.system in _INLINES:
             transcript = await self._pictures.inline(transcript)
+        streams = _streams(request, adaptation.learned)
+        settings = self._settings(request, adaptation.learned)
+        if adaptation.budget is not None and "max_tokens" in settings:
+            settings["max_tokens"] = min(settings["max_tokens"], adaptation.budget)
         try:
             call: dict[str, Any] = {
                 "messages": provider_messages.to_messages(transcript, provider, model.system),
-                "model_settings": _settings(request, self._info, model, self._policy),
+                "model_settings": cast("ModelSettings", settings),
                 "model_request_parameters": _parameters(request, model),
                 "instrument": False,
             }
-            if not request.stream:
+            if not streams:
                 response = await model_request(model, **call)
             else:
                 reader = _ChunkReader()
                 async with model_request_stream(model, **call) as stream:
                     async for event in stream:
-                        if chunk := reader.read(event):
+                        # Where only the server wants a stream, its pieces are nobody's.
+                        if (chunk := reader.read(event)) and request.stream:
                             yield chunk
                     response = stream.get()
         except Exception as error:
             raise our_error(provider, error) from error
-        if request.stream and not provider_messages.is_finished(response):
+        if streams and not provider_messages.is_finished(response):
             raise ModelError("llm_error", f"{provider} ended its answer in the middle.")
-        yield provider_messages.to_reply(response, self._info, request)
+        reply = provider_messages.to_reply(response, self._info, request)
+        adaptation.confirm(request)
+        if request.stream and not streams:
+            for chunk in chunks_of(reply):
+                yield chunk
+        yield reply
+
+
+def _streams(request: ModelRequest, learned: LearnedDialect) -> bool:
+    return request.stream if learned.stream is None else learned.stream == "always"
+
+
+def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[str, Any]:
+    """Return the settings without what the provider was learned to refuse."""
+    refused = learned.refused
+    names = {
+        name
+        for wire, name in _FIELDS
+        if name in settings and (learned.bare or is_refused(refused, wire, settings[name])) and name not in _KEPT
+    }
+    kept = {name: value for name, value in settings.items() if name not in names}
+    if extra := kept.get("extra_body"):
+        kept["extra_body"] = {
+            name: value for name, value in extra.items() if not (learned.bare or is_refused(refused, name, value))
+        }
+    if learned.most_output is not None and "max_tokens" in kept:
+        kept["max_tokens"] = min(kept["max_tokens"], learned.most_output)
+    return kept
 
 
 async def _fetch(url: str) -> tuple[bytes, str]:
@@ -115,7 +188,8 @@ def our_error(provider: str, error: Exception) -> Exception:
             found = error_from_transport(provider, error)
         # What cannot be put into the provider's words: a kind of content it does not know, a picture that is gone.
         case ValueError() | TypeError() | NotImplementedError() | httpx2.HTTPError() | httpx2.InvalidURL():
-            found = ModelError("llm_bad_request", f"{provider} cannot take this request: {error}")
+            words = str(error)
+            found = ModelError("llm_bad_request", f"{provider} cannot take this request: {words}", words=words)
         case _:
             found = error
     return found
@@ -186,7 +260,7 @@ def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParamet
     return ModelRequestParameters(function_tools=tools, allow_text_output=True)
 
 
-def _settings(request: ModelRequest, info: ModelInfo, model: Model[Any], policy: CallPolicy) -> ModelSettings:
+def _settings(request: ModelRequest, info: ModelInfo, model: Model[Any], policy: CallPolicy) -> dict[str, Any]:
     ours = request.settings
     limit = ours.max_output_tokens or info.max_output_tokens or MAX_OUTPUT_TOKENS
     settings: dict[str, Any] = {"max_tokens": limit, "timeout": policy.timeout, "max_retries": 0}
@@ -217,8 +291,7 @@ def _settings(request: ModelRequest, info: ModelInfo, model: Model[Any], policy:
         field = "bedrock_additional_model_requests_fields" if model.system == "bedrock" else "extra_body"
         settings[field] = settings.get(field, {}) | extra
     # What a model cannot be told is left out: the library would warn of it at every call.
-    allowed = {name: value for name, value in settings.items() if name not in model.unsupported_settings}
-    return cast("ModelSettings", allowed)
+    return {name: value for name, value in settings.items() if name not in model.unsupported_settings}
 
 
 def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo) -> None:

@@ -31,7 +31,12 @@ _LEAST_CAP = 5_000
 _CHARS_PER_TOKEN = 4
 _SHARE_OF_WINDOW = 0.2
 _NO_PICTURE = TextPart("(a picture that this model could not take)")
+# Results of calls that have no other, by what ended their turn.
 INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
+CANCELLED = (
+    "cancelled: the user cancelled this turn before this call had a result. It may or may not have taken effect."
+)
+FAILED = "interrupted: this turn failed before this call had a result. It may or may not have taken effect."
 
 
 def transcript(
@@ -153,8 +158,9 @@ def _renamed(part: Part, other_ids: Mapping[str, str]) -> Part:
     )
 
 
-def interrupted(after: Message, calls: Sequence[ToolCallPart]) -> Message:
-    results = tuple(ToolReturnPart(call.call_id, call.name, "error", INTERRUPTED) for call in calls)
+def interrupted(after: Message, calls: Sequence[ToolCallPart], why: str = INTERRUPTED) -> Message:
+    """Return the message that gives each of these calls the result `why`."""
+    results = tuple(ToolReturnPart(call.call_id, call.name, "error", why) for call in calls)
     return replace(after, role="tool", parts=results, otid=None, model=None)
 
 

@@ -7,7 +7,7 @@ from operator import itemgetter
 from sqlalchemy import ColumnElement, Text, cast, delete, insert, or_, select
 
 from ricordo.domain.scope import Scope
-from ricordo.domain.tool import Tool
+from ricordo.domain.tool import REPLACEMENTS, Tool
 from ricordo.errors import NotFound
 from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
@@ -85,9 +85,15 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
     by_name = {tool.name: tool for tool in _ROWS.all(tx, _BY_NAMES_OR_IDS, values)}
     by_id = {tool.id: tool for tool in by_name.values()}
     if missing := [name for name in names if name not in by_name]:
-        raise NotFound(f"Tool with name {', '.join(missing)} not found")
+        raise NotFound(f"Tool with name {', '.join(missing)} not found{_replacement(missing)}")
     wanted = [*(by_name[name] for name in names), *(found(by_id.get(id), "Tool", id) for id in ids)]
     return list({tool.id: tool for tool in wanted}.values())
+
+
+def _replacement(missing: Sequence[str]) -> str:
+    """Say what to use in place of tools that the retired Letta V1 server had."""
+    hints = list(dict.fromkeys(REPLACEMENTS[name] for name in missing if name in REPLACEMENTS))
+    return f". Use {'; '.join(hints)}." if hints else ""
 
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:

@@ -15,7 +15,7 @@ from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
-from ricordo.prompt.transcript import INTERRUPTED
+from ricordo.prompt.transcript import CANCELLED, FAILED, INTERRUPTED
 from ricordo.storage import agents, jobs, runs
 from ricordo.storage.engine.repository import Page
 from tests.seams import make
@@ -88,6 +88,25 @@ async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(stag
     assert history[-1].run_id == run.id
     assert len({message.id for message in history}) == len(history)
     await stage.require_sound(agent)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "words"),
+    [
+        ("cancelled", None, CANCELLED),
+        ("error", "interrupted", INTERRUPTED),
+        ("llm_api_error", "llm_timeout", FAILED),
+        ("error", "internal_error", FAILED),
+    ],
+)
+async def test_an_open_call_is_told_why_it_has_no_result(
+    stage: Stage, agent: str, reason: StopReason, kind: str | None, words: str
+) -> None:
+    run = await open_run(stage, agent, said(), asked("a"))
+    error = {"type": kind, "message": "Gone."} if kind else None
+    await stage.store.write(lambda tx: close_run(tx, run, reason, error))
+    history = await stage.history(agent)
+    assert [part.content for part in history[-1].tool_returns] == [words]
 
 
 async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(stage: Stage, agent: str) -> None:

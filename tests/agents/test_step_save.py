@@ -8,7 +8,7 @@ from ricordo.agents.turn import collect
 from ricordo.domain.event import Failed
 from ricordo.domain.scope import Scope
 from ricordo.llm.scripted import call
-from ricordo.prompt.transcript import INTERRUPTED
+from ricordo.prompt.transcript import FAILED
 from ricordo.storage import archives, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.tools.toolbox import ServerTool, ToolContext
@@ -109,7 +109,7 @@ async def test_a_call_that_acts_outside_is_saved_before_it_is_run_which_costs_on
     await stage.require_sound(agent)
 
 
-async def test_an_outside_call_whose_results_cannot_be_saved_is_told_as_interrupted(open_stage: OpenStage) -> None:
+async def test_an_outside_call_whose_results_cannot_be_saved_is_told_as_failed(open_stage: OpenStage) -> None:
     bell = Bell()
     stage = await open_stage(bell.tool())
     agent = await stage.agent(("human", "Ada."), tool_names=("ring",))
@@ -123,7 +123,7 @@ async def test_an_outside_call_whose_results_cannot_be_saved_is_told_as_interrup
     assert isinstance(events[-1], Failed)
     history = await stage.history(agent)
     assert roles(history) == "system user assistant tool"
-    assert [part.content for part in history[-1].tool_returns] == [INTERRUPTED] * 2
+    assert [part.content for part in history[-1].tool_returns] == [FAILED] * 2
     assert await stage.block(agent, "human") == "Ada."
     assert saved(events) == [message.id for message in history][2:]
     await stage.require_sound(agent)

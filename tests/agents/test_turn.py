@@ -19,7 +19,7 @@ from ricordo.domain.run import StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError, ModelErrorKind, Unavailable
 from ricordo.llm.scripted import Line, ScriptedModel, call
-from ricordo.prompt.transcript import INTERRUPTED
+from ricordo.prompt.transcript import CANCELLED
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import runs
@@ -125,8 +125,8 @@ async def test_a_turn_cancelled_while_a_tool_runs_keeps_nothing_of_the_step_but_
     history = await stage.history(agent)
     assert saved(events) == [message.id for message in history][2:]
     assert roles(history) == ("system user assistant tool" if acts_outside else "system user")
-    interrupted = [("error", INTERRUPTED)] * 2 if acts_outside else []
-    assert [(part.status, part.content) for part in history[-1].tool_returns] == interrupted
+    results = [("error", CANCELLED)] * 2 if acts_outside else []
+    assert [(part.status, part.content) for part in history[-1].tool_returns] == results
     assert await stage.block(agent, "human") == "Ada."
     await stage.require_sound(agent)
 

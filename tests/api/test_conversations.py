@@ -94,7 +94,7 @@ def test_a_thread_that_cannot_be_is_refused_with_what_to_do(http: httpx2.Client,
     for body, status, words in (
         ({"isolated_block_labels": ["human"]}, 422, "isolated_block_labels is not supported"),
         ({"model": "scripted/nothing"}, 404, "scripted/nothing"),
-        ({"model_settings": {"effort": "high"}}, 422, "model_settings.effort"),
+        ({"model_settings": {"effort": 7}}, 422, "effort"),
         ({"context_window_limit": 999}, 422, "1000"),
     ):
         assert words in refused(posted(http, path, **body), status)

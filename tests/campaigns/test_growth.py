@@ -54,17 +54,15 @@ async def _talk(server: AttackedServer, first: int, turns: int) -> None:
         assert "error" not in answer.text[:200], answer.text
 
 
-async def test_memory_after_ten_thousand_turns_is_little_more_than_after_one_thousand(tmp_path: Path) -> None:
-    helper = Helper()
-    try:
-        async with attacked_server(helper, tmp_path, RICORDO_EMBEDDING="ricordo/wordllama-256") as server:
-            server.model.otherwise = _reply
-            sizes = {}
-            for begun in range(0, TURNS, FIRST):
-                shares = [begun + share * FIRST // _AT_ONCE for share in range(_AT_ONCE)]
-                await asyncio.gather(*(_talk(server, first, FIRST // _AT_ONCE) for first in shares))
-                sizes[begun + FIRST] = server.resident_mb
-                print(sizes, flush=True)
-    finally:
-        helper.close()
+async def test_memory_after_ten_thousand_turns_is_little_more_than_after_one_thousand(
+    tmp_path: Path, helper: Helper
+) -> None:
+    async with attacked_server(helper, tmp_path, RICORDO_EMBEDDING="ricordo/wordllama-256") as server:
+        server.model.otherwise = _reply
+        sizes = {}
+        for begun in range(0, TURNS, FIRST):
+            shares = [begun + share * FIRST // _AT_ONCE for share in range(_AT_ONCE)]
+            await asyncio.gather(*(_talk(server, first, FIRST // _AT_ONCE) for first in shares))
+            sizes[begun + FIRST] = server.resident_mb
+            print(sizes, flush=True)
     assert sizes[TURNS] <= MOST * sizes[FIRST], sizes

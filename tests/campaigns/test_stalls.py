@@ -6,7 +6,7 @@ the long form sends more, and holds the server to 50 ms.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -30,13 +30,6 @@ MOST_MB = 300
 MOST_MS = 50
 # Bytes that one call decodes, and requests that come all at once and are begun before the next one: others wait a moment for these.
 SLOWER = {large_bodies_at_once: 500, searches_of_one_client: 500}
-
-
-@pytest.fixture(scope="module")
-def helper() -> Iterator[Helper]:
-    opened = Helper()
-    yield opened
-    opened.close()
 
 
 # What takes most memory has a server of its own: a process keeps some of what others took.

@@ -1,20 +1,27 @@
-"""`ricordo` as people run it: a process of its own, in an empty folder, with nothing of this machine's settings.
+"""`ricordo` as people run it: in an empty folder, with nothing of this machine's settings.
 
-`shell` forks its processes from one that has imported everything, `new_shell` starts them from nothing, for tests of the start.
+`shell` runs commands in this process and forks servers from one that has imported everything. `new_shell` starts processes from
+nothing, for tests of the start.
 """
 
 import asyncio
+import gc
+import logging
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from ricordo.cli import app
 from ricordo.domain.scope import Scope
 from ricordo.memory import user_memory
 from ricordo.settings import Settings
@@ -25,7 +32,7 @@ from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
 
 COMMAND = (sys.executable, "-m", "ricordo.cli")
-LIMIT = 60
+LIMIT = 180
 
 
 def environment(data: Path, **variables: str) -> dict[str, str]:
@@ -43,6 +50,8 @@ class Shell:
 
     folder: Path
     command: Sequence[str] = COMMAND
+    helper: Helper | None = None
+    """What forks `ricordo serve` that is refused; all other commands run in this process then."""
 
     @property
     def data(self) -> Path:
@@ -50,6 +59,9 @@ class Shell:
 
     def run(self, *arguments: str, said: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
         """Run it to its end."""
+        if self.helper:
+            run = self.helper.run if arguments[:1] == ("serve",) else run_here
+            return run(arguments, self.folder, environment(self.data, **variables), said)
         return subprocess.run(
             [*self.command, *arguments],
             input=said,
@@ -82,6 +94,48 @@ class Shell:
             process.communicate(timeout=LIMIT)
 
 
+def run_here(
+    arguments: Sequence[str], folder: Path, variables: Mapping[str, str], said: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command of `ricordo` in a thread of this process, as if it were a process of its own."""
+    outcomes: list[subprocess.CompletedProcess[str]] = []
+
+    def work() -> None:
+        ended = CliRunner().invoke(app, list(arguments), input=said, prog_name="ricordo")
+        errors = ended.stderr
+        if ended.exc_info and ended.exception and not isinstance(ended.exception, SystemExit):
+            errors += "".join(traceback.format_exception(*ended.exc_info))
+        outcomes.append(subprocess.CompletedProcess(["ricordo", *arguments], ended.exit_code, ended.stdout, errors))
+
+    with _set_aside(folder, variables):
+        thread = threading.Thread(target=work, name="command")  # a loop of this thread may be running
+        thread.start()
+        thread.join()
+    return outcomes[0]
+
+
+@contextmanager
+def _set_aside(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
+    """Put the process into a folder with these variables, and everything back that a command changes for itself."""
+    place, kept, is_collecting = Path.cwd(), dict(os.environ), gc.isenabled()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+        os.chdir(place)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.captureWarnings(False)
+        if is_collecting:
+            gc.enable()
+
+
 @dataclass(frozen=True)
 class Serving:
     """A running `ricordo serve`, what it said first, and its address."""
@@ -101,8 +155,8 @@ def quick_command(request: pytest.FixtureRequest) -> Sequence[str]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, quick_command: Sequence[str]) -> Shell:
-    return Shell(tmp_path, quick_command)
+def shell(tmp_path: Path, quick_command: Sequence[str], request: pytest.FixtureRequest) -> Shell:
+    return Shell(tmp_path, quick_command, request.getfixturevalue("helper") if CAN_FORK else None)
 
 
 @pytest.fixture

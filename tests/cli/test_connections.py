@@ -20,7 +20,7 @@ from ricordo.llm.scripted import ScriptedModel
 from tests.cli.test_serve import running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="clients at several addresses of this machine")
-LIMIT = 60
+LIMIT = 180
 HEALTH = b"GET /v1/health/ HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 POST = b"POST /v1/agents/ HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 CLIENT = "127.0.0.2"  # another address of this machine, which is not exempt as a proxy's is

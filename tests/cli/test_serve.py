@@ -29,7 +29,7 @@ from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import Shell, environment
 
-LIMIT = 60
+LIMIT = 180
 
 
 @pytest.mark.usefixtures("quiet_logs")

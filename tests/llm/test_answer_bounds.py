@@ -63,31 +63,37 @@ def bomb(size: int, encoding: str = "gzip") -> Answer:
     return Answer(zipped, headers=JSON | {"content-encoding": encoding})
 
 
+# Made when they are used: some are a hundred megabytes.
 TOO_LARGE = {
-    "a whole answer": (False, Answer(b" " * (ANSWER_BYTES + 1))),
-    "one without an end": (False, Answer(pieces=(b" " * MIB,) * 99, headers=JSON)),
-    "a gzip bomb": (False, bomb(64 * MIB)),
-    "a deflate bomb": (False, bomb(64 * MIB, "deflate")),
+    "a whole answer": (False, lambda: Answer(b" " * (ANSWER_BYTES + 1))),
+    "one without an end": (False, lambda: Answer(pieces=(b" " * MIB,) * 99, headers=JSON)),
+    "a gzip bomb": (False, lambda: bomb(64 * MIB)),
+    "a deflate bomb": (False, lambda: bomb(64 * MIB, "deflate")),
     "a bomb in a stream": (
         True,
-        Answer(gzip.compress(b"a" * 64 * MIB, 1), headers=EVENTS | {"content-encoding": "gzip"}),
+        lambda: Answer(gzip.compress(b"a" * 64 * MIB, 1), headers=EVENTS | {"content-encoding": "gzip"}),
     ),
-    "an event without an end": (True, Answer(pieces=(b"data: " + b" " * MIB,) * 99, headers=EVENTS)),
+    "an event without an end": (True, lambda: Answer(pieces=(b"data: " + b" " * MIB,) * 99, headers=EVENTS)),
     "a stream of comments": (
         True,
-        Answer(pieces=((b": " + b"x" * 1000 + b"\n") * 1000,) * (STREAM_BYTES // MIB + 9), headers=EVENTS),
+        lambda: Answer(pieces=((b": " + b"x" * 1000 + b"\n") * 1000,) * (STREAM_BYTES // MIB + 9), headers=EVENTS),
     ),
-    "a stream of words": (True, stream(*[{"content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1))),
+    "a stream of words": (True, lambda: stream(*[{"content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1))),
     "a stream of thoughts": (
         True,
-        stream(*[{"reasoning_content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1)),
+        lambda: stream(*[{"reasoning_content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1)),
     ),
-    "many small values": (False, Answer(b"[" + b"[]," * (ANSWER_COMMAS + 1) + b"[]]")),
-    "a text of many characters": (False, completion("a" * (ANSWER_CHARACTERS + 1))),
-    "thousands of calls": (False, completion(None, [tool_call("get_weather", ROME, f"c{n}") for n in range(5_000)])),
+    "many small values": (False, lambda: Answer(b"[" + b"[]," * (ANSWER_COMMAS + 1) + b"[]]")),
+    "a text of many characters": (False, lambda: completion("a" * (ANSWER_CHARACTERS + 1))),
+    "thousands of calls": (
+        False,
+        lambda: completion(None, [tool_call("get_weather", ROME, f"c{n}") for n in range(5_000)]),
+    ),
     "thousands of calls in a stream": (
         True,
-        stream(*({"tool_calls": [{"index": n, **tool_call("get_weather", ROME, f"c{n}")}]} for n in range(5_000))),
+        lambda: stream(
+            *({"tool_calls": [{"index": n, **tool_call("get_weather", ROME, f"c{n}")}]} for n in range(5_000))
+        ),
     ),
 }
 
@@ -96,8 +102,8 @@ TOO_LARGE = {
 async def test_an_answer_that_is_too_large_fails_once(
     model: OpenAICompatibleModel, server: ModelServer, waits: Waits, name: str
 ) -> None:
-    streams, answer = TOO_LARGE[name]
-    server.push(answer)
+    streams, make_answer = TOO_LARGE[name]
+    server.push(make_answer())
     with pytest.raises(BoundReached) as caught:
         await collect(model, ask("Hello", tools=[WEATHER], stream=streams))
     assert caught.value.kind == "llm_error"

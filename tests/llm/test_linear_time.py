@@ -1,7 +1,7 @@
 """What a model says is read in time that grows with its length alone: whole or in pieces of any size, in every notation."""
 
-import time
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -12,11 +12,10 @@ from ricordo.llm.openai_reply import ReplyBuilder, SseReader
 from ricordo.llm.repair import StreamRepair, repair
 from ricordo.llm.written_calls import MARKS
 from tests.llm.talk import CLOCK, WEATHER, ask
+from tests.seams.growth import repeated, require_linear
 
 TOOLS = (WEATHER, CLOCK)
-SHORT, LONG = 8_000, 32_000
-# Four times as long takes four times as long; what takes hardly any time is not compared.
-GROWTH, HARDLY = 6, 0.03
+SHORT = 2_000
 
 _HEADS = (
     *MARKS,
@@ -33,24 +32,6 @@ _FILLS = (
 _ENDS = ("", "]", "```", "}", "')]")
 
 
-def seconds(work: Callable[[], object], times: int = 1) -> float:
-    """The CPU time of the best of so many runs."""
-    taken = []
-    for _ in range(times):
-        before = time.thread_time()
-        work()
-        taken.append(time.thread_time() - before)
-    return min(taken)
-
-
-def is_slow(work: Callable[[int], object]) -> bool:
-    for times in (1, 4):
-        longer = seconds(lambda: work(LONG), times)
-        if longer <= HARDLY or longer <= GROWTH * seconds(lambda: work(SHORT), times):
-            return False
-    return True
-
-
 def _texts(head: str) -> list[Callable[[int], str]]:
     texts: list[Callable[[int], str]] = [lambda size: (head or "x") * (size // len(head or "x"))]
     for fill in _FILLS:
@@ -63,31 +44,38 @@ def _texts(head: str) -> list[Callable[[int], str]]:
 @pytest.mark.parametrize("head", _HEADS)
 def test_a_whole_answer_is_repaired_in_linear_time(head: str) -> None:
     for text in _texts(head):
-        assert not is_slow(lambda size, text=text: repair(ModelReply((TextPart(text(size)),)), TOOLS)), text(60)
-        assert not is_slow(
-            lambda size, text=text: repair(ModelReply((ToolCallPart("1", "get_weather", text(size)),)), TOOLS)
-        ), text(60)
+        require_linear(lambda size, text=text: repair(ModelReply((TextPart(text(size)),)), TOOLS), SHORT, text(60))
+
+        def repair_call(size: int, text: Callable[[int], str] = text) -> None:
+            repair(ModelReply((ToolCallPart("1", "get_weather", text(size)),)), TOOLS)
+
+        require_linear(repair_call, SHORT, text(60))
 
 
 @pytest.mark.parametrize("piece", [1, 1000])
-@pytest.mark.parametrize(
-    "begin",
-    [
-        *("", "words ", "words `", "words ```", "words ```json\n", "words ```json\n[", "words ```tool_call\n{}\n```\n"),
-        *("<think>", "<think>hm ", "<think>hm</think>", "{", "<tool_call>", "words <tool_call>"),
-    ],
-)
-@pytest.mark.parametrize("fill", ["a", " ", "\n", "`", "```", "\n```", "<", "</think", "[", "{}"])
-def test_a_streamed_answer_is_repaired_in_linear_time(begin: str, fill: str, piece: int) -> None:
-    def feed(size: int) -> None:
-        stream, text = StreamRepair(TOOLS), begin + fill * (size // len(fill))
-        for at in range(0, len(text), piece):
-            for _ in stream.feed(TextChunk(text[at : at + piece])):
-                pass
-        for _ in stream.close(ModelReply((TextPart(text),))):
-            pass
+def test_a_streamed_answer_is_repaired_in_linear_time(piece: int) -> None:
+    begins = (
+        "",
+        "words ",
+        "words `",
+        "words ```",
+        "words ```json\n",
+        "words ```json\n[",
+        "words ```tool_call\n{}\n```\n",
+    )
+    begins += ("<think>", "<think>hm ", "<think>hm</think>", "{", "<tool_call>", "words <tool_call>")
+    fills = ("a", " ", "\n", "`", "```", "\n```", "<", "</think", "[", "{}")
+    for begin, fill in product(begins, fills):
 
-    assert not is_slow(feed)
+        def feed(size: int, begin: str = begin, fill: str = fill) -> None:
+            stream, text = StreamRepair(TOOLS), begin + repeated(fill, size)
+            for at in range(0, len(text), piece):
+                for _ in stream.feed(TextChunk(text[at : at + piece])):
+                    pass
+            for _ in stream.close(ModelReply((TextPart(text),))):
+                pass
+
+        require_linear(feed, SHORT // 8 if piece == 1 else 2 * SHORT, (begin, fill))
 
 
 def test_the_pieces_of_a_stream_are_put_together_in_linear_time() -> None:
@@ -119,4 +107,4 @@ def test_the_pieces_of_a_stream_are_put_together_in_linear_time() -> None:
 
     broken = [("", " "), ("{", " "), ('{"thinking":"', "a"), ('{"thinking":"', "\\\\"), ("", '{"a":'), ('{"a":[', "1,")]
     for work in (lines, calls, one_call, *(arguments(*row) for row in broken)):
-        assert not is_slow(work)
+        require_linear(work, SHORT)

@@ -205,7 +205,7 @@ async def test_a_page_where_a_completion_should_be_is_an_error(
 async def test_connections_are_kept_alive_after_answers_streams_and_errors(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
-    server.push(completion("a"), stream({"content": "b"}), Answer({"error": {"message": "no"}}, 400), completion("c"))
+    server.push(completion("a"), stream({"content": "b"}), Answer({"error": {"message": "no"}}, 404), completion("c"))
     for request in (ask("1"), ask("2", stream=True)):
         await collect(model, request)
     with pytest.raises(ModelError):

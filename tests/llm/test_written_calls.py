@@ -1,7 +1,6 @@
 """Calls written as text, in all notations, and texts that are none."""
 
 import random
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from ricordo.domain.model import ModelReply
 from ricordo.llm.repair import repair
 from ricordo.llm.written_calls import MARKS, offered_name, written_calls
 from tests.llm.talk import CLOCK, WEATHER
+from tests.seams.growth import repeated, require_linear
 
 # Openings without an end: each made a search of the whole text, and 100 kB of them took minutes.
 HOSTILE = (
@@ -112,12 +112,14 @@ def test_what_stands_around_a_name_goes_where_the_tool_is_known_then(name: str, 
 
 def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length() -> None:
     for opening in HOSTILE:
-        text = "x" + opening * (100_000 // len(opening))
-        begun = time.thread_time()
-        for hostile in (text, text[1:], "{" + text, f"<tool_call>{text}", text + "```"):
-            written_calls(hostile, OFFERED)
-            repair(ModelReply((TextPart(hostile),)), tuple(OFFERED.values()))
-        assert time.thread_time() - begun < 3, opening  # some hundredths; quadratic time would take minutes
+
+        def work(size: int, opening: str = opening) -> None:
+            text = "x" + repeated(opening, size)
+            for hostile in (text, text[1:], "{" + text, f"<tool_call>{text}", text + "```"):
+                written_calls(hostile, OFFERED)
+                repair(ModelReply((TextPart(hostile),)), tuple(OFFERED.values()))
+
+        require_linear(work, 4_000, opening)
 
 
 def test_no_text_can_break_the_reading() -> None:

@@ -1,7 +1,7 @@
 """Changes of one text taken together: what goes together, what collides, and what is the same."""
 
-import time
 import unicodedata
+from collections.abc import Callable
 from dataclasses import replace
 
 from hypothesis import given
@@ -18,6 +18,7 @@ from ricordo.memory.line_changes import (
     where_they_meet,
 )
 from tests.seams import make
+from tests.seams.growth import FACTOR, require_linear
 
 texts = st.lists(st.sampled_from(["", "a", "b", "c", "tea ☕"]), max_size=7).map("\n".join)
 
@@ -99,25 +100,33 @@ def test_what_is_only_written_differently_is_the_same() -> None:
     assert not same_text("a\r\rb", "a\nb")
 
 
-def test_any_changes_of_a_hundred_thousand_characters_are_taken_together_within_a_second() -> None:
-    def lines(sign: str, end: str = "") -> str:
-        return "".join(f"{sign}{number:05}\n" for number in range(14_000)) + end
+def long_changes(size: int) -> dict[str, tuple[Callable[[], object], object]]:
+    """Changes of texts of some thousand lines, by name, with their outcome; None where the outcome does not matter."""
 
-    long = [f"{number:030}\n" for number in range(6_000)]
+    def lines(sign: str, end: str = "") -> str:
+        return "".join(f"{sign}{number:05}\n" for number in range(size)) + end
+
+    long = [f"{number:030}\n" for number in range(size // 2)]
     base, since = lines("a", "kept\n"), lines("b", "kept\n")
-    short = "".join(f"{number % 7}\n" for number in range(50_000))
-    for name, work, expected in (
-        ("all new since", lambda: touch_same_lines(base, lines("c", "kept\n"), since, since + "more\n"), False),
-        ("all new, one line again", lambda: touch_same_lines(base, lines("c"), since, since + "more\n"), False),
-        ("the same change", lambda: touch_same_lines(base, since, base, since + "more\n"), False),
-        ("the same change merged", lambda: merge_changes(base, since, since + "more\n"), since + "more\n"),
-        ("two texts added", lambda: merge_changes("", "".join(long), "".join([*long[1:], "x\n"])), None),
-        ("short lines", lambda: touch_same_lines(short, short[::-1], short[2:], short + "8\n"), None),
-    ):
-        begin = time.process_time()
-        done = work()
-        assert time.process_time() - begin < 2, name
-        assert expected is None or done == expected, name
+    all_new, no_end = lines("c", "kept\n"), lines("c")
+    more = since + "more\n"
+    one, other = "".join(long), "".join([*long[1:], "x\n"])
+    short = "".join(f"{number % 7}\n" for number in range(size * 3))
+    return {
+        "all new since": (lambda: touch_same_lines(base, all_new, since, more), False),
+        "all new, one line again": (lambda: touch_same_lines(base, no_end, since, more), False),
+        "the same change": (lambda: touch_same_lines(base, since, base, more), False),
+        "the same change merged": (lambda: merge_changes(base, since, more), more),
+        "two texts added": (lambda: merge_changes("", one, other), None),
+        "short lines": (lambda: touch_same_lines(short, short[::-1], short[2:], short + "8\n"), None),
+    }
+
+
+def test_any_long_changes_are_taken_together_in_linear_time() -> None:
+    changes = {size: long_changes(size) for size in (800, 800 * FACTOR)}
+    for name, (work, expected) in changes[800 * FACTOR].items():
+        assert expected in (None, work()), name
+        require_linear(lambda size, name=name: changes[size][name][0](), 800, name)
 
 
 def test_a_summary_shows_the_first_line_that_changed_without_secrets_and_no_longer_than_a_line() -> None:

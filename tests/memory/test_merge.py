@@ -3,7 +3,6 @@
 import random
 import re
 import subprocess
-import time
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.memory.merge import DiffPiece, by_words, merge_lines, unified
+from tests.seams.growth import FACTOR, require_linear
 
 # Few different lines, so that texts repeat themselves and matching is hard.
 bases = st.lists(st.sampled_from(["", "a", "b", "c", "tea ☕"]), max_size=7).map("\n".join)
@@ -56,14 +56,20 @@ def test_changes_of_one_place_are_a_conflict_and_those_of_different_places_both_
         assert merge_lines(base, ours, theirs) == expected, (base, ours, theirs)
 
 
-def test_long_texts_are_merged_or_refused_within_a_second() -> None:
+def test_long_texts_are_merged_or_refused_in_linear_time() -> None:
     """Comparing repeated lines takes time as the square of them, and a merge holds up every other writer."""
-    began = time.process_time()
-    assert merge_lines("\n" * 20_000, "mine" + "\n" * 10_000 + "mine", "\n" * 9_000 + "theirs" + "\n" * 9_000) is None
-    lines = [f"line {number}" for number in range(5_000)]
-    ours, theirs = "\n".join(["mine", *lines[1:]]), "\n".join([*lines[:-1], "theirs"])
-    assert merge_lines("\n".join(lines), ours, theirs) == "\n".join(["mine", *lines[1:-1], "theirs"])
-    assert time.process_time() - began < 1
+
+    def refused(size: int) -> None:
+        blank = "\n" * size
+        assert merge_lines(blank * 10, f"mine{blank * 5}mine", f"{blank * 4}theirs{blank * 4}") is None
+
+    def merged(size: int) -> None:
+        lines = [f"line {number}" for number in range(size)]
+        ours, theirs = "\n".join(["mine", *lines[1:]]), "\n".join([*lines[:-1], "theirs"])
+        assert merge_lines("\n".join(lines), ours, theirs) == "\n".join(["mine", *lines[1:-1], "theirs"])
+
+    require_linear(refused, 250)
+    require_linear(merged, 625)
 
 
 def test_line_ends_byte_order_marks_and_forms_of_accents_are_no_changes() -> None:
@@ -194,7 +200,11 @@ def test_a_unified_diff_names_both_sides_and_shows_three_lines_around() -> None:
     )
 
 
-def hard() -> dict[str, tuple[str, str]]:
+LONG = 40_000
+
+
+def hard(size: int) -> dict[str, tuple[str, str]]:
+    """Pairs of texts of about this length; the standard library's matcher takes minutes for some that are long."""
     source = random.Random(1)  # noqa: S311
 
     def drawn(parts: list[str], length: int) -> str:
@@ -202,32 +212,30 @@ def hard() -> dict[str, tuple[str, str]]:
 
     common = [f"w{number} " for number in range(300)]
     lines = [f"{word}\n" for word in common]
-    short = [f"{number} {drawn(common, 6)}\n" for number in range(3000)]
+    short = [f"{number} {drawn(common, 6)}\n" for number in range(size // 33)]
     changed = [f"{line[:-1]} x\n" if number % 2 else line for number, line in enumerate(short)]
     return {
-        "one letter a line": (drawn(["a\n", "b\n"], 50_000), drawn(["a\n", "b\n"], 50_000)),
-        "empty lines": ("\n" * 100_000 + "x", "y" + "\n" * 99_999),
-        "three hundred lines": (drawn(lines, 20_000), drawn(lines, 20_000)),
-        "one line of three hundred words": (drawn(common, 20_000), drawn(common, 20_000)),
-        "one line of signs": (drawn([".", ","], 100_000), drawn([".", ","], 100_000)),
-        "one word": ("a" * 100_000, "b" * 100_000),
+        "one letter a line": (drawn(["a\n", "b\n"], size // 2), drawn(["a\n", "b\n"], size // 2)),
+        "empty lines": ("\n" * size + "x", "y" + "\n" * (size - 1)),
+        "three hundred lines": (drawn(lines, size // 5), drawn(lines, size // 5)),
+        "one line of three hundred words": (drawn(common, size // 5), drawn(common, size // 5)),
+        "one line of signs": (drawn([".", ","], size), drawn([".", ","], size)),
+        "one word": ("a" * size, "b" * size),
         "many short changes": ("".join(short), "".join(changed)),
-        "kana": ("\u3042" * 50_000 + "\u3044" * 50_000, "\u3044" * 50_000 + "\u3042" * 50_000),
+        "kana": ("\u3042" * (size // 2) + "\u3044" * (size // 2), "\u3044" * (size // 2) + "\u3042" * (size // 2)),
     }
 
 
-def test_any_two_texts_of_a_hundred_thousand_characters_are_compared_within_a_second() -> None:
-    """The standard library's matcher takes minutes for some of these."""
-    for name, (old, new) in hard().items():
-        begin = time.process_time()
+def test_any_two_long_texts_are_compared_in_linear_time() -> None:
+    texts = {size: hard(size) for size in (LONG // FACTOR, LONG)}
+    for name in texts[LONG]:
+        require_linear(lambda size, name=name: by_words(*texts[size][name]), LONG // FACTOR, name)
+        require_linear(lambda size, name=name: unified(*texts[size][name], "a", "b"), LONG // FACTOR, name)
+    for name, (old, new) in texts[LONG].items():
         pieces = by_words(old, new)
-        middle = time.process_time()
-        diff = unified(old, new, "a", "b")
-        end = time.process_time()
         assert joined(pieces, "same", "removed") == old, name
         assert joined(pieces, "same", "added") == new, name
-        assert patched(old, diff) == new, name
-        assert max(middle - begin, end - middle) < 2, name
+        assert patched(old, unified(old, new, "a", "b")) == new, name
 
 
 def test_what_is_the_same_is_found_also_where_not_everything_can_be_compared() -> None:

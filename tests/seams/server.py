@@ -42,7 +42,7 @@ __all__ = ["call"]  # for what a model says
 T = TypeVar("T")
 MODEL = "scripted/model"
 PIECES = "scripted/pieces"
-LIMIT = 60.0  # seconds after which a test that waits for the server fails
+LIMIT = 180.0  # seconds after which a test that waits for the server fails
 Answer = Callable[[ModelRequest], Line | Awaitable[Line]]
 
 
@@ -113,6 +113,7 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
         '{"detail":"No tool may be called after ',
         "the agent's tool rules leave nothing to do, though something has to be done",
     ),
+    (502, '{"error":{"type":"mcp_connection_error"', "an MCP server failed"),
     (502, '{"detail":"The login provider', "the operator's login provider failed"),
     (502, "<!doctype html>", "a page tells what failed behind it, such as a model's provider"),
     (503, '{"detail":"The server is shutting down.', "it was told to stop"),

@@ -34,7 +34,7 @@ from ricordo.tools.builtin import plugin
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolRunner, sync_tools
 
 T = TypeVar("T")
-LIMIT = 60  # seconds that anything here may take
+LIMIT = 180  # seconds that anything here may take
 LineOf = Callable[[ModelRequest], Line | Awaitable[Line]]
 
 

@@ -1,5 +1,4 @@
 import math
-import time
 import tomllib
 import unicodedata
 from collections import Counter
@@ -21,6 +20,7 @@ from ricordo.search.words import (
     related_terms,
     terms,
 )
+from tests.seams.growth import repeated, require_linear
 
 CORPUS = tomllib.loads((Path(__file__).parent / "languages.toml").read_text("utf-8"))
 # Russian vowels that come and go (кошка, кошек) are more than a stemmer of endings knows.
@@ -170,14 +170,7 @@ def test_the_lists_are_spelled_as_words_are_folded():
 
 @pytest.mark.parametrize("piece", ["a_", "aB", "000,", "1.", "n't", "e\u0301", "我", "é ", "'", "a.", "C#", "ab'cd-"])
 def test_the_time_grows_with_the_length_and_no_faster(piece):
-    def seconds(length: int) -> float:
-        text = piece * (length // len(piece))
-        start = time.process_time()
-        terms(text)
-        return time.process_time() - start
-
-    seconds(1_000)
-    assert min(seconds(80_000) for _ in range(3)) < 16 * max(min(seconds(10_000) for _ in range(3)), 0.002)
+    require_linear(lambda size: terms(repeated(piece, size)), 5_000, piece)
 
 
 def test_related_terms_are_a_few_new_ones_for_each_word_that_is_asked_for() -> None:

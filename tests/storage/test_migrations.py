@@ -14,9 +14,11 @@ from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
 from ricordo.storage import migrations
+from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.backups import back_up
 from ricordo.storage.engine.sqlite import open_sqlite
 from tests.seams import make
+from tests.support.sharing import MAKE_PRIVATE_FILE
 
 
 def add_colour(connection: Connection) -> None:
@@ -148,6 +150,7 @@ async def test_a_first_start_that_fails_leaves_nothing_half_done(
         add_half_of_something(connection)
 
     with monkeypatch.context() as patched:
+        patched.setattr(sqlite, "make_private_file", MAKE_PRIVATE_FILE)
         known = (make_half_a_schema,)
         patched.setattr(migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known))
         with pytest.raises(Exception, match="no such table"):

@@ -32,7 +32,7 @@ from tests.support import postgres
 from tests.support.faults_cast import TOOLS, TYPES
 from tests.support.faults_model import FaultyModel
 from tests.support.model_server import ModelServer
-from tests.support.ready import Helper
+from tests.support.ready import Helper, helper
 from tests.support.server_process import ServerProcess
 
 CONNECTIONS = 5  # of each server's pool
@@ -162,9 +162,7 @@ async def opened_servers(
             address = postgres.server().new_database()
             stack.callback(postgres.server().drop, address)
             environment |= {"RICORDO_DATABASE_URL": address, "RICORDO_DATABASE_CONNECTIONS": str(CONNECTIONS)}
-        helper = Helper(__name__, "ricordo.llm.providers")
-        stack.callback(helper.close)
-        servers = [CrashServer(helper, folder / f"server-{number}", environment) for number in range(count)]
+        servers = [CrashServer(helper(), folder / f"server-{number}", environment) for number in range(count)]
         tables = Tables(address or servers[0].database)
         stack.callback(tables.close)
         await asyncio.gather(*(asyncio.to_thread(server.start) for server in servers))

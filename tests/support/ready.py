@@ -1,56 +1,113 @@
 """`ricordo` without its second of imports: `python -S ready.py <socket> arguments…` is a process like the command's own.
 
-It hands its arguments, its folder, its environment and its three streams to a helper that has imported everything, and the
-helper forks a process that is the command: real code, real exit. What is sent to the first, a signal or a kill, reaches the
-other. For tests of what commands do; how a new process starts is tested by those that start one.
+It hands its arguments, its folder, its environment and its three streams to a helper that has imported everything, a fork of the
+tests, and the helper forks a process that is the command: real code, real exit. What is sent to the first, a signal or a kill,
+reaches the other. `Helper.run` does the same without a process between. For tests of what commands do; how a new process starts
+is tested by those that start one.
 
 With `-c` and a program it is `python -c` in the same way, for programs that the docs show.
 """
 
-import importlib
 import json
 import os
-import pkgutil
 import select
 import signal
 import socket
-import subprocess
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 ROOT = Path(__file__).parent.parent.parent
 STREAMS = (0, 1, 2)
 LONGEST = 1_000_000  # bytes of arguments and environment
+LIMIT = 300.0  # seconds that a command may take on a busy machine
 
 
 class Helper:
-    """The helper; `command` is what to run in place of `ricordo`. It ends with this process or by `close`.
+    """The helper; `command` is what to run in place of `ricordo`. It ends with this process.
 
-    It imports `modules` too, for programs that need them.
+    It is forked from this process by `fork_helper`, and begun anew where that was not called.
     """
 
-    def __init__(self, *modules: str) -> None:
+    def __init__(self) -> None:
         from tempfile import TemporaryDirectory  # slow, and `_ask` does without
 
         self._folder = TemporaryDirectory(prefix="ricordo-")  # a socket's path may have about a hundred characters
         self.path = f"{self._folder.name}/ready"
         self.command = [sys.executable, "-S", "-E", __file__, self.path]
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(self.path)
-            door.listen()
-            # Its input ends with this process, and it ends with its input; Ctrl-C at the terminal is not for it.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.ready", str(door.fileno()), *modules],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                pass_fds=[door.fileno()],
-                start_new_session=True,
-            )
+        self._door = socket.socket(socket.AF_UNIX)
+        self._door.bind(self.path)
+        self._door.listen()
+        # Its input ends with this process, and it ends with its input.
+        self._end, self._alive = os.pipe()
+
+    def fork(self) -> None:
+        """Fork it. Nothing of this process ends with it, and whoever it forks leaves by `os._exit`."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: these hold no lock of ours
+            self._pid = os.fork()
+        if self._pid:
+            os.close(self._end)
+            self._door.close()
+            return
+        code = 1
+        try:
+            os.setsid()  # Ctrl-C at the terminal is not for it
+            os.close(self._alive)
+            os.dup2(self._end, 0)
+            warnings.resetwarnings()
+            warnings.simplefilter("ignore")
+            code = _obey(self._door, self._folder.name)
+        finally:
+            os._exit(code)
+
+    def run(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], said: str = ""
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end, with this standard input."""
+        import subprocess  # slow, and `_ask` does without
+        from tempfile import TemporaryFile
+
+        with TemporaryFile("w+") as given, TemporaryFile("w+") as shown, TemporaryFile("w+") as errors:
+            given.write(said)
+            given.seek(0)
+            streams = (given.fileno(), shown.fileno(), errors.fileno())
+            code = Command(self.path, list(arguments), folder, environment, streams).wait()
+            for file in (shown, errors):
+                file.seek(0)
+            return subprocess.CompletedProcess(["ricordo", *arguments], code, shown.read(), errors.read())
 
     def close(self) -> None:
-        self._process.communicate()
+        os.close(self._alive)
+        os.waitpid(self._pid, 0)
         self._folder.cleanup()
+
+
+_helpers: list[Helper] = []
+
+
+def fork_helper() -> None:
+    """Fork the helper of this process, which has imported what the tests need, before it has threads."""
+    if hasattr(os, "fork") and not _helpers:
+        _helpers.append(Helper())
+        _helpers[0].fork()
+
+
+def helper() -> Helper:
+    """Return the helper of this process."""
+    fork_helper()
+    return _helpers[0]
+
+
+def close_helper() -> None:
+    """End the helper of this process, if it has one."""
+    while _helpers:
+        _helpers.pop().close()
 
 
 class Command:
@@ -60,6 +117,7 @@ class Command:
         self, path: str, arguments: list[str], folder: Path, environment: Mapping[str, str], streams: Sequence[int]
     ) -> None:
         self._line = socket.socket(socket.AF_UNIX)
+        self._line.settimeout(LIMIT)
         self._line.connect(path)
         order = json.dumps([arguments, str(folder), dict(environment)]).encode()
         socket.send_fds(self._line, [len(order).to_bytes(4, "big")], streams)
@@ -69,7 +127,10 @@ class Command:
     def wait(self) -> int:
         """The exit code; minus the signal that ended it."""
         with self._line:
-            return int.from_bytes(self._line.recv(4), "big", signed=True)
+            answer = self._line.recv(4)
+        if len(answer) < 4:
+            raise RuntimeError("The helper has ended. Its last words are on the standard error of the tests.")
+        return int.from_bytes(answer, "big", signed=True)
 
 
 def _ask(path: str, arguments: list[str]) -> int:
@@ -88,8 +149,8 @@ def _wait_for_orders(door: socket.socket) -> list[str] | None:
     """Fork a process for each order. Returns the arguments in that process, and None in the helper when it is over."""
     running: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([sys.stdin, door, *running.values()], [], [], 0.01 if running else None)
-        if sys.stdin in ready:
+        ready, _, _ = select.select([0, door, *running.values()], [], [], 0.01 if running else None)
+        if 0 in ready:
             for pid in running:
                 os.kill(pid, signal.SIGKILL)
             return None
@@ -134,34 +195,62 @@ def _fork(line: socket.socket, running: dict[int, socket.socket], door: socket.s
     return list(arguments)
 
 
-def _import_everything() -> None:
-    for found in pkgutil.walk_packages(importlib.import_module("ricordo").__path__, "ricordo."):
-        if not found.name.endswith((".__main__", ".child")):  # these run when they are imported
-            importlib.import_module(found.name)
+def _prepare(folder: str) -> None:
+    """Import what a server needs to start, where the tests have not, and share what servers of one process share."""
+    import pytest
+
+    import ricordo.app
+    import ricordo.cli.serve
+    from ricordo.features import FEATURES
+    from tests.support import sharing
+
+    sharing.share(pytest.MonkeyPatch(), Path(folder))
+    ricordo.app.load_plugins(FEATURES).tools()
 
 
-def _obey() -> None:
+def _obey(door: socket.socket, folder: str) -> int:
+    """Fork processes until the input ends; return the exit code of this process, which may be one of those."""
     import gc
+    import threading
+
+    select.select([0, door], [], [])
+    _prepare(folder)
+    gc.freeze()  # what is shared with the commands stays shared
+    with door:
+        arguments = _wait_for_orders(door)
+    if arguments is None:
+        return 0
+    code = _run(arguments)
+    threading._shutdown()  # type: ignore[attr-defined]
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    """Run the command; return its exit code."""
+    import traceback
 
     from ricordo.cli import app
 
-    _import_everything()
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
-    gc.freeze()  # what is shared with the commands stays shared
-    with socket.socket(fileno=int(sys.argv[1])) as door:
-        arguments = _wait_for_orders(door)
-    if arguments is not None:
-        sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
-        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
         if arguments[0] == "-c":
             exec(arguments[1], {"__name__": "__main__"})  # noqa: S102 - the program of a test
         else:
             app(arguments, prog_name="ricordo")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    if __package__:
-        _obey()
-    else:
-        sys.exit(_ask(sys.argv[1], sys.argv[2:]))
+    sys.exit(_ask(sys.argv[1], sys.argv[2:]))

@@ -4,34 +4,49 @@ the store before it has compiled and loaded is as good for the next, just as it 
 What comes out is the product's own; only how long it is kept is changed.
 """
 
+import shutil
 import ssl
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 from sqlalchemy import Dialect, Engine
 
+from ricordo import plugins
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
-from ricordo.storage.engine import sqlite
+from ricordo.storage.engine import sqlite, store
 from ricordo.storage.engine.statements import Statements
+from ricordo.tools import toolbox
 
 LOAD = embedded._load  # for tests of the loading itself
+MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of a database
 
 
 @contextmanager
 def shared_work() -> Iterator[None]:
-    """Share prepared statements, compiled ones and the embedding model; read no certificates, which tests need not."""
-    with pytest.MonkeyPatch.context() as patch:
-        _share_statements(patch)
-        _share_compiler(patch)
-        _share_embedding_model(patch)
-        patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+    """Share statements, the empty database, descriptions of tools and the embedding model; read no certificates."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="ricordo-empty-") as folder:
+        share(patch, Path(folder))
         yield
+
+
+def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Share it until the patch is undone. No write is slow enough to be warned of, since the machine may be busy."""
+    _share_statements(patch)
+    _share_compiler(patch)
+    _share_empty_database(patch, folder / "ricordo.db")
+    _share_tools(patch)
+    _share_entry_points(patch)
+    _share_embedding_model(patch)
+    patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
+    patch.setattr(store, "SLOW_WRITE", 3600)
 
 
 def _share_statements(patch: pytest.MonkeyPatch) -> None:
@@ -62,6 +77,52 @@ def _share_compiler(patch: pytest.MonkeyPatch) -> None:
         return engine
 
     patch.setattr(sqlite, "make_engine", share)
+
+
+def _share_empty_database(patch: pytest.MonkeyPatch, empty: Path) -> None:
+    """Let a new file of SQLite be a copy of an empty database, since the schema takes a third of a server's start."""
+
+    def make_copy(path: Path) -> None:
+        is_new = not path.exists()
+        MAKE_PRIVATE_FILE(path)
+        if is_new and path != empty:
+            if not empty.exists():
+                sqlite.open_sqlite(empty)._close()
+            shutil.copyfile(empty, path)
+
+    patch.setattr(sqlite, "make_private_file", make_copy)
+
+
+def _share_tools(patch: pytest.MonkeyPatch) -> None:
+    """Let all servers share the models of their tools' arguments, which take another third of a start."""
+    models: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
+    schemas: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
+    arguments_model, describe = toolbox.arguments_model, toolbox.describe
+
+    def model_once(function: Callable[..., Any]) -> Any:
+        if function not in models:
+            models[function] = arguments_model(function)
+        return models[function]
+
+    def describe_once(function: Callable[..., Any], arguments: Any) -> Any:
+        if function not in schemas:
+            schemas[function] = describe(function, arguments)
+        return schemas[function]
+
+    patch.setattr(toolbox, "arguments_model", model_once)
+    patch.setattr(toolbox, "describe", describe_once)
+
+
+def _share_entry_points(patch: pytest.MonkeyPatch) -> None:
+    """Read the lists of all installed packages once for each search path."""
+
+    read = plugins.entry_points
+
+    @cache
+    def read_once(_path: tuple[str, ...], group: str) -> Any:
+        return read(group=group)
+
+    patch.setattr(plugins, "entry_points", lambda *, group: read_once(tuple(sys.path), group))
 
 
 def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:

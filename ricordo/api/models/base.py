@@ -28,6 +28,7 @@ MOST_ITEMS = 1000
 T = TypeVar("T")
 Items = Annotated[list[T], Field(max_length=MOST_ITEMS)]
 ONLY_ANSWERED = "Only answers have these fields; they cannot be set."
+UNKNOWN = "Unknown here, so without effect."
 # As JSON writes it; after an even number of backslashes, else it is text that only looks like one.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -109,6 +110,26 @@ def _aliases(model: type[BaseModel]) -> frozenset[str]:
     """Return the other names of a request's fields."""
     choices = [getattr(field.validation_alias, "choices", ()) for field in model.model_fields.values()]
     return frozenset(name for names in choices for name in names)
+
+
+class TolerantPart(RequestPart):
+    """A part whose unknown fields are left out with a warning: what clients send there grows with each model.
+
+    A known field with a value that cannot be is refused as everywhere.
+    """
+
+    shown_as: ClassVar[str]
+    """The name of the part in a request."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_unknown(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        unknown = [name for name in value if name not in cls.model_fields and name not in cls.ignored]
+        if sent := [f"{cls.shown_as}.{str(name)[:80]}" for name in unknown if value[name] is not None]:
+            warn(sent, UNKNOWN)
+        return {name: each for name, each in value.items() if name not in unknown}
 
 
 class RequestModel(RequestPart):

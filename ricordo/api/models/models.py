@@ -5,9 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, RequestPart, ResponseModel, given
+from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, RequestPart, ResponseModel, TolerantPart, given
 from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
-from ricordo.errors import Unsupported
 from ricordo.llm.provider_table import CLAUDES
 
 # Ours to say: the retired Letta V1 server keeps it in `llm_config` alone.
@@ -23,15 +22,18 @@ _EMBEDDING_KINDS = frozenset(
 )
 
 
-class ReasoningRequest(RequestPart):
+class ReasoningRequest(TolerantPart):
     """How hard a model thinks."""
+
+    shown_as: ClassVar = "reasoning"
 
     reasoning_effort: str | None = None
 
 
-class ThinkingRequest(RequestPart):
+class ThinkingRequest(TolerantPart):
     """How long a model may think."""
 
+    shown_as: ClassVar = "thinking"
     ignored: ClassVar = {"clear_thinking": "Past thoughts are sent as each provider wants them."}
 
     type: str | None = None
@@ -51,25 +53,28 @@ class ModelSettingsRequest(RequestPart):
     thinking: ThinkingRequest | None = None
     response_format: dict[str, Any] | None = None
     strict: bool | None = None
+    effort: str | None = Field(None, min_length=1, max_length=40, description="Another name of `reasoning`.")
 
     def changes(self, current: ModelSettings | None = None) -> dict[str, Any]:
-        """Return what was sent, by the names of ModelSettings; null takes a setting back. Raises Unsupported.
+        """Return what was sent, by the names of ModelSettings; null takes a setting back.
 
         The temperature that an agent shows where none is set changes nothing: clients send back what they read.
         """
         given = self.model_dump(exclude_unset=True)
         if current and current.temperature is None and given.get("temperature") == _SHOWN_TEMPERATURE:
             del given["temperature"]
-        if given.pop("effort", None):
-            raise Unsupported("model_settings.effort is not supported by this version of Ricordo. Leave it out.")
+        effort = given.pop("effort", None)
+        if effort and not given.get("reasoning") and (given.get("thinking") or {}).get("type") != "disabled":
+            given["reasoning"] = {"reasoning_effort": effort}
         if _THINKS in given:
             given["thinks_in_arguments"] = given.pop(_THINKS)
         return settings_changes(given)
 
 
-class ModelConfigRequest(RequestPart):
+class ModelConfigRequest(TolerantPart):
     """What an older client says of a model or an embedding model: its handle, and how it is called."""
 
+    shown_as: ClassVar = "llm_config"
     ignored: ClassVar = {
         **dict.fromkeys(
             """model_endpoint model_wrapper provider_category display_name tier compatibility_type
@@ -100,18 +105,20 @@ class ModelConfigRequest(RequestPart):
     strict: bool | None = None
     verbosity: str | None = None
     frequency_penalty: float | None = None
-    effort: str | None = Field(None, description="Not supported.")
+    effort: str | None = Field(
+        None, min_length=1, max_length=40, description="Another name of `reasoning_effort`, which goes first."
+    )
 
     def changes(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was sent, by the names of ModelSettings. What `llm_config` shows where nothing is set changes nothing."""
-        if self.effort:
-            raise Unsupported("llm_config.effort is not supported by this version of Ricordo. Leave it out.")
         sent = self.model_dump(include={"temperature", *_SAME, *_PASSED_ON}, exclude_none=True)
         if sent.get("temperature") == _SHOWN_TEMPERATURE:
             del sent["temperature"]
         passed_on = {name: sent.pop(name) for name in _PASSED_ON if name in sent}
         if passed_on:
             sent["extra"] = {**extra, **passed_on}
+        if self.effort:
+            sent.setdefault("reasoning_effort", self.effort)
         older = {
             "max_output_tokens": self.max_tokens,
             "max_reasoning_tokens": self.max_reasoning_tokens or None,

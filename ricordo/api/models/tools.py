@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field
 
-from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, ResponseModel, given
+from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, ResponseModel, Timestamp, given
 from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import parse_rule
@@ -69,6 +69,20 @@ class ToolRunResponse(ResponseModel):
     stderr: list[str]
     agent_state: Json | None = None
     sandbox_config_fingerprint: str | None = None
+
+
+class ToolTrialResponse(ToolRunResponse):
+    """The result of a source that is not stored: a tool return message, as the retired Letta V1 server 0.16.8 answers it.
+
+    `func_return` has the value that `tool_return` has as text.
+    """
+
+    id: str = "null"  # wire fact: no message is stored
+    date: Timestamp
+    message_type: Literal["tool_return_message"] = "tool_return_message"
+    tool_call_id: str = "null"  # wire fact
+    name: str | None
+    tool_return: str
 
 
 def read_rule(sent: dict[str, Any]) -> ToolRule:

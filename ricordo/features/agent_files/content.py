@@ -1,10 +1,10 @@
 """What an agent file holds under `ricordo`, as it is checked before anything of it is stored."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from ricordo.api.models.base import Json, RequestModel, RequestPart, Tags
+from ricordo.api.models.base import Json, RequestPart, Tags
 from ricordo.domain.clock import DAY, EARLIEST, LATEST
 from ricordo.domain.message import Role
 from ricordo.features.schedules.models import ScheduleRequest
@@ -98,15 +98,14 @@ class FileMemory(RequestPart):
 
 
 class FileAgent(RequestPart):
-    """What there is of one agent; `messages` are those of its default conversation."""
+    """What there is of one agent; `messages` are those of its default conversation.
+
+    `unread` holds fields of the file it came from that were unknown there, by their place.
+    """
 
     messages: list[FileMessage] | None = None
     archives: list[FileArchive] = Field([])
     conversations: list[FileConversation] = Field([])
     memory: FileMemory | None = None
     schedules: list[ScheduleRequest] = Field([])
-
-
-class FileContent(RequestModel):
-    version: Literal[1]
-    agents: dict[str, FileAgent] = Field({})
+    unread: Json = Field({})

@@ -41,6 +41,8 @@ TOOL_FIELDS = (
 CONVERSATION_FIELDS = ("summary", "description", "model", "model_settings", "context_window", "hidden", "archived_at")
 ARCHIVE_FIELDS = ("name", "description", "metadata")
 PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at")
+# Of an agent's settings: fields of the file it came from that are unknown here, by their place.
+UNREAD = "unread"
 FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
 
 
@@ -86,6 +88,8 @@ def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id
         "memory": memory_json(tx, here.scope, agent_id, own, detached),
         "schedules": [{**one.message, "schedule": one.schedule, "callback_url": None} for one in due],
     }
+    if unread := state.agent.settings.get(UNREAD):
+        whole["unread"] = unread
     whole["memory"]["detached_block_ids"] = [ids.of("block", one.id) for one in detached]
     return file | {
         "files": texts,

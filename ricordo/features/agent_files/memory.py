@@ -18,8 +18,9 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
-from ricordo.errors import Invalid
-from ricordo.features.agent_files.content import MOST_PROPOSALS, MOST_VERSIONS, FileMemory
+from ricordo.errors import Conflict, Invalid
+from ricordo.features.agent_files.content import MOST_PROPOSALS, MOST_VERSIONS, FileMemory, FileProposal, FileVersion
+from ricordo.features.agent_files.tolerance import ImportNotes
 from ricordo.memory.commit_authors import shown_name
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
 from ricordo.storage import blocks, history, proposals, runs, versions
@@ -115,6 +116,7 @@ class ImportedMemory:
 
     sent: FileMemory
     detached: tuple[BlockSpec, ...]
+    notes: ImportNotes = field(default_factory=ImportNotes)
     chain: Chain = field(default_factory=lambda: Chain(new_id("chain"), "", "agent", new_id("agent")))
     rows: list[Json] = field(default_factory=list)
     texts: dict[bytes, tuple[str, bytes | None]] = field(default_factory=dict)
@@ -123,24 +125,30 @@ class ImportedMemory:
     bases: dict[str, tuple[bytes, str]] = field(default_factory=dict)
 
     def replay(self) -> "ImportedMemory":
-        """Compute the versions, which stores nothing yet. Raises Invalid."""
+        """Compute the versions, which stores nothing yet; those that cannot be are left out and noted."""
         for sent in self.sent.versions:
-            claimed, author = _read_author(sent.author)
-            label, value = require_label(sent.label), None if sent.value is None else redact(sent.value).text
-            is_renamed = value is not None and sent.old_label in self.chain.files and sent.old_label != label
-            old_label = sent.old_label if is_renamed else None
-            change = Change(label, value, self.values.get(old_label or label), old_label)
-            reason = redact(sent.reason).text
-            planned = versions.plan(self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at)
-            if sent.id and planned.ids[0] not in (None, bytes.fromhex(sent.id)):
-                reason = f"{reason} (was {sent.id[:10]})".strip()
-                planned = versions.plan(self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at)
-            if id := planned.ids[0]:
-                metadata = ChangeMetadata(author, reason, is_untrusted=sent.is_untrusted)
-                self._add(change, id, metadata, planned.chain, sent.created_at)
-            if sent.id and value is not None:
-                self.bases[sent.id] = self.heads[label], value
+            try:
+                self._replay(sent)
+            except Invalid as error:
+                self.notes.add(f"The history of memory: a version is left out. {error}")
         return self
+
+    def _replay(self, sent: FileVersion) -> None:
+        claimed, author = _read_author(sent.author)
+        label, value = require_label(sent.label), None if sent.value is None else redact(sent.value).text
+        is_renamed = value is not None and sent.old_label in self.chain.files and sent.old_label != label
+        old_label = sent.old_label if is_renamed else None
+        change = Change(label, value, self.values.get(old_label or label), old_label)
+        reason = redact(sent.reason).text
+        planned = versions.plan(self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at)
+        if sent.id and planned.ids[0] not in (None, bytes.fromhex(sent.id)):
+            reason = f"{reason} (was {sent.id[:10]})".strip()
+            planned = versions.plan(self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at)
+        if id := planned.ids[0]:
+            metadata = ChangeMetadata(author, reason, is_untrusted=sent.is_untrusted)
+            self._add(change, id, metadata, planned.chain, sent.created_at)
+        if sent.id and value is not None:
+            self.bases[sent.id] = self.heads[label], value
 
     def _add(self, change: Change, id: bytes, metadata: ChangeMetadata, after: Chain, at: int) -> None:
         label, value = change.label, change.value
@@ -187,15 +195,23 @@ class ImportedMemory:
 
     def _propose(self, tx: Transaction, there: dict[str, Block], expires_after: int | None) -> None:
         for sent in self.sent.proposals:
-            block = there.get(require_label(sent.label))
-            head, text = self.bases.get(sent.base or "", (None, ""))
-            if sent.base is not None and (block is None or head is None):
-                raise Invalid(f'A proposal for block "{sent.label}" is of a version that is not in the file.')
-            base = replace(block, value=text, head=head) if block and head else None
-            draft = ProposalDraft(self.chain.id, sent.label, sent.value, base, description=sent.description)
-            new_label = sent.new_label and require_label(sent.new_label)
-            draft = replace(draft, new_label=new_label, confidence=sent.confidence)
-            _, author = _read_author(sent.author)
-            metadata = ChangeMetadata(author, sent.reason, is_untrusted=sent.is_untrusted, made_at=sent.created_at)
-            with suppress(Unchanged):
-                propose(tx, draft, metadata, expires_after)
+            try:
+                self._propose_one(tx, there, sent, expires_after)
+            except (Invalid, Conflict) as error:
+                self.notes.add(f"The history of memory: a proposal is left out. {error}")
+
+    def _propose_one(
+        self, tx: Transaction, there: dict[str, Block], sent: FileProposal, expires_after: int | None
+    ) -> None:
+        block = there.get(require_label(sent.label))
+        head, text = self.bases.get(sent.base or "", (None, ""))
+        if sent.base is not None and (block is None or head is None):
+            raise Invalid(f'A proposal for block "{sent.label}" is of a version that is not in the file.')
+        base = replace(block, value=text, head=head) if block and head else None
+        draft = ProposalDraft(self.chain.id, sent.label, sent.value, base, description=sent.description)
+        new_label = sent.new_label and require_label(sent.new_label)
+        draft = replace(draft, new_label=new_label, confidence=sent.confidence)
+        _, author = _read_author(sent.author)
+        metadata = ChangeMetadata(author, sent.reason, is_untrusted=sent.is_untrusted, made_at=sent.created_at)
+        with suppress(Unchanged):
+            propose(tx, draft, metadata, expires_after)

@@ -25,6 +25,7 @@ from ricordo.domain.message import (
 )
 from ricordo.errors import Invalid
 from ricordo.features.agent_files.content import FileMessage
+from ricordo.features.agent_files.tolerance import ImportNotes
 
 _ROLES = ("system", "user", "assistant", "tool", "approval", "summary")
 _KEPT = ("role", "otid", "name", "sender_id", "group_id", "model", "is_untrusted", "created_at")
@@ -115,6 +116,35 @@ def from_af(sent: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
     given = {name: sent.get(name) for name in ("otid", "sender_id", "group_id", "model")}
     given["name"] = None if role == "tool" else sent.get("name")
     return _made(id, home, role=role, parts=tuple(parts), created_at=said_at, **given)
+
+
+def with_own_otids(sent: list[Json], notes: ImportNotes) -> list[Json]:
+    """Return messages without the otids that an earlier one has: in a conversation each is unique."""
+    known: set[str] = set()
+    kept = []
+    for one in sent:
+        otid = one.get("otid")
+        if otid in known:
+            notes.add("Messages: an otid that an earlier message has is left out.")
+            kept.append({**one, "otid": None})
+            continue
+        if otid:
+            known.add(otid)
+        kept.append(one)
+    return kept
+
+
+def readable(sent: list[Json], notes: ImportNotes) -> list[Json]:
+    """Return those of our own messages that can be stored."""
+    kept = []
+    for one in with_own_otids(sent, notes):
+        try:
+            from_whole(FileMessage.model_validate(one), one["id"], Home("", "", "", None))
+        except (Invalid, ValidationError) as error:
+            notes.add(f"Messages: one that cannot be read is left out. {error}".partition("\n")[0])
+        else:
+            kept.append(one)
+    return kept
 
 
 def _made(id: str, home: Home, **fields: Any) -> Message:

@@ -11,7 +11,7 @@ from ricordo.features.agent_files.service import ImportOptions
 class ImportForm(BaseModel):
     """An agent file, and how it is taken in. Fields of the same meaning are the names of older clients."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     file: UploadFile
     append_copy_suffix: bool = Field(True, description='Add "_copy" to the names of the agents.')

@@ -4,16 +4,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
-import orjson
 from fastapi import File, Header, Query, Response
 
-from ricordo.agents.lifecycle import prepare
-from ricordo.api.call import Here, answer
+from ricordo.agents.lifecycle import AgentSpec, prepare
+from ricordo.api.call import Here, RequestContext, answer
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.routing import Routes, needs
-from ricordo.errors import Invalid
+from ricordo.domain.model import ModelInfo
+from ricordo.errors import Invalid, RicordoError
 from ricordo.features.agent_files import export, service
+from ricordo.features.agent_files.decoding import decode
 from ricordo.features.agent_files.models import ImportForm
+from ricordo.features.agent_files.service import ImportOptions
+from ricordo.features.agent_files.tolerance import ImportNotes
 from ricordo.offload import offload
 
 router = Routes(prefix="/v1/agents", tags=["agent files"], scope="agents")
@@ -37,9 +40,10 @@ async def export_file(
 
 
 class AgentImportResponse(ResponseModel):
-    """The agents that were made."""
+    """The agents that were made, and what of the file was mended or left out."""
 
     agent_ids: list[str]
+    warnings: list[str]
 
 
 @router.post("/import", response_model=AgentImportResponse)
@@ -48,14 +52,28 @@ async def import_file(
     body: Annotated[ImportForm, File()],
     x_override_embedding_model: Annotated[str | None, Header(description="As `embedding`.")] = None,
 ) -> Json:
-    """Make the agents of an agent file: all of it in one piece, or nothing."""
-    options, data = body.options(x_override_embedding_model), await body.file.read()
-    try:
-        content = await offload(lambda: orjson.loads(data), len(data))
-    except orjson.JSONDecodeError as error:
-        raise Invalid(f"The agent file is no JSON: {error}") from error
-    file = await offload(lambda: service.read(here.runtime, content, options), len(data))
-    ready = [await prepare(here.runtime, here.scope, spec) for spec in file.specs]
+    """Make the agents of an agent file: all of it in one piece, or nothing. What does not fit is mended or left out, and named."""
+    options, data, notes = body.options(x_override_embedding_model), await body.file.read(), ImportNotes()
+    for name, value in (body.model_extra or {}).items():
+        notes.add_unknown("The form", f"form.{name}", value)
+    file = await offload(lambda: service.read(here.runtime, decode(data, notes), options, notes), len(data))
+    ready = [await _prepare(here, spec, options, notes) for spec in file.specs]
     file = replace(file, specs=[spec for spec, _ in ready])
     insert = partial(service.insert, here=here, file=file, options=options, infos=[info for _, info in ready])
-    return AgentImportResponse.of(None, agent_ids=await here.store.write(insert))
+    agent_ids = await here.store.write(insert)
+    return AgentImportResponse.of(None, agent_ids=agent_ids, warnings=notes.lines())
+
+
+async def _prepare(
+    here: RequestContext, spec: AgentSpec, options: ImportOptions, notes: ImportNotes
+) -> tuple[AgentSpec, ModelInfo]:
+    """Return the spec with its model, or with the default one where this server does not have the file's."""
+    try:
+        return await prepare(here.runtime, here.scope, spec)
+    except RicordoError as error:
+        if options.model or not spec.model:
+            raise
+        handle, reason = spec.model, str(error)
+    spec, info = await prepare(here.runtime, here.scope, replace(spec, model=None, context_window=None))
+    notes.add(f"Agent: its model {handle} cannot be used here, so it has {info.handle}. {reason}")
+    return spec, info

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from pydantic import ValidationError
-
 from ricordo.agents.lifecycle import AgentSpec, insert_agent
 from ricordo.api.agents import spec_of
 from ricordo.api.call import RequestContext
@@ -15,14 +13,17 @@ from ricordo.api.models.base import Json
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.message import Message
-from ricordo.domain.model import ModelInfo
+from ricordo.domain.model import ModelInfo, ToolSchema
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.tool import Tool
-from ricordo.errors import Forbidden, Invalid
+from ricordo.errors import Conflict, Forbidden, Invalid
 from ricordo.features.agent_files import content as parts
 from ricordo.features.agent_files import export
 from ricordo.features.agent_files import messages as formats
 from ricordo.features.agent_files.memory import ImportedMemory
+from ricordo.features.agent_files.mending import mend
+from ricordo.features.agent_files.own_part import read_own_part
+from ricordo.features.agent_files.tolerance import ImportNotes
 from ricordo.features.custom_tools import service as custom_tools
 from ricordo.features.custom_tools.models import ToolCreateRequest
 from ricordo.features.files import queries as files
@@ -36,7 +37,7 @@ from ricordo.search.index import insert_archive, insert_messages, insert_passage
 from ricordo.storage import archives, conversations, messages, tools
 from ricordo.storage.engine.store import Transaction
 
-_UNREADABLE = "This is no agent file: {}. An agent file is the JSON that GET /v1/agents/{{agent_id}}/export answers."
+_LONGEST_NAME = 256
 # What of an agent's own fields is brought in otherwise, or belongs to the server it came from.
 _LEFT_OUT = ("embedding_config", "embedding")
 
@@ -71,49 +72,46 @@ class AgentImport:
 
     content: Json
     specs: list[AgentSpec]
-    tools: list[tuple[str, ToolCreateRequest]]
+    tools: list[tuple[str, ToolCreateRequest, ToolSchema]]
     more: list[tuple[parts.FileAgent, ImportedMemory | None]]
+    notes: ImportNotes
 
 
-def read(runtime: Runtime, content: Any, options: ImportOptions) -> AgentImport:
-    """Check the whole file before anything is stored. Raises Invalid."""
-    if not isinstance(content, dict) or not isinstance(content.get("agents"), list):
-        raise Invalid(_UNREADABLE.format("it has no list of agents"))
-    extra = content.get("ricordo")
-    if extra is not None and (not isinstance(extra, dict) or extra.get("version") != parts.VERSION):
-        raise Invalid(f"This agent file is of another version of Ricordo; this one reads version {parts.VERSION}.")
-    if not content["agents"]:
-        raise Invalid(_UNREADABLE.format("its list of agents is empty"))
-    try:
-        specs = [read_spec(runtime, one, content, options) for one in content["agents"]]
-        sources = [
-            (one["id"], read_tool(one))
-            for one in content.get("tools") or ()
-            if one.get("tool_type") == "custom" and one.get("source_code")
-        ]
-        known = parts.FileContent.model_validate(extra or {"version": parts.VERSION}).agents
-        pairs = [(one, known.get(one["id"], parts.FileAgent())) for one in content["agents"]]
-        more = [(each, _memory(runtime, one, content, each.memory)) for one, each in pairs]
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Invalid(_UNREADABLE.format(f"{where}: {first['msg']}")) from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Invalid(_UNREADABLE.format(f"{type(error).__name__}: {error}")) from error
-    return AgentImport(content, specs, sources, more)
+def read(runtime: Runtime, content: Any, options: ImportOptions, notes: ImportNotes | None = None) -> AgentImport:
+    """Check the whole file before anything is stored; mend or leave out what does not fit. Raises Invalid for no agent file."""
+    notes = notes or ImportNotes()
+    file = mend(content, notes)
+    content = file.content
+    own = read_own_part(content, file.labels, notes)
+    specs = [read_spec(runtime, one, content, options) for one in content["agents"]]
+    pairs = [(one, own.get(one["id"], parts.FileAgent())) for one in content["agents"]]
+    more = [(each, _memory(runtime, one, content, each.memory, notes)) for one, each in pairs]
+    kept = [{**each.unread, **notes.unread} for _, each in pairs]
+    specs = [
+        replace(spec, settings={**spec.settings, export.UNREAD: unread}) if unread else spec
+        for spec, unread in zip(specs, kept, strict=True)
+    ]
+    return AgentImport(content, specs, file.tools, more, notes)
 
 
-def _memory(runtime: Runtime, agent: Json, content: Json, sent: parts.FileMemory | None) -> ImportedMemory | None:
+def _memory(
+    runtime: Runtime, agent: Json, content: Json, sent: parts.FileMemory | None, notes: ImportNotes
+) -> ImportedMemory | None:
     if sent is None or not (sent.versions or sent.detached_block_ids or sent.proposals):
         return None
-    detached = read_spec(runtime, {**agent, "block_ids": sent.detached_block_ids}, content, ImportOptions())
-    return ImportedMemory(sent, detached.blocks).replay()
-
-
-def read_tool(tool: Mapping[str, Any]) -> ToolCreateRequest:
-    """Return the custom tool that a file tells of. Raises ValidationError."""
-    given = {name: tool[name] for name in ToolCreateRequest.model_fields if tool.get(name)}
-    return ToolCreateRequest.model_validate(given)
+    labels = {one["id"]: one["label"] for one in content["blocks"]}
+    taken = {labels[id] for id in agent["block_ids"]}
+    detached = []
+    for id in sent.detached_block_ids:
+        if labels.get(id) is None or labels[id] in taken:
+            notes.add(
+                f'Blocks: "{labels.get(id, id)[:80]}", which is in no prompt, is left out: it is missing, or there twice.'
+            )
+            continue
+        taken.add(labels[id])
+        detached.append(id)
+    spec = read_spec(runtime, {**agent, "block_ids": detached}, content, ImportOptions())
+    return ImportedMemory(sent, spec.blocks, notes).replay()
 
 
 def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
@@ -127,9 +125,9 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
     given |= {"embedding": options.embedding} if options.embedding else {}
     names = [*(agent.get("secrets") or ()), *(agent.get("tool_exec_environment_variables") or ())]
     given["secrets"] = {**dict.fromkeys(names, ""), **options.secrets}
-    body = AgentRequest.model_validate(
-        given | {"name": options.name or f"{agent['name']}{options.suffix}", "include_base_tools": False}
-    )
+    own_name = str(agent["name"])[: _LONGEST_NAME - len(options.suffix)]
+    name = options.name or f"{own_name}{options.suffix}"
+    body = AgentRequest.model_validate(given | {"name": name, "include_base_tools": False})
     body.refuse_unsupported()
     # The rules of the file are all that it had: those of its base tools are among them.
     return replace(spec_of(runtime, body), has_base_rules=False, beginning=())
@@ -142,18 +140,17 @@ def insert(
     made = insert_shared(tx, here, file, overrides=options.overrides_tools)
     ids = []
     for agent, spec, info, (more, memory) in zip(file.content["agents"], file.specs, infos, file.more, strict=True):
-        linked = _linked(tx, here, agent, spec, made)
+        linked = _linked(tx, here, agent, spec, made, file.notes)
         linked = memory.insert(tx, here, linked) if memory else linked
         state = insert_agent(tx, here.runtime, here.scope, linked, info)
         ids.append(state.agent.id)
         _insert_archives(tx, here, state, more.archives, made)
         if not options.strips_messages:
-            listed = agent.get("in_context_message_ids") or []
-            _fill(tx, state.conversation, more.messages, agent.get("messages") or [], listed)
+            _fill(tx, state.conversation, more.messages, agent["messages"], agent["in_context_message_ids"])
             for one in more.conversations:
                 _insert_conversation(tx, here, state, one)
         if options.takes_schedules:
-            _insert_schedules(tx, here, state.agent.id, more.schedules)
+            _insert_schedules(tx, here, state.agent.id, more.schedules, file.notes)
     return ids
 
 
@@ -165,34 +162,47 @@ def insert_shared(tx: Transaction, here: RequestContext, file: AgentImport, *, o
     return made
 
 
-def _linked(tx: Transaction, here: RequestContext, agent: Json, spec: AgentSpec, made: MadeIds) -> AgentSpec:
+def _linked(
+    tx: Transaction, here: RequestContext, agent: Json, spec: AgentSpec, made: MadeIds, notes: ImportNotes
+) -> AgentSpec:
     """The spec with the tools and folders that were made, or are here already; rules of tools that are not here are left out."""
-    tool_ids = tuple(unique(made.known(agent.get("tool_ids") or [])))
+    named = tools.by_names(tx, here.scope, agent["tool_names"])
+    tool_ids = tuple(unique([*made.known(agent["tool_ids"]), *(tool.id for tool in named.values())]))
     there = {tool.name for tool in tools.by_ids(tx, here.scope, list(tool_ids))}
     rules = tuple(rule for rule in spec.tool_rules if rule.tool_name in there)
-    folder_ids = (*spec.folder_ids, *made.known(agent.get("folder_ids") or agent.get("source_ids") or []))
+    for name in sorted({rule.tool_name for rule in spec.tool_rules} - there):
+        notes.add(f"Agent: its rules about {name[:80]} are left out, since it has no such tool.")
+    folder_ids = (*spec.folder_ids, *made.known(agent["folder_ids"]))
     return replace(spec, tool_ids=tool_ids, folder_ids=folder_ids, tool_rules=rules)
 
 
 def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made: MadeIds, *, overrides: bool) -> None:
-    listed = {one["id"]: one for one in file.content.get("tools") or ()}
-    stored = tools.by_names(tx, here.scope, [str(one.get("name")) for one in listed.values()])
-    for id, request in file.tools:
-        schema = custom_tools.schema_for(request)
+    listed = {one["id"]: one for one in file.content["tools"]}
+    names = [*(str(one["name"]) for one in listed.values()), *(schema.name for _, _, schema in file.tools)]
+    stored = tools.by_names(tx, here.scope, unique(names))
+    for id, request, schema in file.tools:
         found: Tool | None = stored.get(schema.name)
         if found is None or (overrides and found.tool_type == "custom" and found.source_code != request.source_code):
             if not here.scope.may("tools:write"):
                 raise Forbidden(f"The file brings the tool {schema.name}, and your key lacks the scope tools:write.")
-            found = custom_tools.upsert(tx, here.scope, request, schema)
+            found = stored[schema.name] = custom_tools.upsert(tx, here.scope, request, schema)
+        elif found.source_code != request.source_code:
+            file.notes.add(
+                f"Tools: the source of {schema.name} is left out: another tool of this name is here, and is used."
+            )
         made.ids[id] = found.id
     for id, one in listed.items():
         # Built-in tools, and those of MCP servers, are linked where this server has them.
-        if id not in made.ids and (found := stored.get(str(one.get("name")))):
+        if id in made.ids:
+            continue
+        if found := stored.get(str(one["name"])):
             made.ids[id] = found.id
+        elif one.get("tool_type") not in (None, "custom"):
+            file.notes.add(f"Tools: {one['name']} is left out, since this server has no tool of this name.")
 
 
 def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: MadeIds) -> None:
-    for one in content.get("sources") or ():
+    for one in content["sources"]:
         fields = {name: one.get(name) for name in export.FOLDER_FIELDS}
         name = free_folder_name(tx, here, str(fields["name"]))
         folder = Folder(
@@ -203,9 +213,9 @@ def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: 
             user_id=here.scope.subject,
         )
         made.ids[one["id"]] = folders.create_folder(tx, here.scope, folder).id
-    for one in content.get("files") or ():
-        if one.get("content") and one.get("source_id") in made.ids:
-            name = str(one.get("file_name") or "file")
+    for one in content["files"]:
+        if one.get("content"):
+            name = one["file_name"]
             is_text = PurePosixPath(name).suffix.lower() not in PARSED
             upload = folders.Upload(name if is_text else f"{name}.txt", str(one["content"]).encode())
             folders.add_file(tx, here.scope, made.ids[one["source_id"]], upload)
@@ -248,15 +258,22 @@ def _insert_conversation(tx: Transaction, here: RequestContext, state: AgentStat
     _fill(tx, conversation, one.messages, [], one.in_context_message_ids)
 
 
-def _insert_schedules(tx: Transaction, here: RequestContext, agent_id: str, listed: list[ScheduleRequest]) -> None:
-    """Store the schedules that are still to come. Raises Forbidden, Invalid, Conflict."""
+def _insert_schedules(
+    tx: Transaction, here: RequestContext, agent_id: str, listed: list[ScheduleRequest], notes: ImportNotes
+) -> None:
+    """Store the schedules that are still to come. Raises Forbidden."""
     if listed and not here.scope.may("messages:write"):
         raise Forbidden("The file brings schedules, and your key lacks the scope messages:write.")
     for one in listed:
         is_past = isinstance(one.schedule, OneTime) and one.schedule.scheduled_at * 1000 <= tx.clock.now()
-        if not is_past:
+        if is_past:
+            notes.add("Schedules: one whose time has passed is left out.")
+            continue
+        try:
             # Where results are sent is a matter of the server that the file came from.
             schedules.create(tx, here.scope, agent_id, one.model_copy(update={"callback_url": None}))
+        except (Invalid, Conflict) as error:
+            notes.add(f"Schedules: one is left out. {error}")
 
 
 def _fill(
@@ -287,17 +304,3 @@ def _fill(
     window = [*own, *(ids[one] for one in listed if one in ids and ids[one] != first)]
     if said:
         conversations.save_window(tx, conversation.id, window, "", added=len(said))
-
-
-def require_readable(file: AgentImport) -> None:
-    """Raise Invalid for a file with a message that no import would store."""
-    home = formats.Home("", "", "", None)
-    try:
-        for agent, (more, _) in zip(file.content["agents"], file.more, strict=True):
-            for one in (agent.get("messages") or ()) if more.messages is None else ():
-                formats.from_af(one, one["id"], home, 0)
-            others = [message for one in more.conversations for message in one.messages]
-            for message in (*(more.messages or ()), *others):
-                formats.from_whole(message, message.id, home)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Invalid(_UNREADABLE.format(f"{type(error).__name__}: {error}")) from error

@@ -8,6 +8,7 @@ import __future__
 
 import dataclasses
 import enum
+import errno
 import inspect
 import json
 import linecache
@@ -21,6 +22,8 @@ ANSWER = 3
 _LONGEST_ANSWER = 800_000  # characters
 _LONGEST_TRACE, _LONGEST_LINE = 6_000, 1_000  # characters
 _FRAMES = 20
+# A sandbox without network has no routes; where it may make no sockets at all, making one is refused.
+_NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EPERM, errno.EACCES)
 
 
 class WrongArguments(Exception):
@@ -56,7 +59,7 @@ def main() -> None:
     except SystemExit as error:
         answer = {"error": f"The tool left with exit({error.code!r}) in place of a return."}
     except BaseException as error:
-        answer = {"error": _trace(error)}
+        answer = {"error": _trace(error), "is_network": _is_network_error(error)}
     sys.stdout.flush()
     with os.fdopen(ANSWER, "wb") as out:
         out.write(_written(answer))
@@ -230,6 +233,29 @@ def _trace(error: BaseException) -> str:
     except Exception:  # an error whose own text fails
         text = f"{type(error).__name__}"
     return text if len(text) <= _LONGEST_TRACE else f"…{text[-_LONGEST_TRACE:]}"
+
+
+def _is_network_error(error: BaseException) -> bool:
+    """Whether a connection that could not be made is the error, or what caused it."""
+    part: BaseException | None = error
+    seen: set[int] = set()
+    while part is not None and id(part) not in seen:
+        seen.add(id(part))
+        if _is_refused_connection(part):
+            return True
+        part = part.__cause__ or part.__context__
+    return False
+
+
+def _is_refused_connection(error: BaseException) -> bool:
+    socket = sys.modules.get("socket")  # who connects has imported it
+    if socket is not None and isinstance(error, socket.gaierror):
+        return True
+    if type(error).__name__ == "ProxyError" or "Tunnel connection failed" in str(error)[:1000]:
+        return True
+    if isinstance(error, OSError) and error.filename is None:
+        return isinstance(error, ConnectionError) or error.errno in _NO_NETWORK
+    return False
 
 
 def _written(answer: dict[str, typing.Any]) -> bytes:

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.base import Json, NoteResponse
-from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
+from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse, ToolTrialResponse
 from ricordo.api.routing import Routes
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound, Unsupported
@@ -81,7 +83,7 @@ async def _by_meaning(here: RequestContext, query: str, texts: list[str]) -> lis
     return await offload(lambda: service.by_vectors(asked, vectors), len(texts) * len(asked) * 8)
 
 
-@router.post("/tools/run", response_model=ToolRunResponse)
+@router.post("/tools/run", response_model=ToolTrialResponse)
 async def try_source(here: Here, body: models.ToolTrialRequest) -> Json:
     """Run a tool once, from its source; nothing is stored."""
     fields = body.model_dump(include={"source_code", "source_type", "json_schema", "args_json_schema"})
@@ -102,7 +104,10 @@ async def try_source(here: Here, body: models.ToolTrialRequest) -> Json:
         has_network=NETWORK in (body.tags or ()),
         requirements=texts_of([one.model_dump() for one in body.pip_requirements or ()]),
     )
-    return await _answer(here, call)
+    trial = await _answer(here, call)
+    value = trial["func_return"]
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return ToolTrialResponse.of(None, **trial, date=here.store.clock.now(), name=schema.name, tool_return=text)
 
 
 @router.post("/agents/{agent_id}/tools/{tool_name}/run", response_model=ToolRunResponse)

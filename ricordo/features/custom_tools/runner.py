@@ -19,6 +19,7 @@ from ricordo.features.custom_tools.options import CustomToolsSettings
 from ricordo.features.custom_tools.source import needs_of
 from ricordo.features.custom_tools.surroundings import Caller, way_to_server
 from ricordo.features.custom_tools.vault import secrets_of, without_secrets
+from ricordo.features.sandbox.options import SandboxSettings
 from ricordo.features.sandbox.process import program_beside
 from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandbox_of
 from ricordo.secret import Secret
@@ -134,12 +135,18 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
         except TypeError:
             raise Invalid("The arguments are nested too deeply. Call the tool with simpler ones.") from None
         result = await sandbox_of(settings).run_python(text, sent, call.python, environment=environment, **given)
-    output = _output_of(result, call.function)
+    output = _output_of(result, call)
     told = [without_secrets(part, secrets) for part in (output.value, output.stdout, output.stderr)]
     return replace(output, value=told[0], stdout=tuple(told[1]), stderr=tuple(told[2]))
 
 
-def _output_of(result: SandboxResult, name: str) -> ToolOutput:
+def _without_network() -> str:
+    """Say what a tool needs that tried to reach the network and may not."""
+    setting = "" if SandboxSettings().sandbox_network else ", and set RICORDO_SANDBOX_NETWORK=true on the server"
+    return f"This tool runs without network: tag it `{NETWORK}`{setting}."
+
+
+def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
     """What the agent gets; the answer may be anything, since the tool's own code can write it."""
     stdout, stderr = _lines(result.stdout), _lines(result.stderr)
     if result.stopped_by:
@@ -150,7 +157,9 @@ def _output_of(result: SandboxResult, name: str) -> ToolOutput:
         answer = None
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         # The first words are a wire fact of the retired Letta V1 server.
-        told = f"Error executing function {name}: {answer['error']}"
+        told = f"Error executing function {call.function}: {answer['error']}"
+        if answer.get("is_network") is True and not call.has_network:
+            told = f"{told}\n{_without_network()}"
         return ToolOutput(told, stdout, (*stderr, answer["error"]), is_error=True)
     if isinstance(answer, dict) and "value" in answer:
         return ToolOutput(_writable(answer["value"]), stdout, stderr)

@@ -12,7 +12,9 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
-from ricordo.features.agent_files.service import free_folder_name, read_tool
+from ricordo.features.agent_files.mending import custom_tool
+from ricordo.features.agent_files.service import free_folder_name
+from ricordo.features.agent_files.tolerance import ImportNotes
 from ricordo.features.custom_tools import service as custom_tools
 from ricordo.features.files import service as folders
 from ricordo.features.files.records import Folder
@@ -61,8 +63,8 @@ async def take_tools(run: LettaRun) -> None:
     """Take custom tools; of others, agents get those that are here under the same name."""
 
     def take(tx: Transaction, out: Outcome, row: Row) -> None:
-        request = read_tool(row)
-        schema = custom_tools.schema_for(request)
+        notes = ImportNotes()
+        request, schema = custom_tool(row, str(row["name"]), notes)
         found = tools.by_names(tx, run.scope, [schema.name]).get(schema.name)
         if found is None:
             custom_tools.create(tx, run.scope, request, schema)
@@ -71,6 +73,8 @@ async def take_tools(run: LettaRun) -> None:
             return
         if row["npm_requirements"]:
             out.leave("requirements of tools", schema.name, "packages of npm are not installed here")
+        for told in notes.lines():
+            out.leave("settings of tools", schema.name, told)
         out.take("tools")
 
     for row in await run.rows("tools", _TOOL, order="created_at id"):

@@ -47,7 +47,7 @@ def over_stdio(
     call = SandboxCall(
         argv=(program_of(options, config.get("command")), *config.get("args", ())),
         environment=dict(environment),
-        readable=options.folders,
+        readable=tuple(folder for folder in options.folders if folder.is_dir()),  # one may have vanished since
         has_network=SandboxSettings().sandbox_network,
         limits=_LIMITS,
     )

@@ -88,6 +88,7 @@ async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
     refused.refused.clear()
     listed: dict[str, ListedTool] = {}
     cursor: str | None = None
+    seen_cursors: set[str] = set()
     for _ in range(_MOST_PAGES):
         page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
         for tool in page.tools:
@@ -102,8 +103,9 @@ async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
                 else:
                     listed[tool.name] = _listed(tool.name, tool.description or "", tool.input_schema)
         cursor = page.next_cursor
-        if not cursor or len(listed) >= MOST_TOOLS:
+        if not cursor or cursor in seen_cursors or len(listed) >= MOST_TOOLS:
             break
+        seen_cursors.add(cursor)
     return list(listed.values())
 
 

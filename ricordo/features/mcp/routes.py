@@ -1,6 +1,5 @@
 """MCP servers over HTTP: added, changed, refreshed, deleted; their tools listed, accepted and run."""
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -96,9 +95,8 @@ async def change(here: RequestContext, before: McpServer, body: ServerUpdate) ->
 
 
 async def refreshed(here: RequestContext, server: McpServer) -> McpServer:
-    """Read the tools of a server, and return it as it is then; its failure is among what it says of itself."""
-    with suppress(Unavailable):
-        await runner_of(here).refresh(here.store, here.scope, server)
+    """Read the tools of a server, and return it as it is then: "new" while a slow one is still being read."""
+    await runner_of(here).read_soon(here.store, here.scope, server)
     return await stored(here, server.id)
 
 

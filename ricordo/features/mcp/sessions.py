@@ -19,10 +19,11 @@ from ricordo.features.mcp.listed_tools import ToolList, plain
 from ricordo.llm.addresses import PROVIDERS, PinnedTransport, PrivateAddress
 
 if TYPE_CHECKING:
-    from mcp import Client
+    from mcp import Client, MCPError
 
 T = TypeVar("T")
 CONNECT_SECONDS = 15.0
+START_SECONDS = 60.0  # of a program, which may install packages first
 IDLE_SECONDS = 60.0
 # A session is replaced after so many seconds, so that what its server offers is looked at again.
 LIFE_SECONDS = 600.0
@@ -36,6 +37,10 @@ _ANSWER_COMMAS = 200_000
 _STREAM_LINES = 20_000
 _LONGEST_REASON = 500  # characters of a server's own words about its failure
 _NEEDS_KEY = (401, 403)
+# A server that was restarted answers 404 to the id of an old session, as the protocol says (section "Session Management" of
+# https://modelcontextprotocol.io/specification/2025-06-18/basic/transports). Some answer 410, or 400 with words about the session.
+_LOST_STATUSES = (404, 410)
+_LOST_IN_WORDS = 400
 
 Open = Callable[["Traffic"], AbstractAsyncContextManager[Any]]
 """Opens the two streams of messages with a server."""
@@ -49,15 +54,23 @@ class CallTimedOut(TimedOut):
     """A server that could be connected to took longer for one answer than it may."""
 
 
+class SessionLost(Unavailable):
+    """A server no longer knows the session, so it did not act on the request."""
+
+
 class TooMuch(httpx2.StreamError):
     """A server sent more than is read of it."""
 
 
 class Traffic:
-    """What a server sent: how much, the status of its last refusal, and why no more of it is read."""
+    """What a server sent: how much, the status of its last refusal, and why no more of it is read.
+
+    `post_status` is that of the last message to the server alone, since the stream of its own messages may be refused at any time.
+    """
 
     def __init__(self) -> None:
         self.status: int | None = None
+        self.post_status: int | None = None
         self.fault = ""
         self.asked = 0
         self.tools = ToolList()
@@ -108,6 +121,8 @@ class _CountedTransport(httpx2.AsyncBaseTransport):
             await response.aclose()
             raise self._traffic.too_much("It sent a compressed answer, which it was not asked for.")
         self._traffic.status = response.status_code if response.status_code >= 300 else None
+        if request.method == "POST":
+            self._traffic.post_status = response.status_code
         response.stream = _CountedStream(self._traffic, response.stream)
         return response
 
@@ -159,13 +174,14 @@ def over_http(
 class McpSession:
     """A session with a server, which lives in a task of its own until it is idle, old, closed or broken."""
 
-    def __init__(self, open_streams: Open, *, probes: bool) -> None:
+    def __init__(self, open_streams: Open, *, probes: bool, is_program: bool = False) -> None:
         self.traffic = Traffic()
         self.comparing = asyncio.Lock()
         self.is_compared = False
         self.users = 0
         self.used_at = self.opened_at = time.monotonic()
         self._open, self._mode = open_streams, "auto" if probes else "legacy"
+        self._is_program = is_program
         self._client: Client | None = None
         self._opened, self._closing = asyncio.Event(), asyncio.Event()
         self._error: BaseException | None = None
@@ -189,8 +205,9 @@ class McpSession:
             self.used_at = time.monotonic()
 
     async def _answered(self, work: "Callable[[Client], Awaitable[T]]", seconds: float) -> T:
-        slow = TimedOut(f"It could not be connected to within {CONNECT_SECONDS:g} seconds.")
-        await self._until(asyncio.create_task(self._opened.wait()), CONNECT_SECONDS, slow)
+        patience = START_SECONDS if self._is_program else CONNECT_SECONDS
+        slow = TimedOut(f"It could not be connected to within {patience:g} seconds.")
+        await self._until(asyncio.create_task(self._opened.wait()), patience, slow)
 
         async def asked() -> T:
             if self._client is None:
@@ -211,9 +228,21 @@ class McpSession:
         except RicordoError:
             raise
         except Exception as error:
-            raise Unavailable(self._why(error)) from error
+            failure = SessionLost if self._is_lost(error) else Unavailable
+            raise failure(self._why(error)) from error
         finally:
             asked.cancel()
+
+    def _is_lost(self, error: BaseException) -> bool:
+        """Whether the server refused a request because it does not know the session any more."""
+        from mcp import MCPError
+        from mcp.types import METHOD_NOT_FOUND
+
+        if self._client is None or not isinstance(error, MCPError) or error.code == METHOD_NOT_FOUND:
+            return False
+        status = self.traffic.post_status
+        is_about_session = status == _LOST_IN_WORDS and "session" in error.message.lower()
+        return is_about_session or status in _LOST_STATUSES
 
     def end(self) -> None:
         """Let the session end; returns at once."""
@@ -272,7 +301,7 @@ class McpSession:
             case PrivateAddress():
                 return str(error)
             case MCPError():
-                return f"It answered with an error: {plain(error.message)[:_LONGEST_REASON]}.{hint}"
+                return f"It answered with an error{words_of(error, _LONGEST_REASON)}.{hint}"
             case ValueError():
                 return f"Its answer is no MCP message.{hint}"
             case RicordoError():
@@ -286,6 +315,12 @@ class McpSession:
         if status in _NEEDS_KEY:
             return ": check its token, or connect to it by OAuth"
         return ": it leads elsewhere, which is not followed" if status < 400 else ""
+
+
+def words_of(error: "MCPError", length: int) -> str:
+    """Return a server's words about its error, to follow a sentence; its code where it has none."""
+    words = plain(error.message).strip()[:length].rstrip(".")
+    return f": {words}" if words else f" without words (code {error.code})"
 
 
 class _FilteredStream:

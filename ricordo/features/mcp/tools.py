@@ -1,5 +1,7 @@
 """Running tools of MCP servers: the runner of stored tools of the type `external_mcp`."""
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,14 +11,14 @@ import orjson
 
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.tool import Tool, ToolType
-from ricordo.errors import Unavailable
+from ricordo.errors import RicordoError, Unavailable
 from ricordo.features.mcp import queries, service
 from ricordo.features.mcp.commands import over_stdio
 from ricordo.features.mcp.listed_tools import ListedTool, plain, read_tools
 from ricordo.features.mcp.oauth import Consents, KeptTokens, SharedTokens
 from ricordo.features.mcp.options import McpSettings
-from ricordo.features.mcp.sessions import CallTimedOut, McpSession, McpSessions, Open, over_http
-from ricordo.features.mcp.tables import McpServer
+from ricordo.features.mcp.sessions import CallTimedOut, McpSession, McpSessions, Open, SessionLost, over_http, words_of
+from ricordo.features.mcp.tables import McpServer, ServedTool
 from ricordo.features.sandbox.service import sandbox_of
 from ricordo.settings import Settings
 from ricordo.storage.engine.store import Store, Transaction
@@ -25,13 +27,16 @@ from ricordo.tools.toolbox import ToolContext, ToolOutput
 if TYPE_CHECKING:
     from mcp import Client
 
+log = logging.getLogger(__name__)
 LIST_SECONDS = 20.0
+FIRST_LOOK_SECONDS = 5.0  # for so long a request that adds a server waits for its tools
 _LOST = (
     -32000,
     -32700,
     -32001,
 )  # codes of the library: the connection was lost, an answer cannot be read, a time ran out
 _MOST_BLOCKS = 500  # of one result
+_LONGEST_REFUSAL = 50_000  # characters of a server's words about a refused call
 
 
 class McpRunner:
@@ -45,6 +50,7 @@ class McpRunner:
         self._sessions = McpSessions()
         self.consents = Consents()
         self._kept: dict[tuple[str, int], KeptTokens] = {}
+        self._reading: set[asyncio.Task[Any]] = set()
 
     async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
         """Run one call. Raises Unavailable where the server fails or has switched the tool off."""
@@ -55,12 +61,22 @@ class McpRunner:
     ) -> ToolOutput:
         """Call a tool of a server, in the session of this user."""
         server, _ = await store.read(lambda tx: queries.of_tool(tx, scope, tool_id))
-        try:
+
+        async def send() -> tuple[ToolOutput | None, ServedTool]:
             session = await self._session(store, scope, server, user)
             _, served = await store.read(lambda tx: queries.of_tool(tx, scope, tool_id))
-            if served.reason is None:
-                called = _Call(served.remote_name, arguments, session)
-                return await session.ask(called.send, self.seconds)
+            if served.reason is not None:
+                return None, served
+            call = _Call(served.remote_name, arguments, session)
+            return await session.ask(call.send, self.seconds), served
+
+        try:
+            try:
+                output, served = await send()
+            except SessionLost:  # the server was restarted, and did not act on the call
+                output, served = await send()
+            if output is not None:
+                return output
         except Unavailable as error:
             await self._note(store, server, error)
             raise type(error)(
@@ -85,11 +101,30 @@ class McpRunner:
 
         return await store.write(work)
 
+    async def read_soon(self, store: Store, scope: Scope, server: McpServer) -> None:
+        """Read the tools of a new or changed server; returns after a moment, while a slow server is read in the background.
+
+        A program such as `npx` may install packages first. What fails is noted with the server.
+        """
+        reading = asyncio.create_task(self.refresh(store, scope, server))
+        self._reading.add(reading)
+        reading.add_done_callback(self._finish_reading)
+        await asyncio.wait({reading}, timeout=FIRST_LOOK_SECONDS)
+
+    def _finish_reading(self, reading: asyncio.Task[Any]) -> None:
+        self._reading.discard(reading)
+        error = None if reading.cancelled() else reading.exception()
+        # A server that fails has its reason noted, and one may be deleted or changed while it is read.
+        if error is not None and not isinstance(error, RicordoError):
+            log.error("the tools of an MCP server could not be read", exc_info=error)
+
     async def preview(
         self, server: McpServer, secrets: service.ServerSecrets
     ) -> tuple[list[ListedTool], Mapping[str, str]]:
         """Read the tools of a server that is not stored. Raises Unavailable."""
-        session = McpSession(self._streams(server, secrets), probes=server.kind == "streamable_http")
+        session = McpSession(
+            self._streams(server, secrets), probes=server.kind == "streamable_http", is_program=server.kind == "stdio"
+        )
         try:
             return await self._listed(session), session.traffic.tools.refused
         finally:
@@ -100,6 +135,9 @@ class McpRunner:
 
     async def close(self) -> None:
         """Close all sessions, and wait for no consent."""
+        for reading in self._reading:
+            reading.cancel()
+        await asyncio.gather(*self._reading, return_exceptions=True)
         await self.consents.close()
         await self._sessions.close()
 
@@ -118,7 +156,11 @@ class McpRunner:
 
     def _open(self, store: Store, server: McpServer, user: str) -> McpSession:
         def make() -> McpSession:
-            return McpSession(self._streams(server, store=store), probes=server.kind == "streamable_http")
+            return McpSession(
+                self._streams(server, store=store),
+                probes=server.kind == "streamable_http",
+                is_program=server.kind == "stdio",
+            )
 
         return self._sessions.of(server.id, server.updated_at, user, make)
 
@@ -187,8 +229,13 @@ class _Call:
         except MCPError as error:
             if error.code in _LOST or self._session.traffic.status is not None:
                 raise
-            return ToolOutput(f"The MCP server refused the call: {plain(error.message)}", is_error=True)
-        return ToolOutput(text_of(result.content, result.structured_content), is_error=bool(result.is_error))
+            words = words_of(error, _LONGEST_REFUSAL)
+            return ToolOutput(f"The MCP server refused the call{words}", is_error=True)
+        is_error = bool(result.is_error)
+        text = text_of(result.content, result.structured_content)
+        if is_error and not text.strip():
+            text = "The tool failed, and its MCP server did not say why."
+        return ToolOutput(text, is_error=is_error)
 
 
 def text_of(content: Sequence[Any], structured: Any) -> str:

@@ -30,14 +30,17 @@ _INSTRUCTIONS = (
     "past conversations with search_memory, and propose what is worth keeping. The person decides on proposals and sees every "
     "change."
 )
+# By name: title, description, and text.
 _PROMPTS = {
     "about_me": (
         "What do you know about me?",
+        "Tell me what Ricordo remembers of me, and what of it looks outdated or contradictory.",
         "Here is all that Ricordo remembers of me. Tell me what you know about me, in your own words, and name what looks outdated "
         "or contradictory.\n\n{memory}",
     ),
     "keep_this": (
         "What of this conversation is worth keeping?",
+        "Propose what of this conversation is worth remembering, one change at a time, each with its reason.",
         "Look at our conversation so far. Propose with propose_memory what of it is worth remembering, one small change at a time, "
         "each with its reason. Leave out what is there already, what will not matter next week, and secrets.\n\n"
         "This is remembered now:\n\n{memory}",
@@ -82,6 +85,9 @@ def server_of(memory: Memory) -> "Server[Any]":
     async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
         return types.ListResourcesResult(resources=await _resources(memory))
 
+    async def list_templates(_context: Any, _params: Any) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=list(_templates(memory)))
+
     async def read_resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         text, _ = await _told(_read(memory, params.uri))
         content = types.TextResourceContents(uri=params.uri, mime_type="text/markdown", text=text)
@@ -96,15 +102,19 @@ def server_of(memory: Memory) -> "Server[Any]":
             watching.cancel()
 
     async def list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
-        return types.ListPromptsResult(prompts=[types.Prompt(name=name, title=_PROMPTS[name][0]) for name in _PROMPTS])
+        prompts = [
+            types.Prompt(name=name, title=title, description=description)
+            for name, (title, description, _) in _PROMPTS.items()
+        ]
+        return types.ListPromptsResult(prompts=prompts)
 
     async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         if params.name not in _PROMPTS:
             raise MCPError(types.INVALID_PARAMS, f'There is no prompt "{params.name[:80]}": {", ".join(_PROMPTS)}.')
-        title, words = _PROMPTS[params.name]
+        _, description, words = _PROMPTS[params.name]
         text = words.replace("{memory}", await _told(read_memory(memory)))
         said = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
-        return types.GetPromptResult(description=title, messages=[said])
+        return types.GetPromptResult(description=description, messages=[said])
 
     return Server(
         "ricordo",
@@ -114,6 +124,7 @@ def server_of(memory: Memory) -> "Server[Any]":
         on_list_tools=list_tools,
         on_call_tool=call_tool,
         on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
         on_subscriptions_listen=listen,
         on_list_prompts=list_prompts,
@@ -148,6 +159,24 @@ async def _resources(memory: Memory) -> list[types.Resource]:
                 uri = f"{_AGENTS_BLOCK}{agent['id']}/blocks/{quote(block['label'])}"
                 found.append(shown(uri, f"{agent['name']}: {block['label']}", block))
     return found[:_MOST_LISTED]
+
+
+def _templates(memory: Memory) -> Iterator[types.ResourceTemplate]:
+    """The forms of addresses that the client may read."""
+    if "memory:read" in memory.scopes and memory.user_id:
+        yield types.ResourceTemplate(
+            uri_template=f"{_BLOCK}{{+label}}",
+            name="memory block",
+            description="A block of the person's memory, by its label.",
+            mime_type="text/markdown",
+        )
+    if "agents:read" in memory.scopes:
+        yield types.ResourceTemplate(
+            uri_template=f"{_AGENTS_BLOCK}{{agent_id}}/blocks/{{+label}}",
+            name="agent's block",
+            description="A memory block of an agent, by the agent's id and the block's label.",
+            mime_type="text/markdown",
+        )
 
 
 async def _read(memory: Memory, uri: str) -> tuple[str, str]:

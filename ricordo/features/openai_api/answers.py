@@ -138,11 +138,11 @@ def data(value: Json) -> bytes:
 
 
 async def deltas_of(
-    turn: LiveTurn, reader: AnswerReader, noting: Noting, keepalive: float, *, cancels: bool = True
+    turn: LiveTurn, reader: AnswerReader, noting: Noting, keepalive: float, *, stops_when_left: bool
 ) -> AsyncGenerator[Json | None]:
     """Yield what the turn adds to the message, and None where nothing happened for a while; it is noted as it goes on.
 
-    A client of OpenAI's that leaves wants no more of the answer, so the turn is cancelled then, unless this says otherwise.
+    With `stops_when_left` the turn is cancelled when its client leaves the stream.
     """
     events = turn.events()
     upcoming: asyncio.Future[Event] | None = None
@@ -161,7 +161,7 @@ async def deltas_of(
             if isinstance(event, RunStarted | RunEnded):
                 await noting(reader)
     finally:
-        if not has_ended and cancels:
+        if not has_ended and stops_when_left:
             asyncio.ensure_future(turn.cancel())  # noqa: RUF006 - the turn itself keeps what waits for it
         if upcoming:
             upcoming.cancel()

@@ -222,6 +222,8 @@ async def _conversation_after(here: RequestContext, run_id: str, client_tools: S
     if waiting and {call.name for call in waiting.tool_calls if call.is_gated} <= set(client_tools):
         await cancel_conversation(here.runtime, here.scope, conversation.id)
         return conversation.id
+    if run.ended_at is None:
+        await _stop_if_left(here, run)
     is_last = bool(conversation.window) and conversation.window[-1] in said
     # What a person decided on the page goes on in the conversation itself.
     if is_last or run.ended_at is None or run.stop_reason == "requires_approval":
@@ -232,3 +234,13 @@ async def _conversation_after(here: RequestContext, run_id: str, client_tools: S
     except Invalid:  # a compaction took its messages out of view
         return None
     return fork.id
+
+
+async def _stop_if_left(here: RequestContext, run: Run) -> None:
+    """Cancel the run of a chat whose client left its stream and now sends the next message.
+
+    OpenAI's API has no request that stops an answer: a client that wants no more of it closes the stream.
+    """
+    live = here.runtime.live.get(run.id)
+    if live is not None and not live.has_readers:
+        await live.cancel()

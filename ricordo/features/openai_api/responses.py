@@ -20,6 +20,7 @@ from ricordo.features.openai_api.answers import PING, AnswerReader, deltas_of
 from ricordo.features.openai_api.caller import acting
 from ricordo.features.openai_api.errors import OpenAIRoute, failure, failure_json
 from ricordo.features.openai_api.models import OpenAIAnswer, ResponsesRequest
+from ricordo.features.openai_api.options import OpenAIApiSettings
 from ricordo.features.openai_api.queries import agent_of
 from ricordo.features.openai_api.routes import reader_of
 from ricordo.features.openai_api.turns import chat_turn
@@ -40,7 +41,9 @@ async def create_response(here: Here, body: ResponsesRequest) -> Json | Response
     asked = await chat_turn(here, agent, body.as_chat(), after=after)
     reader = reader_of(here, asked)
     turn = await run_turn(here.runtime, asked.request)
-    deltas = deltas_of(turn, reader, asked.notes.read, here.runtime.settings.keepalive)
+    stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
+    keepalive = here.runtime.settings.keepalive
+    deltas = deltas_of(turn, reader, asked.notes.read, keepalive, stops_when_left=stops_when_left)
     if body.stream:
         return sse_response(_events(body, deltas, reader))
     async for _ in deltas:

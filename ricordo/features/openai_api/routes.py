@@ -36,6 +36,7 @@ from ricordo.features.openai_api.models import (
     OpenAIModel,
     OpenAIModels,
 )
+from ricordo.features.openai_api.options import OpenAIApiSettings
 from ricordo.features.openai_api.queries import NamedAgent, agent_of, usable_agents
 from ricordo.features.openai_api.turns import ChatTurn, chat_turn, is_task, task_reply
 from ricordo.llm.tokens import text_tokens
@@ -57,7 +58,9 @@ async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Respon
     asked = await chat_turn(here, agent, body)
     reader = reader_of(here, asked)
     turn = await run_turn(here.runtime, asked.request)
-    deltas = deltas_of(turn, reader, asked.notes.read, here.runtime.settings.keepalive)
+    stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
+    keepalive = here.runtime.settings.keepalive
+    deltas = deltas_of(turn, reader, asked.notes.read, keepalive, stops_when_left=stops_when_left)
     if body.stream:
         return sse_response(completion_chunks(body.model, deltas, reader, has_usage=has_usage))
     async for _ in deltas:

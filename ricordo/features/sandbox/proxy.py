@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from ricordo.errors import RicordoError
@@ -40,7 +41,7 @@ class _Proxy:
     def __init__(self, is_open: bool, server: str, key: str) -> None:
         self._is_open, self._key = is_open, key
         parts = urlsplit(server)
-        self._server = (parts.hostname, parts.port or 80) if server else None
+        self._server = (parts.hostname or "", parts.port or 80) if server else None
         self.running: set[asyncio.Task[None]] = set()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,6 +60,12 @@ class _Proxy:
             self.running.discard(task)
             writer.close()
 
+    def _is_server(self, host: str, port: int) -> bool:
+        """Whether this is the one server of this machine that may be asked, by whichever of its names."""
+        if self._server is None or port != self._server[1]:
+            return False
+        return host == self._server[0] or (_is_loopback(host) and _is_loopback(self._server[0]))
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         line, _, headers = head.partition(b"\r\n")
@@ -71,11 +78,11 @@ class _Proxy:
             host, port = host.strip("[]"), int(number)
         if not is_tunnel and parts.scheme != "http":
             return await _refuse(writer, 400, "This is a proxy: ask for http://host/path, or CONNECT host:443.")
-        is_server = (host, port) == self._server
+        is_server = self._is_server(host, port)
         if is_server and self._key and (is_tunnel or re.search(rb"[\r\n]", head.replace(b"\r\n", b""))):
             return await _refuse(writer, 403, "Ask this server for http://host/path, in plain HTTP.")
-        if is_server:
-            far = await asyncio.open_connection(host, port)
+        if is_server and self._server:
+            far = await asyncio.open_connection(*self._server)
         elif not self._is_open or port not in _PORTS:
             allowed = "public addresses at the ports 80 and 443" if self._is_open else "this server's own address"
             return await _refuse(writer, 403, f"From the sandbox {host}:{port} cannot be reached: only {allowed}.")
@@ -106,6 +113,16 @@ class _Proxy:
             await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer, closes=True))
         finally:
             far_writer.close()
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is a name or an address of this machine's loopback."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, closes: bool = False) -> None:

@@ -6,6 +6,7 @@ from fastapi import Response
 
 from ricordo.api.call import Here, answer
 from ricordo.api.models.base import Json
+from ricordo.api.models.warnings import warn
 from ricordo.api.routing import Routes
 from ricordo.errors import Invalid
 from ricordo.features.agent_files.service import ImportOptions
@@ -14,6 +15,7 @@ from ricordo.features.templates.jobs import job_of
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 
+_OF_FILE = "What was mended or left out of the agent file."
 router = Routes(prefix="/v1/templates", tags=["templates"], scope="agents")
 
 
@@ -29,6 +31,7 @@ async def create(here: Here, body: models.TemplateRequest) -> Json:
         file, _ = await service.read(here.runtime, here.scope, body.agent_file, ImportOptions(suffix=""))
         of_file = partial(service.take_in, here=here, file=file, overrides=body.update_existing_tools)
         made = await here.store.write(lambda tx: service.create(tx, here, name, of_file(tx), None))
+        warn(file.notes.lines(), _OF_FILE)
     return models.TemplateResponse.from_template(made)
 
 
@@ -44,6 +47,7 @@ async def update(here: Here, template_name: str, body: models.TemplateUpdateRequ
         return service.put(tx, here, template, content, saves=saves)
 
     made = await here.store.write(change)
+    warn(file.notes.lines(), _OF_FILE)
     told = f"{made.name} holds the agent file now; its newest saved version is {made.version}. It follows no agent."
     return models.TemplateChangeResponse.of(None, message=told)
 

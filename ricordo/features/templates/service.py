@@ -44,13 +44,7 @@ _VARIABLE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
 
 async def read(runtime: Runtime, scope: Scope, content: Any, options: ImportOptions) -> tuple[AgentImport, ModelInfo]:
     """Check an agent file as an import does, before anything is stored; return it with its model. Raises NotFound, Invalid."""
-
-    def check() -> AgentImport:
-        file = agent_files.read(runtime, content, options)
-        agent_files.require_readable(file)
-        return file
-
-    file = await offload(check, SMALL + 1)
+    file = await offload(lambda: agent_files.read(runtime, content, options), SMALL + 1)
     if (count := len(file.specs)) != 1:
         raise Invalid(f"A template holds one agent, and this file holds {count}. Make a file and a template of each.")
     spec, info = await prepare(runtime, scope, file.specs[0])

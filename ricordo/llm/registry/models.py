@@ -9,11 +9,13 @@ from difflib import get_close_matches
 
 from ricordo.domain.model import LIBRARIAN, EmbeddingInfo, ModelInfo
 from ricordo.errors import NotFound
+from ricordo.llm.adaptation import lessons_of
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.directory import ModelDirectory, Registry
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.remote import google_embedder, openai_embedder
+from ricordo.llm.learned_dialect import LearnedDialects
 from ricordo.llm.model_lists import KNOWN_MODELS, ModelList, embedding_of, info_of, takes_tools
 from ricordo.llm.policy import CallPolicy, policy_from
 from ricordo.llm.provider_sdks import build_model, install_command, missing_extra
@@ -134,6 +136,8 @@ class Models(Registry[ChatModel]):
         local_servers: Sequence[Provider] = LOCAL_SERVERS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.learned = LearnedDialects()
+        """What models were learned to need."""
         self._settings = settings
         self._policy = policy or policy_from(settings)
         self._connections = Connections(self._policy.timeout)
@@ -262,7 +266,7 @@ class Models(Registry[ChatModel]):
 
     def _build(self, provider: Provider, name: str) -> ChatModel:
         info = self._known(provider, name) or info_of(provider, name)
-        return build_model(provider, info, self._connections, self._policy)
+        return build_model(provider, info, self._connections, self._policy, lessons_of(info, self.learned))
 
     def _known(self, provider: Provider, name: str) -> ModelInfo | None:
         # Ollama lists "llama3.2:latest" for "llama3.2", Anthropic "claude-x-20260101" for "claude-x"; OpenRouter leaves out

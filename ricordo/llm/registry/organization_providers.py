@@ -18,6 +18,7 @@ import orjson
 
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, OrganizationProvider
 from ricordo.errors import Conflict, ModelError, NotFound, RicordoError, Unavailable, Unsupported
+from ricordo.llm.adaptation import LearnedModel, lessons_of
 from ricordo.llm.addresses import PROVIDERS, Connections, PublicConnections, require_public_host
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.directory import ListCache
@@ -156,6 +157,10 @@ class OrganizationProviders:
             await organization.connections.close()
         self._organizations.clear()
 
+    def lessons_of(self, organization_id: str, info: ModelInfo) -> LearnedModel:
+        """Return what a model was learned to need; no other organization can teach anything about it."""
+        return lessons_of(info, self._base.learned, organization_id)
+
     async def _read(self, organization_id: str, organization: _OrganizationConnections) -> None:
         read_at, changes, before = self._now(), organization.changes, organization.providers
         organization.providers = {
@@ -184,7 +189,8 @@ class OrganizationProviders:
         model = provider.models.get(info.name)
         if model is None:
             connections = self._organizations[organization_id].connections
-            model = build_model(brought_provider(provider.stored, keys), info, connections, self._policy)
+            called = brought_provider(provider.stored, keys)
+            model = build_model(called, info, connections, self._policy, self.lessons_of(organization_id, info))
             provider.models[info.name] = model
         try:
             async with aclosing(model.answer(request)) as items:  # type: ignore[type-var]
@@ -200,6 +206,7 @@ class OrganizationModel:
 
     info: ModelInfo
     answer: Callable[[ModelRequest], AsyncGenerator[Chunk | ModelReply]]
+    learned: LearnedModel
 
 
 class OrganizationModels:
@@ -219,7 +226,8 @@ class OrganizationModels:
             return self._base.get(handle)
         provider, name = found
         info = provider.info(name)
-        return OrganizationModel(info, partial(self._providers.answer, self._organization_id, info))
+        answer = partial(self._providers.answer, self._organization_id, info)
+        return OrganizationModel(info, answer, self._providers.lessons_of(self._organization_id, info))
 
     async def require(self, handle: str) -> ModelInfo:
         """Return what is known of a model. Raises NotFound where its provider lists its models and this is not among them."""

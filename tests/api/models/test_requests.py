@@ -134,8 +134,8 @@ def test_settings_of_an_older_clients_configuration_have_an_effect(http: httpx2.
     assert made["model_settings"]["verbosity"] == "low"
     again = http.patch(f"/v1/agents/{made['id']}", json={"llm_config": made["llm_config"] | {"temperature": 0.4}})
     assert again.json()["model_settings"] == made["model_settings"] | {"temperature": 0.4}
-    told = http.post("/v1/agents/", json={"llm_config": config | {"effort": "high"}}).json()["detail"]
-    assert told == "INVALID_ARGUMENT: llm_config.effort is not supported by this version of Ricordo. Leave it out."
+    made = http.post("/v1/agents/", json={"llm_config": config | {"effort": "high"}}).json()
+    assert made["model_settings"]["reasoning"] == {"reasoning_effort": "high"}
 
 
 def test_a_message_without_a_type_is_known_by_what_it_says() -> None:

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from ricordo.llm.scripted import call
-from ricordo.storage.schema.memory_tables import commits
 from tests.api.conftest import Api
 from tests.features.agent_files.test_round_trip import export, imported
-from tests.seams.http import Wire, ok, refused
+from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL, serving
 from tests.support import postgres
 
@@ -235,25 +233,31 @@ def _flood(told: Wire) -> None:
         (_versions(author="Ada"), "is no author"),
         (_versions(author="Ada\n<user-1@ricordo>"), "is no author"),
         (_versions(author="Ada <user-1@ricordo>\nparent 1"), "is no author"),
-        (_versions(reason="a\0b"), "NUL"),
+        (_versions(reason="a\0b"), "cannot be stored"),
         (_versions(id="xyz"), "should match pattern"),
-        (_versions(parents=["1" * 40]), "Extra inputs"),
+        (_versions(parents=["1" * 40]), "parents"),
         (_flood, "at most 10000"),
         (_proposals(label="nowhere"), "is of a version that is not in the file"),
         (_proposals(base="1" * 40), "is of a version that is not in the file"),
         (_proposals(confidence=7), "less than or equal to 1"),
         (_proposals(author="x"), "is no author"),
-        (lambda told: told.update(detached_block_ids=["block-0", "block-0"]), "Two blocks"),
+        (lambda told: told.update(detached_block_ids=["block-0", "block-0"]), "there twice"),
     ],
     ids=range(17),
 )
-def test_a_hostile_history_is_refused_and_nothing_is_stored(api: Api, change: Any, words: str) -> None:
+def test_of_a_hostile_history_what_cannot_be_is_left_out_and_named(api: Api, change: Any, words: str) -> None:
     file = _hostile(api)
     change(memory(file))
-    before = _counts(api)
-    told = refused(api.http.post("/v1/agents/import", files={"file": ("a.af", json.dumps(file).encode())}), 400)
-    assert words in told, told
-    assert _counts(api) == before
+    answer = ok(api.http.post("/v1/agents/import", files={"file": ("a.af", json.dumps(file).encode())}))
+    assert any(words in told for told in answer["warnings"]), answer["warnings"]
+    # What was stored can be shown and goes out again, and nobody is forged.
+    (agent,) = answer["agent_ids"]
+    again = export(api, agent)
+    assert {block.label for block in api.client.agents.blocks.list(agent)} == {"person"}
+    for one in memory(again)["versions"]:
+        assert one["author"].count("<") == 1
+    ok(api.http.get(f"/v1/blocks/{_id(api, agent, 'person')}/history"))
+    api.client.agents.delete(agent)
 
 
 _FILES: dict[str, Wire] = {}
@@ -263,12 +267,6 @@ def _hostile(api: Api) -> Wire:
     if api.server.url not in _FILES:
         _FILES[api.server.url] = export(api, make_agent(api))
     return copy.deepcopy(_FILES[api.server.url])
-
-
-def _counts(api: Api) -> list[int]:
-    lists = ("/v1/agents/count", "/v1/blocks/count", "/v1/tools/count")
-    found = [ok(api.http.get(one)) for one in lists]
-    return [*found, len(api.server.read(lambda tx: tx.all(select(commits.c.seq))))]
 
 
 PASSAGE = {"text": "t", "created_at": 10**18}
@@ -290,12 +288,19 @@ MESSAGE = {"id": "m", "role": "user", "parts": [{"kind": "text", "text": 5}], "c
     ],
     ids=range(9),
 )
-def test_a_part_that_is_none_is_refused_instead_of_breaking_its_agent(api: Api, whole: Wire) -> None:
+def test_a_part_that_is_none_is_left_out_instead_of_breaking_its_agent(api: Api, whole: Wire) -> None:
     """Times beyond the calendar and texts that are none were stored once, and every list of them failed from then on."""
     file = _hostile(api) | {"ricordo": {"version": 1, **whole}}
-    before = _counts(api)
-    refused(api.http.post("/v1/agents/import", files={"file": ("a.af", json.dumps(file).encode())}), 400)
-    assert _counts(api) == before
+    answer = ok(
+        api.http.post(
+            "/v1/agents/import", files={"file": ("a.af", json.dumps(file).encode())}, data={"schedules": "true"}
+        )
+    )
+    assert answer["warnings"]
+    (agent,) = answer["agent_ids"]
+    for path in ("messages", "archival-memory", "schedule", "export"):
+        ok(api.http.get(f"/v1/agents/{agent}/{path}"))
+    ok(api.http.get("/v1/conversations/", params={"agent_id": agent}))
 
 
 def test_secrets_of_a_history_stay_behind(api: Api) -> None:

@@ -243,20 +243,17 @@ def test_a_file_of_another_server_is_read(api: Api) -> None:
     ("file", "words"),
     [
         (b"no json", "is no JSON"),
+        (b"", "is empty"),
         (b"[]", "it has no list of agents"),
         ({"agents": []}, "its list of agents is empty"),
-        ({"agents": [{"id": "agent-0", "name": "x", "agent_type": "robot"}]}, "agent_type"),
-        ({"agents": [{"id": "agent-0"}]}, "KeyError: 'name'"),
-        ({**OTHERS, "ricordo": {"version": 99}}, "another version"),
-        (
-            {**OTHERS, "agents": [{**OTHERS["agents"][0], "messages": [{"id": "message-0", "role": "king"}]}]},
-            'role "king"',
-        ),
-        ({**OTHERS, "blocks": [{"id": "block-0", "label": "human", "limit": "many"}]}, "limit"),
+        ({"agents": "many"}, "it has no list of agents"),
+        (json.dumps(OTHERS).encode()[:-300], "It looks cut off"),
+        (json.dumps(OTHERS, indent=1).encode()[:1500], "cut off"),
+        (json.dumps(OTHERS).replace('"groups":', "groups:").encode(), "at line 1, column"),
     ],
     ids=range(8),
 )
-def test_what_is_no_agent_file_is_refused_and_nothing_is_stored(api: Api, file: Any, words: str) -> None:
+def test_what_is_no_agent_file_is_refused_with_the_place_and_nothing_is_stored(api: Api, file: Any, words: str) -> None:
     rows = api.server.rows()
     with pytest.raises(BadRequestError) as caught:
         imported(api, file)
@@ -269,8 +266,13 @@ def test_a_model_that_is_not_here_is_named_and_another_may_be_given(api: Api) ->
         **OTHERS,
         "agents": [{**OTHERS["agents"][0], "llm_config": {"handle": "scripted/gone", "context_window": 9_000}}],
     }
-    with pytest.raises(NotFoundError, match="scripted/gone not found"):
-        imported(api, file)
+    with pytest.raises(NotFoundError, match="scripted/none not found"):
+        imported(api, file, model="scripted/none")
+    content = json.dumps(file).encode()
+    answer = api.client.agents.import_file(file=("agent.af", content))
+    (warning,) = [one for one in getattr(answer, "warnings", []) if "scripted/gone" in one]
+    assert "cannot be used here" in warning
+    assert f"so it has {api.client.agents.retrieve(answer.agent_ids[0]).model}" in warning
     assert api.client.agents.retrieve(imported(api, file, override_model_handle=MODEL)).model == MODEL
     agent = imported(api, OTHERS)
     assert "Legacy format is not supported" in refused(

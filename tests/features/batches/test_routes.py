@@ -245,8 +245,7 @@ def test_a_batch_goes_on_after_the_server_was_stopped_in_the_middle(tmp_path: Pa
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.soak)])
-def test_a_kill_at_any_moment_answers_each_request_once(kills: int, tmp_path: Path) -> None:
-    helper = Helper()
+def test_a_kill_at_any_moment_answers_each_request_once(kills: int, tmp_path: Path, helper: Helper) -> None:
     server = ServerProcess(helper, tmp_path, {"RICORDO_EMBEDDING": "none"}, None)
     server.start()
     try:
@@ -265,7 +264,6 @@ def test_a_kill_at_any_moment_answers_each_request_once(kills: int, tmp_path: Pa
             assert [len(said(client, agents[n % 3], one)) for n, one in enumerate(words)] == [1] * 12
     finally:
         server.stop()
-        helper.close()
 
 
 def test_an_unknown_batch_and_a_job_of_another_kind_are_not_found(api: Api) -> None:

@@ -180,24 +180,20 @@ def test_of_many_environments_those_used_last_are_kept(tmp_path: Path, monkeypat
 @pytest.mark.soak
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 async def test_a_kill_during_a_build_leaves_no_process_and_no_half_and_the_next_server_builds_it(
-    tmp_path: Path,
+    tmp_path: Path, helper: Helper
 ) -> None:
-    helper = Helper()
-    try:
-        async with attacked_server(helper, tmp_path) as server:
-            for number in range(100):
-                name = f"salve{number}"
-                make_wheel(tmp_path, name, "1.0", "x = 1")
-                source = f"def use_{number}() -> int:\n    'Use it.'\n    import {name}\n    return {name}.x"
-                body = {"source_code": source, "pip_requirements": [{"name": name}]}
-                tool = (await server.http.post("/v1/tools/", json=body)).json()
-                await asyncio.sleep(random.uniform(0, 1.5))  # noqa: S311
-                await asyncio.to_thread(server.process.kill)
-                await asyncio.to_thread(server.process.start)
-                agent = await server.agent(tool_ids=[tool["id"]])
-                answer = await server.http.post(f"/v1/agents/{agent}/tools/use_{number}/run", json={"args": {}})
-                assert answer.json()["func_return"] == 1, answer.text
-            folder = server.process.database.parent / "environments"
-            assert len([path for path in folder.iterdir() if path.is_dir() and not path.suffix]) == environments._MOST
-    finally:
-        helper.close()
+    async with attacked_server(helper, tmp_path) as server:
+        for number in range(100):
+            name = f"salve{number}"
+            make_wheel(tmp_path, name, "1.0", "x = 1")
+            source = f"def use_{number}() -> int:\n    'Use it.'\n    import {name}\n    return {name}.x"
+            body = {"source_code": source, "pip_requirements": [{"name": name}]}
+            tool = (await server.http.post("/v1/tools/", json=body)).json()
+            await asyncio.sleep(random.uniform(0, 1.5))  # noqa: S311
+            await asyncio.to_thread(server.process.kill)
+            await asyncio.to_thread(server.process.start)
+            agent = await server.agent(tool_ids=[tool["id"]])
+            answer = await server.http.post(f"/v1/agents/{agent}/tools/use_{number}/run", json={"args": {}})
+            assert answer.json()["func_return"] == 1, answer.text
+        folder = server.process.database.parent / "environments"
+        assert len([path for path in folder.iterdir() if path.is_dir() and not path.suffix]) == environments._MOST

@@ -111,6 +111,29 @@ def peek(path: str) -> str:
 '''
 
 
+BY_NAME = '''
+import os, urllib.request
+from urllib.parse import urlsplit
+
+def ask(host: str) -> str:
+    """Ask the server by another of its names."""
+    port = urlsplit(os.environ["LETTA_BASE_URL"]).port
+    try:
+        return str(urllib.request.urlopen(f"http://{host}:{port}/v1/health/").status)
+    except OSError as error:
+        return f"refused: {error}"
+'''
+
+
+def test_a_tool_reaches_this_server_by_each_name_of_this_machine(api: Api) -> None:
+    tool = api.client.tools.create(source_code=BY_NAME)
+    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
+    names = ("127.0.0.1", "localhost", "LOCALHOST", "localhost.", "127.0.0.2")
+    results = returned(api, agent.id, *[call("ask", host=name) for name in names], call("ask", host="192.168.0.1"))
+    assert [result for _, result in results[:-1]] == ["200"] * len(names)
+    assert results[-1][1].startswith("refused")
+
+
 def test_a_tool_that_runs_for_a_user_sees_what_that_user_may_see(api: Api) -> None:
     for user in ("ada", "bob"):
         made = api.http.put(f"/users/{user}/blocks/human", json={"body": f"I am {user}."})

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from letta_client import APIStatusError, ConflictError, NotFoundError
+from letta_client.types import ToolReturnMessage
 
 from ricordo.domain.message import ToolCallPart
 from ricordo.domain.scope import Scope
@@ -323,6 +324,36 @@ def test_whatever_a_tool_does_there_is_a_result(api: Api, source: str) -> None:
     result = trial(api, source)
     assert result["status"] == status
     assert words in str(result["func_return"])
+
+
+def test_a_trial_is_answered_as_a_tool_return_message_too(api: Api) -> None:
+    for value, text in (("'pears'", "pears"), ("{'a': [1, None]}", '{"a":[1,null]}'), ("3", "3"), ("None", "null")):
+        result = trial(api, f"def fetch():\n    'x'\n    print('out')\n    return {value}")
+        assert (result["message_type"], result["status"], result["name"]) == ("tool_return_message", "success", "fetch")
+        assert (result["tool_return"], result["stdout"]) == (text, ["out"])
+        assert ToolReturnMessage.model_validate(result).tool_return == text
+
+
+WITHOUT_NETWORK = {
+    "urllib": "import urllib.request\ndef f():\n    'x'\n    urllib.request.urlopen('http://example.com')",
+    "socket": "import socket\ndef f():\n    'x'\n    socket.create_connection(('93.184.216.34', 80), timeout=5)",
+    "http": "import http.client\ndef f():\n    'x'\n    http.client.HTTPConnection('example.com').request('GET', '/')",
+    "asyncio": "import asyncio\nasync def f():\n    'x'\n    await asyncio.open_connection('example.com', 80)",
+    "wrapped": (
+        "import urllib.request\ndef f():\n    'x'\n    try:\n        urllib.request.urlopen('https://example.com')\n"
+        "    except OSError as error:\n        raise RuntimeError('no weather') from error"
+    ),
+}
+
+
+def test_a_tool_that_needs_the_network_and_has_none_is_told_how_to_get_it(api: Api) -> None:
+    for name, source in WITHOUT_NETWORK.items():
+        result = trial(api, source)
+        assert result["status"] == "error"
+        assert "This tool runs without network: tag it `network`" in str(result["func_return"]), name
+    others = ("open('/nowhere')", "{}['x']", "1 / 0", "open('/etc/shadow', 'w')")
+    for line in others:
+        assert "without network" not in str(trial(api, f"def f():\n    'x'\n    {line}")["func_return"]), line
 
 
 def test_an_agents_tool_is_tried_outside_of_a_turn_with_what_it_wrote(api: Api) -> None:

@@ -221,7 +221,7 @@ def test_ten_thousand_tools_and_endless_pages_are_cut(api: Api, monkeypatch: pyt
     server = RawServer([tool(f"t{number}") for number in range(500)])
 
     async def endless(exchange: Any) -> None:
-        await exchange.result({"tools": [tool(f"t{len(server.asked)}")], "nextCursor": "more"})
+        await exchange.result({"tools": [tool(f"t{len(server.asked)}")], "nextCursor": f"page {len(server.asked)}"})
 
     with raw_server(server) as url:
         made = add(api, url)

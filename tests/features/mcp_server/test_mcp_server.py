@@ -146,12 +146,25 @@ async def test_blocks_are_resources_that_tell_of_their_changes(server: ServerInT
             block(http, "kim", "projects/thesis", "Chapter two.", "direct")
             event = await asyncio.wait_for(anext(aiter(news)), LIMIT)
         assert event.uri == uri  # type: ignore[union-attr]
-        prompts = {prompt.name for prompt in (await client.list_prompts()).prompts}
-        assert prompts == {"about_me", "keep_this"}
+        prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
+        assert set(prompts) == {"about_me", "keep_this"}
+        assert all(prompt.title and prompt.description for prompt in prompts.values())
+        templates = [one.uri_template for one in (await client.list_resource_templates()).resource_templates]
+        assert templates == ["memory://blocks/{+label}", "memory://agents/{agent_id}/blocks/{+label}"]
         (message,) = (await client.get_prompt("about_me")).messages
         assert "Chapter" in message.content.text  # type: ignore[union-attr]
         with pytest.raises(MCPError, match="no prompt"):
             await client.get_prompt("nothing")
+
+
+async def test_the_first_memory_of_a_person_can_be_proposed(server: ServerInThread, http: httpx2.Client) -> None:
+    async with connected(server, server.key("new-person")) as client:
+        answer = await said(
+            client, "propose_memory", label="human", old_text="", new_text="Likes tea.", reason="Said so."
+        )
+        assert "It is proposed to the owner" in answer
+        refused = await said(client, "propose_memory", label="plans", old_text="x", new_text="y", reason="Said so.")
+        assert 'There is no memory block "plans"' in refused
 
 
 async def test_what_makes_no_sense_is_answered_by_a_sentence(server: ServerInThread) -> None:

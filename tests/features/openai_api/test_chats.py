@@ -300,9 +300,58 @@ def test_a_request_that_comes_again_is_answered_once(server: ServerInThread, htt
     assert len(server.model.requests) == 1
 
 
-def test_a_client_that_leaves_a_stream_cancels_the_turn(
+def leave(server: ServerInThread, client: OpenAI, agent: str, gate: Gate, **headers: str) -> None:
+    """Begin to read an answer that waits at the gate, and close the stream."""
+    server.answers_with(gate)
+    stream = client.chat.completions.create(
+        model=agent, messages=[user("Hello.")], stream=True, extra_headers={"X-OpenWebUI-Chat-Id": "left", **headers}
+    )
+    with stream:
+        next(iter(stream))
+        gate.wait()
+
+
+def only_run(server: ServerInThread, http: httpx2.Client, agent: str) -> Any:
+    (conversation,) = conversations(http, agent)
+    return ok(http.get("/v1/runs/", params={"conversation_id": conversation}))[-1]
+
+
+def test_a_turn_whose_client_leaves_the_stream_is_finished(
     server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
 ) -> None:
+    gate = Gate(server)
+    leave(server, client, agent, gate)
+    gate.open()
+    run = only_run(server, http, agent)
+    if live := server.runtime.live.get(run["id"]):
+        server.run(asyncio.wait_for(live.wait(), LIMIT))
+    assert ok(http.get(f"/v1/runs/{run['id']}"))["status"] == "completed"
+    server.answers_with(lambda _: "Still here.")
+    chat = [user("Hello."), {"role": "assistant", "content": "Here"}, user("And now?")]
+    headers = {"X-OpenWebUI-Chat-Id": "left"}
+    answer = ok(http.post("/v1/chat/completions", json={"model": agent, "messages": chat}, headers=headers))
+    assert answer["choices"][0]["message"]["content"] == "Still here."
+    assert asked_texts(server)[-3:] == ["Hello.", "Here I am.", "And now?"]
+
+
+def test_the_next_message_of_a_chat_stops_the_turn_whose_stream_was_left(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    leave(server, client, agent, Gate(server))
+    run = only_run(server, http, agent)
+    server.answers_with(lambda _: "On we go.")
+    chat = [user("Hello."), {"role": "assistant", "content": "He"}, user("Something else.")]
+    headers = {"X-OpenWebUI-Chat-Id": "left"}
+    answer = ok(http.post("/v1/chat/completions", json={"model": agent, "messages": chat}, headers=headers))
+    assert answer["choices"][0]["message"]["content"] == "On we go."
+    assert ok(http.get(f"/v1/runs/{run['id']}"))["status"] == "cancelled"
+    assert asked_texts(server)[-2:] == ["Hello.", "Something else."]
+
+
+def test_a_client_that_leaves_a_stream_stops_the_turn_where_the_operator_wants_it(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RICORDO_OPENAI_LEAVING", "stop")
     gate = Gate(server)
     server.answers_with(gate)
     with client.chat.completions.create(model=agent, messages=[user("Hello.")], stream=True) as stream:

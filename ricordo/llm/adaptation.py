@@ -1,0 +1,190 @@
+"""How one call adapts to its model: it is sent in the form that was learned, and a refusal is answered by another form.
+
+A form that helped is remembered for the model's address, so that the next call begins with it. The tries of a call are bounded.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ricordo.domain.message import ImagePart
+from ricordo.domain.model import ModelInfo, ModelRequest
+from ricordo.errors import ModelError
+from ricordo.llm.learned_dialect import NOTHING_LEARNED, Key, LearnedDialect, LearnedDialects
+from ricordo.llm.refusals import Refusal, guesses, is_too_long, lessons, limit_in
+from ricordo.llm.tokens import request_tokens
+
+Json = dict[str, Any]
+MOST_LESSONS = 8
+_MOST_BUDGET_CUTS = 2
+# These say that a request is not taken as it is; of a failing server the words alone may say so.
+_REFUSED = frozenset({400, 405, 406, 415, 422, 501})
+_FAILED = frozenset({500})
+_LEAST_BUDGET = 16
+_MARGIN = 64
+# A conversation of this size may be too long for a server of which nothing is known.
+_LARGE = 3_000
+_BUDGETS = ("max_tokens", "max_completion_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedModel:
+    """A model's lessons in the store of its server."""
+
+    store: LearnedDialects
+    key: Key
+    info: ModelInfo
+
+    @property
+    def dialect(self) -> LearnedDialect:
+        return self.store.get(self.key)
+
+    @property
+    def window(self) -> int | None:
+        """The context window by refusals, where it is smaller than the server tells; None where nothing was learned."""
+        learned = self.dialect
+        return learned.window if learned.told_window == self.info.context_window else None
+
+    def learn_window(self, tokens: int) -> None:
+        """Remember that the model's window is smaller than its server tells."""
+        self.store.learn(self.key, replace(self.dialect, window=max(1, tokens), told_window=self.info.context_window))
+
+    def note_count(self, conversation_id: str, estimate: int, counted: int) -> None:
+        """Note a prompt that was taken, and compare the server's count of it with our estimate."""
+        self.store.note_accepted(self.key, estimate)
+        self.store.note_count(self.key, conversation_id, estimate, counted)
+
+
+def lessons_of(info: ModelInfo, store: LearnedDialects | None = None, owner: str = "") -> LearnedModel:
+    """Return the lessons of a model, of the server's own provider or of an organization that is the `owner`."""
+    return LearnedModel(store or LearnedDialects(), (owner, info.endpoint or "", info.name), info)
+
+
+def learned_of(model: object) -> LearnedModel | None:
+    """Return the lessons of a chat model; None for one that takes everything as it is."""
+    learned = getattr(model, "learned", None)
+    return learned if isinstance(learned, LearnedModel) else None
+
+
+@dataclass(slots=True)
+class Adaptation:
+    """The form of one call. `build` makes the body of a request in a given form; `may_guess` allows forms that no words ask for.
+
+    `learned` is the form that is tried now. `is_guess` says that no words asked for it, and `is_doubtful` that the server may
+    only have failed for a moment. `budget` is the output budget of this call alone, where the prompt leaves less room.
+    """
+
+    model: LearnedModel
+    build: Callable[[ModelRequest, LearnedDialect], Json]
+    may_guess: bool = True
+    learned: LearnedDialect = NOTHING_LEARNED
+    is_guess: bool = False
+    is_doubtful: bool = False
+    budget: int | None = None
+    _tries: int = 0
+    _cuts: int = 0
+    _guesses: list[LearnedDialect] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        self.learned = self.model.dialect
+
+    def body(self, request: ModelRequest) -> Json:
+        """Return the body to send."""
+        body = self.build(request, self.learned)
+        if self.budget is not None:
+            body |= {name: min(body[name], self.budget) for name in _BUDGETS if name in body}
+        return body
+
+    def confirm(self, request: ModelRequest) -> None:
+        """Remember the form that was answered; one that costs much or proves little when it helped a second time."""
+        if not self._tries:
+            return
+        store, key = self.model.store, self.model.key
+        store.note_accepted(key, request_tokens(request))
+        if not (self.is_doubtful or self.learned.one_message) or store.is_proven(key, self.learned):
+            store.learn(key, self.learned, is_guess=self.is_guess)
+
+    def answer_refusal(self, error: ModelError, request: ModelRequest, *, is_last: bool) -> ModelError | None:
+        """Return None where the call is to be made again in another form, else the error, judged.
+
+        With `is_last` no retry is left for an error that might pass.
+        """
+        if not error.words and error.status is None:
+            return error
+        if error.kind == "context_window_exceeded":
+            return self._answer_length(error, request)
+        is_refusal = error.status in _REFUSED or (error.status is None and error.kind == "llm_bad_request")
+        may_be = is_refusal or error.status in _FAILED or (error.status is None and error.kind == "llm_error")
+        refusal = Refusal.of(error.words, self.body(request))
+        if not may_be or not refusal.is_about_form:
+            return error
+        if self._try_first(lessons(refusal, self.learned), request, is_guess=False):
+            return None
+        if is_refusal and self._is_too_long(error, request, estimate := request_tokens(request)):
+            return self._answer_length(_too_long(error), request, estimate)
+        if (is_refusal or is_last) and self.may_guess and not _has_pictures(request) and self._guess(request):
+            self.is_doubtful = not is_refusal
+            return None
+        if is_refusal and self.may_guess and self._may_be_too_long(request):
+            return _too_long(error)
+        return error
+
+    def _try_first(self, forms: Iterable[LearnedDialect], request: ModelRequest, *, is_guess: bool) -> bool:
+        """Take the first form that changes the request."""
+        if self._tries >= MOST_LESSONS:
+            return False
+        sent = self.build(request, self.learned)
+        for form in forms:
+            if form != self.learned and self.build(request, form) != sent:
+                self.learned = form
+                self.is_guess = self.is_guess or is_guess
+                self._tries += 1
+                return True
+        return False
+
+    def _guess(self, request: ModelRequest) -> bool:
+        if self._guesses is None:
+            self._guesses = list(guesses(self.learned, is_stream=request.stream))
+        while self._guesses:
+            if self._try_first([self._guesses.pop(0)], request, is_guess=True):
+                return True
+        return False
+
+    def _is_too_long(self, error: ModelError, request: ModelRequest, estimate: int) -> bool:
+        del request
+        accepted = self.model.store.accepted(self.model.key)
+        window = self.model.window or self.model.info.context_window
+        return is_too_long(error.words, estimate=estimate, window=window, accepted=accepted)
+
+    def _may_be_too_long(self, request: ModelRequest) -> bool:
+        """Whether no form helped, and the request is larger than all that was ever taken."""
+        estimate, accepted = request_tokens(request), self.model.store.accepted(self.model.key)
+        return estimate > (accepted or _LARGE)
+
+    def _answer_length(
+        self, error: ModelError, request: ModelRequest, estimate: int | None = None
+    ) -> ModelError | None:
+        """Ask for a shorter answer where that alone makes room; else say what window the words name."""
+        estimate = request_tokens(request) if estimate is None else estimate
+        body = self.body(request)
+        budget = next((body[name] for name in _BUDGETS if name in body), 0)
+        error.limit = limit_in(error.words, estimate=estimate, budget=budget)
+        window = error.limit or self.model.window or self.model.info.context_window
+        # What surrounds each message is not in our estimate, and a cut that is too small is refused again.
+        room = window - estimate * 5 // 4 - max(_MARGIN, window // 50)
+        if budget > room > window // 4 and self._cuts < _MOST_BUDGET_CUTS:
+            self._cuts += 1
+            self.budget = max(_LEAST_BUDGET, room // self._cuts)
+            return None
+        return error
+
+
+def _too_long(error: ModelError) -> ModelError:
+    """Return the error as one of a request that was too long."""
+    judged = ModelError("context_window_exceeded", str(error), status=error.status, words=error.words)
+    judged.is_judged = True
+    return judged
+
+
+def _has_pictures(request: ModelRequest) -> bool:
+    return any(isinstance(part, ImagePart) for message in request.messages for part in message.parts)

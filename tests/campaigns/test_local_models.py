@@ -1,0 +1,144 @@
+"""Models as local servers serve them: strict templates, odd words, refused fields, clipped counts, written calls, and failures.
+
+Each fault is a model with faults of one to three families and an agent that talks to it. However the server behaves, the agent's
+next message is answered once a passing failure is over, and no answer is the text of a call.
+"""
+
+import random
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ricordo.agents.request import NewMessage
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelInfo, ModelSettings
+from ricordo.llm.addresses import Connections
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.llm.policy import CallPolicy
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.tools.toolbox import ServerTool, ToolContext
+from tests.campaigns.sizes import short_and_long
+from tests.seams.stage import Hooks, Stage
+from tests.support.local_model_server import FAMILIES, LocalModels, Serving, random_model
+from tests.support.model_server import ModelServer
+
+WINDOW = 16_000
+# What an answer of these models must never hold: a call in any notation, or what stands around one.
+_MARKUP = re.compile(r"<[|｜/]?\w|\{\"|\[\{|```|jot\(|\"arguments\"|\[TOOL_CALLS\]")
+
+
+@dataclass
+class Report:
+    """What a campaign did: faults by family, turns by outcome, and what was wrong."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    turns: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+def jot(_context: ToolContext, text: str) -> str:
+    """Write something down.
+
+    Args:
+        text: What to write down.
+    """
+    return f"Noted: {text}"
+
+
+class Campaign:
+    """Talks with one faulty model after another, each with an agent of its own."""
+
+    def __init__(self, stage: Stage, models: LocalModels, url: str, connections: Connections, seed: int) -> None:
+        self.report = Report()
+        self._stage = stage
+        self._models = models
+        self._url = url
+        self._connections = connections
+        self._seed = seed
+        self._luck = random.Random(seed)  # noqa: S311
+
+    async def try_fault(self, number: int) -> None:
+        """Put a model with faults together, and talk with it."""
+        family = list(FAMILIES)[number % len(FAMILIES)]
+        name = f"m{number}"
+        serving = self._models.add(name, random_model(self._luck, family))
+        self.report.faults.update(serving.model.faults)
+        info = ModelInfo(f"local/{name}", "local", name, "openai", WINDOW, self._url)
+        self._stage.runtime.models.add(OpenAICompatibleModel(info, self._connections, _patient()))
+        agent = await self._stage.agent(
+            model=info.handle,
+            context_window=WINDOW,
+            tool_names=("jot",),
+            has_base_tools=False,
+            model_settings=ModelSettings(
+                temperature=0.5, max_output_tokens=self._luck.choice((None, 900, WINDOW)), parallel_tool_calls=False
+            ),
+        )
+        for texts in self._messages(serving):
+            await self._say(agent, serving, name, texts)
+        await self._say(agent, serving, name, ("Are you there?",), is_last=True)
+        self.report.outcomes.update(serving.outcomes)
+        del self._models.serving[name]
+
+    def _messages(self, serving: Serving) -> list[tuple[str, ...]]:
+        orders = [f'Please do jot {{"text": "line {number}"}} now' for number in range(2)]
+        said: list[tuple[str, ...]] = [("Hello.",), (orders[0],), ("One more thing.", "And another."), (orders[1],)]
+        self._luck.shuffle(said)
+        if serving.model.window:
+            said += [(f"Part {number}: " + "word " * 1_600,) for number in range(6)]
+        return said
+
+    async def _say(
+        self, agent: str, serving: Serving, name: str, texts: tuple[str, ...], *, is_last: bool = False
+    ) -> None:
+        failures, before = serving.outcomes["passing"], len(serving.bodies)
+        new = [NewMessage("user", (TextPart(text),)) for text in texts]
+        answer = await self._stage.send(agent, *new)
+        note = f"seed {self._seed}, {name} {serving.model}: {texts[0][:40]!r}"
+        if answer.failure is not None:
+            # A failure that passes may end a turn, but never the last one.
+            has_passed = serving.outcomes["passing"] > failures and not is_last
+            self.report.turns["failed in passing" if has_passed else "failed"] += 1
+            if not has_passed:
+                outcomes = dict(serving.outcomes)
+                self.report.wrong.append(f"{note} failed: {answer.failure.message[:300]} ({outcomes})")
+            return
+        self.report.turns["answered"] += 1
+        shown = [message.text for message in answer.messages if message.role == "assistant" and message.text]
+        if not shown:
+            self.report.wrong.append(f"{note} has no answer")
+        self.report.wrong += [f"{note} shows {text[:200]!r}" for text in shown if _MARKUP.search(text)]
+        self.report.outcomes["requests"] += len(serving.bodies) - before
+
+
+def _patient() -> CallPolicy:
+    async def sleep(_seconds: float) -> None:
+        return
+
+    return CallPolicy(retries=3, timeout=20, sleep=sleep)
+
+
+@pytest.mark.xfail(reason="the rules that it checks are being built", strict=False)
+@pytest.mark.campaign
+@pytest.mark.parametrize("faults", short_and_long(60, 1_000))
+async def test_no_fault_of_a_model_server_makes_an_agent_unusable_or_shows_markup(
+    store: SqliteStore, tmp_path: Path, faults: int
+) -> None:
+    models = LocalModels()
+    connections = Connections(timeout=20)
+    stage = await Stage(store, tmp_path, Hooks((ServerTool(jot, "custom"),))).open()
+    async with ModelServer(models.answer, keeps=False) as server:
+        campaign = Campaign(stage, models, server.url, connections, seed=11)
+        for number in range(faults):
+            await campaign.try_fault(number)
+        await stage.close()
+        await connections.close()
+    report = campaign.report
+    print(report.faults, report.turns, report.outcomes)
+    assert not report.wrong, f"{len(report.wrong)} wrong:\n" + "\n".join(report.wrong[:12])
+    assert report.turns["answered"] > 4 * faults
+    assert set(report.faults) == set(FAMILIES)

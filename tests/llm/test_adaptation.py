@@ -1,0 +1,361 @@
+"""What is sent is valid for the model that gets it, however its server refused; a refusal teaches once. Over real HTTP."""
+
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ricordo.domain.message import ImagePart, Message, TextPart
+from ricordo.domain.model import ModelInfo, ModelRequest, ModelSettings, TextChunk
+from ricordo.errors import ModelError
+from ricordo.llm.adaptation import lessons_of
+from ricordo.llm.addresses import Connections
+from ricordo.llm.chat import whole_reply
+from ricordo.llm.learned_dialect import GUESS_SECONDS, LESSON_SECONDS, LearnedDialects
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.support.local_model_server import (
+    BODIES,
+    FIELD_BODIES,
+    FIELDS,
+    STREAM_WORDS,
+    TEMPLATE_WORDS,
+    TEMPLATES,
+    LocalModel,
+    LocalModels,
+    Serving,
+)
+from tests.support.model_server import ModelServer
+
+# What the words of these do not tell has to be guessed.
+WORDLESS = {"Bad Request", "E1042", ""}
+SETTINGS = ModelSettings(
+    temperature=0.5,
+    max_output_tokens=300,
+    parallel_tool_calls=False,
+    response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
+)
+# After a failed turn, two messages in a request, an import that begins in the middle, group talk, a late alert, calls.
+TALKS: dict[str, tuple[Message | str, ...]] = {
+    **{name: messages for name, messages in HISTORIES.items() if "picture" not in name},
+    "two messages of the user": ("A", "B"),
+    "a turn that failed": ("A", said("assistant", "B"), "C", "D", "E"),
+    "a call, then the user": (
+        "A",
+        said("assistant", weather_call()),
+        said("tool", weather_return()),
+        "B",
+        said("assistant", "C"),
+        "D",
+    ),
+    "several answers": (
+        "A",
+        said("assistant", "B"),
+        said("assistant", "C", weather_call()),
+        said("tool", weather_return()),
+    ),
+    "a summary first": (said("summary", "So far."), "A"),
+}
+REFUSED_TALKS = {
+    name: TALKS[name]
+    for name in (
+        "two messages of the user",
+        "a call, then the user",
+        "begins with the assistant",
+        "a system message in the middle",
+    )
+}
+
+
+class Room:
+    """One mock server with models by name; `open` makes a client's model of one of them."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.models = LocalModels()
+        self.server = ModelServer(self.models.answer, keeps=False)
+        self.learned = LearnedDialects(now=lambda: self.time)
+        self.time = 1_000_000.0
+        self._connections = connections
+        self._numbers = itertools.count()
+
+    def open(
+        self, model: LocalModel, *, owner: str = "", window: int = 32_000
+    ) -> tuple[OpenAICompatibleModel, Serving]:
+        name = f"m{next(self._numbers)}"
+        return self.again(name, owner=owner, window=window, serving=self.models.add(name, model))
+
+    def again(
+        self, name: str, *, serving: Serving, owner: str = "", window: int = 32_000
+    ) -> tuple[OpenAICompatibleModel, Serving]:
+        info = ModelInfo(f"local/{name}", "local", name, "openai", window, self.server.url)
+        learned = lessons_of(info, self.learned, owner)
+        return OpenAICompatibleModel(info, self._connections, Waits().policy(), learned=learned), serving
+
+
+@pytest.fixture
+async def room(connections: Connections) -> AsyncIterator[Room]:
+    opened = Room(connections)
+    async with opened.server:
+        yield opened
+
+
+async def requests_of(model: OpenAICompatibleModel, serving: Serving, request: ModelRequest) -> int:
+    """Ask, and return how many requests that took."""
+    before = len(serving.bodies)
+    reply = await whole_reply(model, request)
+    assert any(isinstance(part, TextPart) and "I heard you" in part.text for part in reply.parts)
+    return len(serving.bodies) - before
+
+
+@pytest.mark.parametrize("template", [name for name in TEMPLATES if name != "any"])
+async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(room: Room, template: str) -> None:
+    bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
+    for place, words in enumerate((*TEMPLATE_WORDS, *WORDLESS)):
+        status = next(statuses)
+        model, serving = room.open(
+            LocalModel(template=template, template_words=words, status=status, body=next(bodies))
+        )
+        # All of them with the template's own words, and with the others those that each template refuses.
+        talks = [ask(*talk, tools=[WEATHER]) for talk in (TALKS if place == 0 else REFUSED_TALKS).values()]
+        for talk in talks:
+            await requests_of(model, serving, talk)
+        # A server that only fails proves nothing the first time.
+        if status == 500 and words in WORDLESS:
+            assert len(serving.bodies) <= 8 * len(talks)
+            for talk in talks:
+                await requests_of(model, serving, talk)
+        else:
+            assert len(serving.bodies) - len(talks) <= 9, (words, status, serving.outcomes)
+        for talk in talks:
+            assert await requests_of(model, serving, talk) == 1, (words, status)
+
+
+async def test_what_the_user_says_in_a_row_reaches_such_a_model_whole_and_in_order(room: Room) -> None:
+    model, serving = room.open(LocalModel(template="mistral"))
+    picture = ImagePart("image/png", url="https://example.org/a.png")
+    request = ask("One.", "Two.", said("user", "Three.", picture), said("assistant", "Four."), "Five.")
+    await requests_of(model, serving, request)
+    system, first, answer, last = serving.bodies[-1]["messages"]
+    assert (system["role"], answer["content"], last["content"]) == ("system", "Four.", "Five.")
+    assert [part.get("text") for part in first["content"]] == ["One.\n\nTwo.", "Three.", None]
+    assert first["content"][-1]["type"] == "image_url"
+
+
+async def test_calls_and_results_stay_what_they_are_where_the_template_knows_them(room: Room) -> None:
+    model, serving = room.open(LocalModel(template="mistral"))
+    await requests_of(model, serving, ask(*TALKS["a call, then the user"], tools=[WEATHER]))
+    rows = serving.bodies[-1]["messages"]
+    assert [row["role"] for row in rows] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
+    assert rows[2]["tool_calls"][0]["function"]["name"] == "get_weather"
+    assert serving.bodies[-1]["tools"]
+
+
+async def test_without_roles_for_tools_the_call_and_its_result_are_told_in_words(room: Room) -> None:
+    model, serving = room.open(LocalModel(template="alternation"))
+    await requests_of(model, serving, ask(*TALKS["a call, then the user"], tools=[WEATHER]))
+    rows = serving.bodies[-1]["messages"]
+    assert [row["role"] for row in rows] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert '"get_weather"' in rows[2]["content"]
+    assert rows[3]["content"] == "Result of get_weather: sunny\n\nB"
+
+
+@pytest.mark.parametrize("body", list(FIELD_BODIES))
+async def test_a_field_that_is_refused_is_left_out_once_and_the_others_stay(room: Room, body: str) -> None:
+    paths = [*FIELDS, "messages.content.type", "tools.function.strict", "seed", "stream_options.include_usage"]
+    for path in paths:
+        model, serving = room.open(LocalModel(refused_fields=(path,), field_body=body))
+        request = ask(
+            "x",
+            tools=[WEATHER, CLOCK],
+            stream=path.startswith("stream_options"),
+            user_id="user-9",
+            settings=replace(SETTINGS, extra={"seed": 7}),
+        )
+        calls = await requests_of(model, serving, request)
+        assert calls <= 4, path
+        assert await requests_of(model, serving, request) == 1, path
+        if body == "silent":
+            continue
+        kept = {name for name in FIELDS if name.split("_")[0] != path.split("_")[0] and name != "stream_options"}
+        assert kept - {"max_tokens"} <= serving.bodies[-1].keys(), path
+        assert len(serving.bodies[-1]["tools"]) == 2
+
+
+async def test_a_budget_has_its_other_name_and_a_schema_becomes_plain_json(room: Room) -> None:
+    model, serving = room.open(LocalModel(refused_fields=("max_tokens",)))
+    await requests_of(model, serving, ask("x", settings=SETTINGS))
+    assert serving.bodies[-1]["max_completion_tokens"] == 300
+    model, serving = room.open(LocalModel(refused_fields=("response_format.json_schema",), field_body="text"))
+    await requests_of(model, serving, ask("x", settings=SETTINGS))
+    assert serving.bodies[-1].get("response_format") in ({"type": "json_object"}, None)
+
+
+async def test_a_value_that_is_refused_says_nothing_of_other_values(room: Room) -> None:
+    def too_hot(model: LocalModel, body: dict[str, Any]) -> bool:
+        return bool(body.get("temperature", 0) > 2)
+
+    model, serving = room.open(LocalModel(refuses=too_hot, refusal_words="'temperature' must be between 0 and 2."))
+    await requests_of(model, serving, ask("x", settings=ModelSettings(temperature=5)))
+    assert "temperature" not in serving.bodies[-1]
+    await requests_of(model, serving, ask("x", settings=ModelSettings(temperature=0.7)))
+    assert serving.bodies[-1]["temperature"] == 0.7
+
+
+async def test_a_forced_tool_becomes_the_only_one_then_a_choice(room: Room) -> None:
+    def named(model: LocalModel, body: dict[str, Any]) -> bool:
+        return isinstance(body.get("tool_choice"), dict)
+
+    model, serving = room.open(LocalModel(refuses=named, refusal_words="tool_choice: Input should be a valid string"))
+    await requests_of(model, serving, ask("x", tools=[WEATHER, CLOCK], forced_tool="get_time"))
+    assert serving.bodies[-1]["tool_choice"] == "required"
+    assert [tool["function"]["name"] for tool in serving.bodies[-1]["tools"]] == ["get_time"]
+    words = "tool_choice: expected none or auto"
+    model, serving = room.open(
+        LocalModel(refuses=lambda _m, b: b.get("tool_choice") == "required", refusal_words=words)
+    )
+    await requests_of(model, serving, ask("x", tools=[WEATHER], tool_choice="required"))
+    assert serving.bodies[-1]["tool_choice"] == "auto"
+
+
+async def test_a_model_without_tools_is_asked_without_them(room: Room) -> None:
+    for body in BODIES:
+        model, serving = room.open(LocalModel(takes_tools=False, template="no tool roles", body=body))
+        for talk in TALKS.values():
+            await requests_of(model, serving, ask(*talk, tools=[WEATHER]))
+        assert "tools" not in serving.bodies[-1]
+        assert model.learned.dialect.takes_no_tools
+
+
+STREAMING = (
+    *STREAM_WORDS,
+    "Only streaming is supported for this model",
+    "stream=true is required",
+    "{'stream': 'must be true'}",
+    "このモデルはストリーミングのみ対応しています",
+    "이 모델은 스트리밍만 지원합니다",
+    "Эта модель работает только в потоковом режиме",
+    "Bad Request",
+    "",
+)
+
+
+async def test_a_model_that_is_served_as_a_stream_alone_answers_those_who_want_the_whole(room: Room) -> None:
+    for words, body in zip(STREAMING, itertools.cycle(BODIES), strict=False):
+        model, serving = room.open(LocalModel(only_streams=words, body=body))
+        chunks, reply = await collect(model, ask("x"))
+        assert chunks == []
+        assert reply.parts
+        assert reply.usage.prompt_tokens > 0
+        assert await requests_of(model, serving, ask("y")) == 1, words
+
+
+async def test_a_server_without_streams_answers_those_who_want_pieces(room: Room) -> None:
+    for words in ("Streaming is not supported", "stream: unsupported", "当前模型不支持流式输出", "Bad Request"):
+        model, serving = room.open(LocalModel(refuses=lambda _m, b: bool(b.get("stream")), refusal_words=words))
+        chunks, reply = await collect(model, ask("x", stream=True))
+        assert [chunk for chunk in chunks if isinstance(chunk, TextChunk)], words
+        assert reply.parts
+        assert serving.outcomes["answered"] == 1
+
+
+@pytest.mark.parametrize("most", [64, 256, 4_096])
+async def test_an_output_budget_that_is_too_large_is_lowered_once(room: Room, most: int) -> None:
+    model, serving = room.open(LocalModel(most_output=most))
+    request = ask("x", settings=ModelSettings(max_output_tokens=16_000))
+    await requests_of(model, serving, request)
+    assert serving.bodies[-1]["max_tokens"] == most
+    assert await requests_of(model, serving, request) == 1
+
+
+async def test_a_budget_that_leaves_no_room_for_the_prompt_is_lowered_for_that_call(room: Room) -> None:
+    words = (
+        "This endpoint's maximum context length is {limit} tokens. However, you requested about {total} tokens ({n} of text"
+        " input, 0 of tool input, {budget} in the output). Please reduce the length of either one."
+    )
+    model, serving = room.open(LocalModel(window=32_768, budget_counts=True, window_words=words), window=32_768)
+    await requests_of(model, serving, ask("Hi.", settings=ModelSettings(max_output_tokens=32_768)))
+    assert 20_000 < serving.bodies[-1]["max_tokens"] < 32_768
+
+
+async def test_what_no_form_helps_against_is_an_error_after_a_few_tries(room: Room) -> None:
+    for words, most in (("Bad Request", 4), ("Invalid API key", 1), ("The model m1 does not exist", 1), ("roles!", 8)):
+        model, serving = room.open(LocalModel(refuses=lambda _m, _b: True, refusal_words=words))
+        with pytest.raises(ModelError, match=words):
+            await whole_reply(model, ask(*TALKS["a call, then the user"], tools=[WEATHER]))
+        assert len(serving.bodies) <= most, words
+        assert not model.learned.dialect.lines()
+
+
+async def test_a_server_that_fails_for_a_moment_teaches_nothing_that_costs_tools(room: Room) -> None:
+    broken = LocalModel(refuses=lambda _m, _b: True, refusal_words="boom", status=500)
+    model, serving = room.open(broken)
+    with pytest.raises(ModelError, match="boom"):
+        await whole_reply(model, ask("A", "B", tools=[WEATHER]))
+    serving.model = LocalModel()
+    assert await requests_of(model, serving, ask("A", "B", tools=[WEATHER])) == 1
+    assert serving.bodies[-1]["tools"]
+
+
+async def test_lessons_are_kept_across_starts_and_for_some_days_only(room: Room, tmp_path: Path) -> None:
+    room.learned.keep_in(tmp_path)
+    model, serving = room.open(LocalModel(template="mistral", refused_fields=("temperature",)))
+    request = ask("A", "B", settings=SETTINGS)
+    assert await requests_of(model, serving, request) == 3
+    later = LearnedDialects(now=lambda: room.time)
+    later.keep_in(tmp_path)
+    room.learned = later
+    again, _ = room.again(model.info.name, serving=serving)
+    assert await requests_of(again, serving, request) == 1
+    assert again.learned.dialect == model.learned.dialect
+    room.time += LESSON_SECONDS + 1
+    assert not again.learned.dialect.lines()
+    # A guess is tried again after an hour.
+    model, serving = room.open(LocalModel(template="mistral", template_words="E1042"))
+    await requests_of(model, serving, request)
+    assert model.learned.dialect.lines()
+    room.time += GUESS_SECONDS + 1
+    assert not model.learned.dialect.lines()
+
+
+async def test_a_damaged_file_of_lessons_is_no_fault(room: Room, tmp_path: Path) -> None:
+    for content in (b"", b"{", b"[1]", b'{"a": 1}', b'[{"key": 1}]', b"\xff"):
+        (tmp_path / "learned_models.json").write_bytes(content)
+        learned = LearnedDialects()
+        learned.keep_in(tmp_path)
+        assert not learned.get(("", "x", "y")).lines()
+
+
+async def test_what_one_organizations_requests_taught_counts_for_no_other(room: Room) -> None:
+    model, serving = room.open(LocalModel(refused_fields=("temperature",)), owner="org-1")
+    await requests_of(model, serving, ask("x", settings=SETTINGS))
+    assert model.learned.dialect.lines()
+    for owner in ("", "org-2"):
+        other, _ = room.again(model.info.name, serving=serving, owner=owner)
+        assert not other.learned.dialect.lines()
+
+
+async def test_lessons_are_bounded() -> None:
+    learned = LearnedDialects()
+    for number in range(1_100):
+        lessons_of(ModelInfo(f"x/{number}", "x", str(number), "openai"), learned).learn_window(2_000)
+    assert len(learned._entries) == 1_000
+
+
+async def test_a_window_that_was_learned_is_void_when_the_server_tells_another(room: Room) -> None:
+    model, serving = room.open(LocalModel())
+    model.learned.learn_window(4_000)
+    assert model.learned.window == 4_000
+    other, _ = room.again(model.info.name, serving=serving, window=64_000)
+    assert other.learned.window is None

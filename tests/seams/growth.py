@@ -1,0 +1,44 @@
+"""Whether work grows no faster than its input: told by a ratio of two sizes, so that no machine is too busy for it.
+
+In a test: `require_linear(lambda size: read("x" * size), 5_000)`.
+"""
+
+import time
+from collections.abc import Callable
+
+FACTOR = 8
+"""The long input is so many times as long as the short one: linear work takes 8 times as long, quadratic work 64 times."""
+MOST = 24
+TRIES = 7
+NOTHING = 0.004  # seconds of this thread's CPU: what takes less is not compared
+
+
+def cpu_seconds(work: Callable[[int], object], size: int) -> float:
+    """Return the CPU time that the work takes in this thread."""
+    start = time.thread_time()
+    work(size)
+    return time.thread_time() - start
+
+
+def is_linear(work: Callable[[int], object], size: int, *, factor: int = FACTOR, most: int | None = None) -> bool:
+    """Return whether the work on `factor` times the size takes at most `most` times as long, in one of several tries.
+
+    A busy machine spoils single measurements, so one good pair is proof: a short run that is disturbed three times in a row,
+    beside a long one that is not, is too rare to hide quadratic work for long.
+    """
+    limit = most or factor * MOST // FACTOR
+    for _ in range(TRIES):
+        long = cpu_seconds(work, size * factor)
+        if long <= NOTHING or long <= limit * min(cpu_seconds(work, size) for _ in range(3)):
+            return True
+    return False
+
+
+def require_linear(work: Callable[[int], object], size: int, name: object = "") -> None:
+    """Fail where the work grows faster than its input; `name` says which work it was."""
+    assert is_linear(work, size), f"{name!r}: {FACTOR} times the length takes more than {MOST} times as long"
+
+
+def repeated(piece: str, size: int) -> str:
+    """Return the piece, repeated to about this length."""
+    return piece * (size // len(piece))
