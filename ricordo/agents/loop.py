@@ -184,7 +184,7 @@ def build_request(
         settings = replace(settings, parallel_tool_calls=False)
     if offered.how.response_format is not None:
         settings = replace(settings, response_format=None)  # it is in the speaking tool's arguments
-    else:
+    elif settings.response_format is not None:
         shown = with_instruction(shown, settings.response_format)
     return ModelRequest(
         messages=with_thoughts(shown) if offered.how.thinks_in_arguments else shown,

@@ -27,6 +27,7 @@ _FENCE, _OPENING = "```", re.compile(r"[{\[]")
 _MOST_OPENINGS = 100  # that are tried: each may take the length of the text
 _LONGEST_PLACE, _LONGEST_FAULT = 100, 300
 _CACHED = 64  # validators
+_OUTSIDE = re.compile(rb'"\$(?:ref|dynamicRef|recursiveRef)":"(?!#)')
 # Time without bound in an expression of the caller's; the rest of a schema takes time by its size.
 _UNCHECKED = ("pattern", "patternProperties", "format")
 
@@ -121,8 +122,11 @@ def _fault(text: str, schema: Mapping[str, Any], *, is_object: bool = False) -> 
         return "it is not JSON"
     if is_object and not isinstance(value, dict):
         return "it is not a JSON object"
+    content = orjson.dumps(schema)
+    if _OUTSIDE.search(content):  # the library would fetch what lies elsewhere
+        return None
     try:
-        error = next(iter(_validator(orjson.dumps(schema)).iter_errors(value)), None)
+        error = next(iter(_validator(content).iter_errors(value)), None)
     except Exception:  # a schema that cannot be followed, of which nobody can say what fits
         return None
     if error is None:
@@ -135,11 +139,9 @@ def _fault(text: str, schema: Mapping[str, Any], *, is_object: bool = False) -> 
 def _validator(schema: bytes) -> "Validator":
     # Slow to import (70 ms), and few answers have a form.
     from jsonschema import Draft202012Validator, validators  # type: ignore[import-untyped]
-    from referencing import Registry
 
     kinds: Any = validators.extend(Draft202012Validator, dict.fromkeys(_UNCHECKED, _unchecked))
-    # With a registry of its own nothing is fetched from elsewhere.
-    return kinds(orjson.loads(schema), registry=Registry())
+    return kinds(orjson.loads(schema))
 
 
 def _unchecked(*_arguments: Any) -> None:
