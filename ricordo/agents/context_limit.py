@@ -100,7 +100,8 @@ def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelReques
     # The prompt takes at most half of the window where the budget takes more.
     if budget is None or budget <= window - window // 2:
         return request
-    room = max(_LEAST_OUTPUT, window - _tokens(turn, request) * 21 // 20)
+    # What surrounds each message is not in our estimate.
+    room = max(_LEAST_OUTPUT, window - _tokens(turn, request) * 21 // 20 - window // 50)
     if budget <= room:
         return request
     return replace(request, settings=replace(request.settings, max_output_tokens=room))
@@ -147,11 +148,16 @@ def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None
     limit.was_refused = True
     smallest = min(estimate, limit.refused[0]) if limit.refused else estimate
     limit.refused = smallest, refusal.limit
-    if refusal.limit is not None and refusal.limit < turn.state.agent.context_window:
-        turn.state = within_window(turn.state, refusal.limit)
+    window, tokens = turn.state.agent.context_window, _tokens(turn, request)
+    if refusal.limit is None and tokens * 2 < window:
+        # So far off is no estimate: it is the window that is another one.
+        turn.state = within_window(turn.state, tokens * 19 // 20)
+        return
+    if refusal.limit is not None and refusal.limit < window:
+        window = refusal.limit
+        turn.state = within_window(turn.state, window)
         if is_too_long(turn, request):
             return
-    window = turn.state.agent.context_window
     limit.token_percent = limit.least_percent = percent_after_refusal(estimate, window, limit.token_percent)
 
 
@@ -261,9 +267,12 @@ def _writer(
     if not is_own:
         return writer
     packs = traits_of(agent.agent_type).packs_user_messages
+    is_plain = turn.reads_plain_results
 
     def render(window: Sequence[Message]) -> Sequence[Message]:
-        return transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
+        return transcript(
+            window, agent.timezone, agent.context_window, packs_user_messages=packs, has_plain_results=is_plain
+        )
 
     system, tools = request.messages[0], request.tools
     return replace(writer, settings=request.settings, system=system, tools=tools, render=render)

@@ -109,8 +109,8 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     reasons = turn.state.conversation.user_id is not None or any(block.is_users for block in turn.state.blocks)
     editing: frozenset[str] = frozenset()
     if quotes or reasons:
-        of_memory = {tool.name for tool in turn.runtime.toolbox if tool.edits_memory}
-        editing = frozenset(tool.name for tool in attached if tool.name in of_memory)
+        toolbox = turn.runtime.toolbox
+        editing = frozenset(tool.name for tool in attached if toolbox.edits_memory(tool))
     how = ToolPresentation(quoting=editing if quotes else frozenset(), reasoning=editing if reasons else frozenset())
     must_call = allowed.must_call or bool(wanted)
     if is_heartbeat(turn):

@@ -51,6 +51,9 @@ _LIMIT = re.compile(
     r"[^\d\n]{0,30}?(\d{1,3}(?:[,. _'\u202f]\d{3})+(?!\d)|\d+)",
     re.IGNORECASE,
 )
+# Where the words of a code meet.
+_JOINTS = re.compile(r"[_-]+|(?<=[a-z])(?=[A-Z])")
+_RANGE = re.compile(r"\[\s*\d+\s*,\s*(\d[\d,._]{2,})\s*\]")
 _LEAST_WINDOW = 512
 _LEAST_BUDGET = 16
 
@@ -117,7 +120,13 @@ def guesses(learned: LearnedDialect, *, is_stream: bool) -> tuple[LearnedDialect
 
 def speaks_of_length(words: str) -> bool:
     """Whether the words name a thing that can be too long, and say that it is too much."""
+    words = _in_words(words)
     return _THINGS.search(words) is not None and _TOO_MUCH.search(words) is not None
+
+
+def _in_words(text: str) -> str:
+    """Return a text with its codes, as `PromptTooLong` and `ctx_limit`, written as words behind it."""
+    return f"{text} {_JOINTS.sub(' ', text)}"
 
 
 def is_too_long(words: str, *, estimate: int, window: int, accepted: int) -> bool:
@@ -144,10 +153,15 @@ def limit_in(words: str, *, estimate: int, budget: int = 0) -> int | None:
     """Return the context window that the words name, in tokens; None where they name none that can be."""
     numbers = numbers_in(words)
     most = max(numbers, default=0)
-    named = [_number(each) for each in _LIMIT.findall(words)]
-    possible = [number for number in named if _LEAST_WINDOW <= number <= 2 * estimate + budget]
+    named = [_number(each) for each in (*_LIMIT.findall(words), *_RANGE.findall(words))]
+    largest = 2 * estimate + budget
+    possible = [number for number in named if _LEAST_WINDOW <= number <= largest]
+    if not possible:
+        # Two sizes without a word that tells which is which: what was sent is the larger one.
+        pair = {number for number in numbers if _LEAST_WINDOW <= number <= largest}
+        return min(pair) if len(pair) == 2 else None
     smaller = [number for number in possible if number < most]
-    return max(smaller or possible, default=None)
+    return max(smaller or possible)
 
 
 def _number(text: str) -> int:

@@ -167,6 +167,10 @@ class WorkingMemory:
         """The blocks as the step began with them, without its edits: what may be read as memory."""
         return self._blocks
 
+    def current(self) -> tuple[Block, ...]:
+        """The blocks with the step's edits so far."""
+        return tuple(self._current.values())
+
     def find(self, label: str) -> Block | None:
         """The block with this label, with the step's edits so far, if there is one."""
         return self._current.get(label)

@@ -81,6 +81,8 @@ class ToolContext:
 
 
 ToolFunction = Callable[..., Awaitable[Any] | Any]
+# The id of tools that are not stored.
+UNSTORED = ""
 
 
 @dataclass(eq=False)
@@ -89,7 +91,8 @@ class ServerTool:
 
     With `acts_outside` a call is saved before it is run, since it may change something that no rollback brings back. With
     `brings_untrusted` its results are untrusted: pages, files, what other systems say. With `edits_memory` its
-    calls may carry the user's words that asked for the edit, where a block wants that.
+    calls may carry the user's words that asked for the edit, where a block wants that. One without `is_stored` belongs to a
+    profile of models: nobody attaches it, so its name stays free for tools of others.
     """
 
     function: ToolFunction
@@ -99,6 +102,7 @@ class ServerTool:
     acts_outside: bool = False
     brings_untrusted: bool = False
     edits_memory: bool = False
+    is_stored: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -148,7 +152,11 @@ class Toolbox:
 
     def __init__(self, tools: Iterable[ServerTool], runners: Iterable[ToolRunner] = ()) -> None:
         self._tools: dict[str, ServerTool] = {}
+        self._unstored: dict[str, ServerTool] = {}
         for tool in tools:
+            if not tool.is_stored:
+                self._unstored[tool.name] = tool
+                continue
             if tool.name in self._tools:
                 raise ValueError(f'Two plugins offer a tool named "{tool.name}". Remove one of them.')
             self._tools[tool.name] = tool
@@ -161,8 +169,19 @@ class Toolbox:
     def __iter__(self) -> Iterator[ServerTool]:
         return iter(self._tools.values())
 
+    def unstored(self, name: str) -> ServerTool:
+        """The tool of this name that no agent has attached."""
+        return self._unstored[name]
+
+    def edits_memory(self, tool: Tool) -> bool:
+        """Whether calls of this tool edit memory, and are made by this server."""
+        found = self.find(tool)
+        return isinstance(found, ServerTool) and found.edits_memory
+
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
-        """What runs this stored tool, if anything does."""
+        """What runs this tool, if anything does."""
+        if tool.id == UNSTORED:
+            return self._unstored.get(tool.name)
         offered = self._tools.get(tool.name)
         if offered and tool.source_code is None and tool.tool_type == offered.tool_type:
             return offered
@@ -359,6 +378,11 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
             continue  # somebody's own tool had this name before the server had one of it
         if (current := _as_offered(tool, offered[name])) != tool:
             tools.update(tx, replace(current, updated_at=now))
+
+
+def unstored_tool(offered: ServerTool, organization_id: str) -> Tool:
+    """The tool as an agent has it that is attached to none."""
+    return _as_offered(Tool(UNSTORED, organization_id, offered.name, offered.tool_type, {}), offered)
 
 
 def _as_offered(tool: Tool, offered: ServerTool) -> Tool:

@@ -368,6 +368,7 @@ USAGES: dict[str, Callable[[int], Json | None]] = {
         "completion_tokens": 5,
         "prompt_tokens_details": {"cached_tokens": size - size // 10},
     },
+    "double": lambda size: {"prompt_tokens": size * 2, "completion_tokens": 5},
     "low": lambda size: {"prompt_tokens": size // 3, "completion_tokens": 5},
 }
 

@@ -19,6 +19,7 @@ import pytest
 from sqlalchemy import Dialect, Engine
 
 from ricordo import plugins
+from ricordo.api.routing import Application, LazyRoute
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
 from ricordo.storage.engine import sqlite, store
@@ -45,6 +46,7 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     _share_tools(patch)
     _share_entry_points(patch)
     _share_embedding_model(patch)
+    _share_document(patch)
     patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
     patch.setattr(store, "SLOW_WRITE", 3600)
 
@@ -134,3 +136,20 @@ def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(embedded, "_load", lambda folder: LOAD(folder) if folder else loaded())
     patch.setattr(embedded, "RelatedWords", know_once)
+
+
+def _share_document(patch: pytest.MonkeyPatch) -> None:
+    """Let all apps with the same routes share their OpenAPI document, which takes seconds to make."""
+    documents: dict[Any, dict[str, Any]] = {}
+    make = Application.openapi
+
+    def share(self: Application) -> dict[str, Any]:
+        self.lazy_routes.load_all()
+        lazy = tuple(id(route) for route in self.routes if isinstance(route, LazyRoute))
+        others = tuple(getattr(route, "path", "") for route in self.routes if not isinstance(route, LazyRoute))
+        key = (self.title, self.version, self.description, self.root_path, lazy, others)
+        if key not in documents:
+            documents[key] = make(self)
+        return documents[key]
+
+    patch.setattr(Application, "openapi", share)

@@ -1,0 +1,206 @@
+"""Agents on models as local servers serve them, in real turns over real HTTP: each message is answered, memory stays in view."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ricordo.agents.history import PastMessage, import_messages
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.domain.message import TextPart
+from ricordo.domain.model import ModelInfo, ModelSettings
+from ricordo.domain.scope import Scope
+from ricordo.llm.adaptation import lessons_of
+from ricordo.llm.addresses import Connections
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.storage import conversations
+from tests.agents.conftest import OpenStage
+from tests.llm.talk import Waits
+from tests.llm.test_refusals import SPELLINGS
+from tests.seams.stage import Stage, text_of
+from tests.support.local_model_server import BODIES, LocalModel, LocalModels, Serving, size_of
+from tests.support.model_server import Answer as Served
+from tests.support.model_server import ModelServer, completion
+
+BOOM = Served({"error": {"message": "boom"}}, 500)
+
+
+class Server:
+    """A mock server whose models agents of one stage talk with."""
+
+    def __init__(self, stage: Stage, connections: Connections) -> None:
+        self.models = LocalModels()
+        self.http = ModelServer(self.models.answer, keeps=False)
+        self.stage = stage
+        self._connections = connections
+
+    async def agent(self, model: LocalModel, *, window: int = 32_000, **spec: Any) -> tuple[str, Serving]:
+        """Make an agent on a model of its own."""
+        name = f"m{len(self.models.serving)}"
+        serving = self.models.add(name, model)
+        info = ModelInfo(f"local/{name}", "local", name, "openai", window, self.http.url)
+        learned = lessons_of(info, self.stage.runtime.models.learned)
+        self.stage.runtime.models.add(OpenAICompatibleModel(info, self._connections, Waits().policy(), learned=learned))
+        plain: dict[str, Any] = {"model": info.handle, "context_window": window, "has_base_tools": False}
+        return await self.stage.agent(**plain | spec), serving
+
+    async def say(self, agent: str, *texts: str, **request: Any) -> Answer:
+        new = tuple(NewMessage("user", (TextPart(text),)) for text in texts)
+        return await collect(await run_turn(self.stage.runtime, TurnRequest(Scope(), agent, new, **request)))
+
+
+@pytest.fixture
+async def server(open_stage: OpenStage) -> AsyncIterator[Server]:
+    stage, connections = await open_stage(), Connections(timeout=20)
+    opened = Server(stage, connections)
+    async with opened.http:
+        yield opened
+        await connections.close()
+
+
+def roles_of(body: dict[str, Any]) -> str:
+    return "".join(row["role"][0] for row in body["messages"])
+
+
+def is_answered(answer: Answer) -> bool:
+    return answer.failure is None and "I heard you" in text_of(answer)
+
+
+# --- case 01 ---
+
+
+async def test_after_a_turn_that_failed_a_model_of_strict_roles_answers_again(server: Server) -> None:
+    slow_down, empty = Served({"error": {"message": "slow down"}}, 429), completion("")
+    for passing in ((BOOM,) * 4, (slow_down,) * 4, (empty, empty), (BOOM,) * 8):
+        for streams in (False, True):
+            model = LocalModel(template="alternation", passing=(None, *passing))
+            agent, serving = await server.agent(model)
+            assert is_answered(await server.say(agent, "Hello.", streams_tokens=streams))
+            while serving.passed < len(model.passing):
+                await server.say(agent, "Are you there?", streams_tokens=streams)
+            for _ in range(3):
+                before = len(serving.bodies)
+                assert is_answered(await server.say(agent, "And now?", streams_tokens=streams))
+            assert len(serving.bodies) == before + 1
+            assert set(roles_of(serving.bodies[-1])[1:].split("au")) <= {"", "u"}
+
+
+async def test_however_two_messages_of_a_user_came_together_a_model_of_strict_roles_answers(server: Server) -> None:
+    agent, serving = await server.agent(LocalModel(template="alternation"))
+    assert is_answered(await server.say(agent, "One.", "Two."))
+    assert "One.\n\nTwo." in serving.bodies[-1]["messages"][-1]["content"]
+    # What others say in a group, and a conversation whose window begins with the agent, as an import leaves it.
+    new = tuple(NewMessage("user", (TextPart(f"{name} speaks."),), name=name) for name in ("Ada", "Bob", "Cy"))
+    answer = await collect(await run_turn(server.stage.runtime, TurnRequest(Scope(), agent, new)))
+    assert is_answered(answer)
+    past = [
+        PastMessage("assistant", ("I began.",)),
+        PastMessage("assistant", ("And went on.",)),
+        PastMessage("user", ("Hm.",)),
+    ]
+    agent, serving = await server.agent(LocalModel(template="mistral"))
+    ids = await import_messages(server.stage.store, Scope(), agent, past)
+    thread = await server.stage.thread(agent)
+    await server.stage.store.write(
+        lambda tx: conversations.change(tx, thread.id, window=[*thread.window[:1], *ids], prompt_key="")
+    )
+    assert is_answered(await server.say(agent, "Go on."))
+    assert serving.outcomes["answered"] == 1
+
+
+# --- case 02 ---
+
+
+async def talk(server: Server, agent: str, turns: int) -> list[Answer]:
+    """Say so many things of 1,000 tokens each."""
+    return [await server.say(agent, f"Part {number}: {'word ' * 800}") for number in range(turns)]
+
+
+async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_refuse_it(server: Server) -> None:
+    spellings = [*SPELLINGS.values(), "E17", "Bad Request", "上下文过长", "Der Text ist zu lang", ""]
+    for place, words in enumerate(spellings):
+        body = list(BODIES)[place % len(BODIES)]
+        model = LocalModel(window=4_000, window_words=words, body=body, status=(400, 422, 400)[place % 3])
+        agent, serving = await server.agent(model, window=128_000)
+        answers = await talk(server, agent, 6)
+        assert all(map(is_answered, answers)), (words, [a.failure for a in answers if a.failure])
+        # It is learned once: from then on the chat is made shorter before it is refused.
+        assert serving.outcomes["length"] <= (8 if words in ("E17", "Bad Request", "") else 3), (
+            words,
+            serving.outcomes,
+        )
+        summaries = [one for one in await server.stage.history(agent) if one.role == "summary"]
+        assert summaries, words
+
+
+async def test_a_window_that_was_learned_counts_for_the_next_conversation_too(server: Server) -> None:
+    words = SPELLINGS["LM Studio"]
+    agent, serving = await server.agent(LocalModel(window=4_000, window_words=words), window=128_000)
+    await talk(server, agent, 6)
+    refused = serving.outcomes["length"]
+    model = (await server.stage.state(agent)).agent.model
+    other = await server.stage.agent(model=model, context_window=128_000, has_base_tools=False)
+    assert all(map(is_answered, await talk(server, other, 6)))
+    assert refused >= 1
+    assert serving.outcomes["length"] == refused
+    # What the agent was set to stays as it is.
+    assert (await server.stage.state(other)).agent.context_window == 128_000
+
+
+# --- case 06 ---
+
+
+async def test_an_output_budget_as_large_as_the_window_is_fitted_at_every_call(server: Server) -> None:
+    words = (
+        "This endpoint's maximum context length is {limit} tokens. However, you requested about {total} tokens ({n} of text"
+        " input, 0 of tool input, {budget} in the output). Please reduce the length of either one."
+    )
+    for window, budget in ((32_768, 32_768), (8_192, 8_192), (8_192, 100_000), (16_000, 15_900)):
+        model = LocalModel(window=window, budget_counts=True, window_words=words)
+        settings = ModelSettings(max_output_tokens=budget)
+        agent, serving = await server.agent(model, window=window, model_settings=settings)
+        assert is_answered(await server.say(agent, "Hi."))
+        assert serving.outcomes["length"] == 0
+        assert serving.bodies[-1]["max_tokens"] > window // 2
+        assert all(map(is_answered, await talk(server, agent, 8)))
+
+
+# --- case 09 ---
+
+
+async def test_a_model_that_only_streams_answers_blocking_and_background_turns(server: Server) -> None:
+    words = "This model only support stream mode, please enable the stream parameter to access the model."
+    agent, serving = await server.agent(LocalModel(only_streams=words))
+    assert is_answered(await server.say(agent, "Hello."))
+    assert is_answered(await server.say(agent, "Hello.", is_background=True, purpose="task"))
+    assert is_answered(await server.say(agent, "Hello.", streams_tokens=True))
+    assert serving.outcomes["stream"] == 1
+
+
+# --- case 40 ---
+
+
+async def test_a_count_of_a_clipped_prompt_hardly_lowers_the_estimate_and_is_noticed(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    for usage in ("clipped", "low", "cached apart", "none", "honest"):
+        caplog.clear()
+        agent, serving = await server.agent(LocalModel(usage=usage), window=6_000)
+        answers = await talk(server, agent, 10)
+        assert all(map(is_answered, answers))
+        assert max(map(size_of, serving.bodies)) <= 6_000, usage
+        learned = lessons_of_agent(server, await server.stage.state(agent))
+        is_noticed = any("cuts longer prompts off" in line for line in learned.lines())
+        assert is_noticed == (usage == "clipped"), usage
+        assert is_noticed == any("cuts longer prompts off" in str(vars(row).get("lesson")) for row in caplog.records)
+
+
+def lessons_of_agent(server: Server, state: Any) -> Any:
+    return server.stage.runtime.models.get(state.agent.model).learned.dialect  # type: ignore[attr-defined]
+
+
+async def test_a_count_may_raise_the_estimate(server: Server) -> None:
+    agent, _ = await server.agent(LocalModel(usage="double"), window=16_000)
+    await talk(server, agent, 8)
+    assert ((await server.stage.thread(agent)).token_percent or 0) > 150
