@@ -22,7 +22,7 @@ from tests.seams.scene import (
     speech,
     stopped,
 )
-from tests.support.model_server import claude, stream
+from tests.support.model_server import Answer, claude, stream
 
 INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
 STILL_WAITING = (
@@ -455,8 +455,8 @@ def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent
 def _break_off(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
     """Let the turn that takes this answer fail, or be cancelled, once the calls have their results."""
     if cause == "failed":
-        scene.says(BROKEN)
-        assert scene.post(agent, answer).status_code == 400
+        scene.says(Answer({"error": {"message": "out of order"}}, status=500))
+        assert scene.post(agent, answer).status_code == 500
         return
     slow = calls(("roll", {}))
     scene.says(type(slow)(slow.body, delay=5))
