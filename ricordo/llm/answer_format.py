@@ -18,6 +18,7 @@ import orjson
 from ricordo.domain.message import Message, Part, TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, ModelRequest, answer_schema
 from ricordo.errors import Invalid
+from ricordo.llm.repair import Fault, fault_in
 from ricordo.llm.written_calls import new_call_id
 
 if TYPE_CHECKING:
@@ -74,14 +75,17 @@ def in_format(reply: ModelReply, request: ModelRequest) -> ModelReply:
     return replace(reply, parts=_with_words(reply, TextPart(fitting)))
 
 
-def format_fault(reply: ModelReply, request: ModelRequest) -> str | None:
-    """Return what keeps an answer from having the form that was asked for; None where it has it, or is none yet."""
+def answer_fault(reply: ModelReply, request: ModelRequest) -> Fault | None:
+    """Return what is still broken in a mended reply, its form too; None where it can be used."""
     schema = _schema(request.settings.response_format)
     is_answer = not any(isinstance(part, ToolCallPart) for part in reply.parts)
     if schema is None or not is_answer or reply.finish in ("length", "content_filter"):
-        return None
+        return fault_in(reply, request)
     fault = _fault(_text(reply), schema)
-    return fault and f"Your answer cannot be used: {fault}. {instruction(request.settings.response_format)}"
+    if fault is None:
+        return None  # JSON that was asked for is no call in words
+    told = f"Your answer cannot be used: {fault}. {instruction(request.settings.response_format)}"
+    return fault_in(reply, request) or Fault(told)
 
 
 def _schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -313,7 +313,7 @@ def page() -> str:
         for where, model in BODIES.items()
         for why, names in _by_reason(model.ignored).items()
     )
-    youlab = "\n".join(f"| `{route}` | `{test}` |" for route, test in ENDPOINTS.items())
+    youlab = "\n".join(f"| `{route}` |" for route in sorted(ENDPOINTS, key=lambda route: route.split()[::-1]))
     return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored, fields=fields, youlab=youlab)
 
 
@@ -382,13 +382,14 @@ These are taken in bodies:
 
 ## Programs of the YouLab tutor
 
-These are the endpoints of YouLab's first server, each with the test that shows it. Of its
-settings these are taken, each with a warning that says its new name: `RALPH_OPENROUTER_API_KEY`, `RALPH_OPENROUTER_MODEL`, `RALPH_OPENWEBUI_URL`,
-`RALPH_OPENWEBUI_API_KEY`, `RALPH_HONCHO_WORKSPACE_ID`, `RALPH_HONCHO_ENVIRONMENT` and `RALPH_HONCHO_API_KEY`. `RALPH_USER_DATA_DIR`,
-`RALPH_AGENT_WORKSPACE` and those that begin with `RALPH_DOLT_` have no effect, and a warning says where the thing is now.
+These are the endpoints of YouLab's first server, each shown by a test. Of its settings
+these are taken, each with a warning that says its new name: `RALPH_OPENROUTER_API_KEY`, `RALPH_OPENROUTER_MODEL`,
+`RALPH_OPENWEBUI_URL`, `RALPH_OPENWEBUI_API_KEY`, `RALPH_HONCHO_WORKSPACE_ID`, `RALPH_HONCHO_ENVIRONMENT` and
+`RALPH_HONCHO_API_KEY`. `RALPH_USER_DATA_DIR`, `RALPH_AGENT_WORKSPACE` and those that begin with `RALPH_DOLT_` have no
+effect, and a warning says where the thing is now.
 
-| endpoint | test |
-|---|---|
+| endpoint |
+|---|
 {youlab}
 """
 
