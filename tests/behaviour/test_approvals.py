@@ -455,8 +455,8 @@ def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent
 def _break_off(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
     """Let the turn that takes this answer fail, or be cancelled, once the calls have their results."""
     if cause == "failed":
-        scene.says(Answer({"error": {"message": "out of order"}}, status=500))
-        assert scene.post(agent, answer).status_code == 500
+        scene.says(Answer({"error": {"message": "wrong key"}}, status=401))
+        assert scene.post(agent, answer).status_code == 401
         return
     slow = calls(("roll", {}))
     scene.says(type(slow)(slow.body, delay=5))
