@@ -1,4 +1,8 @@
-"""Fixtures that many tests share: a clock, a store on a temporary file, and who is asking."""
+"""Fixtures that many tests share: a clock, a store on a temporary file, and who is asking.
+
+A test over HTTP takes `server`, `client`, `http` or `agent` (tests/api/conftest.py; also in tests/features): one server for each
+module. `serving(tmp_path, setting=…)` starts another in a twentieth of a second, and `shell.run(…)` runs a command in this process.
+"""
 
 import gc
 import logging

@@ -293,6 +293,8 @@ def stranger(place: Path, python: str | None = None) -> Iterator[Stranger]:
 on_posix = pytest.mark.skipif(os.name != "posix", reason="the pages are written for a POSIX shell")
 
 
+# Both pages are run in the suite by tests/test_docs.py, without a copy of the folder.
+@pytest.mark.soak
 @on_posix
 def test_the_first_minutes_go_as_the_pages_say(tmp_path: Path) -> None:
     with stranger(tmp_path) as reader:

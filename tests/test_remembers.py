@@ -3,14 +3,16 @@
 The librarian's half of it is the README's own conversation, in test_docs.py.
 """
 
-import signal
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from letta_client import AsyncLetta
 
 from tests.support.model_server import Answer, ModelServer, Seen, completion, tool_call
-from tests.support.server_process import MadeServer
+from tests.support.ready import Helper
+from tests.support.server_process import CAN_FORK, ServerProcess
 
 FACT = "Her favourite tea is jasmine."
 
@@ -27,18 +29,22 @@ def model(seen: Seen) -> Answer:
     return completion("Jasmine." if FACT in messages[0]["content"] else "I do not know.")
 
 
-async def test_an_agent_on_a_scripted_model_remembers_after_a_sigkill(tmp_path: Path) -> None:
+@pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
+async def test_an_agent_on_a_scripted_model_remembers_after_a_sigkill(tmp_path: Path, helper: Helper) -> None:
     async with ModelServer(model) as models:
-        with MadeServer(tmp_path, OPENAI_BASE_URL=models.url, OPENAI_API_KEY="key") as server:
-            async with AsyncLetta(base_url=server.url, api_key=None, _strict_response_validation=True) as client:
-                blocks = [{"label": "human", "value": "Her name is Ada."}]
-                agent = await client.agents.create(model="openai/small", memory_blocks=blocks)
-                assert await _say(client, agent.id, "My favourite tea is jasmine.") == "Noted."
-                server.end(signal.SIGKILL)
-                server.start()
-                assert await _say(client, agent.id, "What is my favourite tea?") == "Jasmine."
-                human = await client.agents.blocks.retrieve("human", agent_id=agent.id)
-                assert human.value == f"Her name is Ada.\n{FACT}"
+        environment = {"OPENAI_BASE_URL": models.url, "OPENAI_API_KEY": "key"}
+        server = ServerProcess(helper, tmp_path, environment, None)
+        await asyncio.to_thread(server.start)
+        async with AsyncLetta(base_url=server.url, api_key=None, _strict_response_validation=True) as client:
+            blocks = [{"label": "human", "value": "Her name is Ada."}]
+            agent = await client.agents.create(model="openai/small", memory_blocks=blocks)
+            assert await _say(client, agent.id, "My favourite tea is jasmine.") == "Noted."
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            assert await _say(client, agent.id, "What is my favourite tea?") == "Jasmine."
+            human = await client.agents.blocks.retrieve("human", agent_id=agent.id)
+            assert human.value == f"Her name is Ada.\n{FACT}"
+        await asyncio.to_thread(server.stop)
 
 
 async def _say(client: AsyncLetta, agent_id: str, text: str) -> Any:

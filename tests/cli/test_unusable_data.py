@@ -106,5 +106,5 @@ def test_a_missing_secret_key_is_warned_of_where_it_may_have_signed_something(sh
     assert (made.returncode, "there was no secret key beside this database" in made.stderr) == (0, True)
     with shell.serving() as server:
         server.process.terminate()
-        _, logged = server.process.communicate(timeout=20)
+        _, logged = server.process.communicate(timeout=180)
     assert "secret key" not in logged

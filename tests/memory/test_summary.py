@@ -169,7 +169,7 @@ async def test_a_model_that_hangs_is_left_after_its_time_and_what_it_had_written
 
     asked = model(answer, window=4_096)
     messages = talk(60, 60)
-    summary = await summarize(messages, SLIDING, writer=writer_of(asked), timeout=0.05)
+    summary = await summarize(messages, SLIDING, writer=writer_of(asked), timeout=0.5)
     assert summary.mode == "deterministic"
     assert len(asked.requests) == 2
     assert "Earlier summary:\nThe first part was about tea." in summary.text

@@ -153,7 +153,7 @@ def write_until_killed(path: Path, *arguments: str, after: int) -> list[str]:
         acknowledged = [child.stdout.readline().strip() for _ in range(after)]
         child.kill()
         acknowledged += child.stdout.read().split()
-        child.wait(timeout=30)
+        child.wait(timeout=180)
     assert child.returncode == -signal.SIGKILL if os.name == "posix" else child.returncode != 0
     return [one for one in acknowledged if len(one) == len(new_id("message"))]
 

@@ -86,9 +86,12 @@ async def test_close_waits_for_units_that_run(database: str, tmp_path: Path) -> 
         server().drop(url)
 
 
-async def test_a_slow_write_is_logged_with_its_name(store: SqlStore, caplog: pytest.LogCaptureFixture) -> None:
-    def slow(tx: Transaction) -> None:
-        time.sleep(0.11)
+async def test_a_slow_write_is_logged_with_its_name(
+    store: SqlStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ricordo.storage.engine.store.SLOW_WRITE", 0)
+
+    def slow(tx: Transaction) -> None: ...
 
     with caplog.at_level(logging.WARNING, "ricordo.storage.engine.store"):
         await store.write(slow)

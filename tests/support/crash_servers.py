@@ -246,7 +246,7 @@ async def run_kills(folder: Path, *, kills: int, seed: int) -> SimpleNamespace:
     async with (
         ModelServer(model.answer, keeps=False) as provider,
         opened_servers(folder, provider.url) as ((server,), tables),
-        httpx2.AsyncClient(base_url=server.url, timeout=30, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=server.url, timeout=180, trust_env=False) as http,
     ):
         killing = _Killing(server, tables, http, random.Random(seed))  # noqa: S311
         agents = [await killing.make_agent(kind) for kind in TYPES]

@@ -34,7 +34,7 @@ def run_git(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=False,
     )
     assert not check or done.returncode == 0, f"git {' '.join(arguments)}: {done.stdout}{done.stderr}"

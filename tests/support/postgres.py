@@ -30,7 +30,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.storage.engine import postgres
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 
-_START = 30.0  # seconds; a busy machine takes long
+_START = 180.0  # seconds; a busy machine takes long
 _MOST_KEPT = 8  # connections
 _SETTINGS = dict(
     setting.split("=")
@@ -148,7 +148,7 @@ class Server:
         if process and process.poll() is None:
             process.send_signal(signal.SIGQUIT)
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
