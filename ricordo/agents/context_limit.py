@@ -40,6 +40,7 @@ from ricordo.llm.tokens import (
 )
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
 from ricordo.memory.summary import TIMEOUT, Summary, Writer, summarize, timeout_for
+from ricordo.prompt.system_prompt import system_prompt
 from ricordo.prompt.transcript import transcript
 from ricordo.prompt.truncation import fit
 
@@ -195,6 +196,7 @@ async def compact(turn: TurnContext, request: ModelRequest, *, stop: StopReason 
     )
     if writer:
         resting.note(agent.id, writer, summary, clock.now())
+    found = _with_current_prompt(turn, found)
     message = _summary_message(turn, request, found, summary)
     traces = traces_of_summary(turn, calls)
     return await save_compaction(turn, found, message, summary, traces, stop)
@@ -218,6 +220,23 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
     summary = await summarize(found.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone)
     outline = replace(found.evicted[-1], id="", role="summary", parts=(TextPart(summary.text),), otid=None, name=None)
     return [found.kept[0], outline, *found.kept[1:]]
+
+
+def _with_current_prompt(turn: TurnContext, found: Cut) -> Cut:
+    """The cut with the system message of the smaller window, which says how many messages are in recall now."""
+    now = turn.runtime.store.clock.now()
+    # The summary is one message more, inside of the window.
+    recall_count = turn.state.conversation.message_count + turn.unsaved - len(found.kept)
+    prompt = system_prompt(
+        turn.state,
+        turn.model.info.provider,
+        now,
+        recall_count=max(0, recall_count),
+        rule_lines=turn.rules.lines,
+        is_brief=turn.profile != "full",
+    )
+    turn.refresh_system(prompt.text, prompt.key, now)
+    return replace(found, kept=(turn.window[0], *found.kept[1:]))
 
 
 def _cut(

@@ -20,7 +20,7 @@ from ricordo.domain.run import StopReason
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid
 from ricordo.memory.working_memory import EditReason
-from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for
+from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for, without_nulls
 from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
 from ricordo.tools.toolbox import failed_result, schema_of
 
@@ -136,7 +136,9 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         # Results are matched to calls by id, and some models use one twice.
         call = replace(part, call_id=new_id("call")) if part.call_id in ids else part
         ids.add(call.call_id)
-        taken = parse_call(call, offered.how, offered.bare.get(call.name))
+        bare = offered.bare.get(call.name)
+        call = without_nulls(call, bare)
+        taken = parse_call(call, offered.how, bare)
         wants_heartbeat |= taken.wants_heartbeat
         if taken.thoughts:
             parts.append(ReasoningPart(taken.thoughts, native=False))
@@ -173,7 +175,8 @@ def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
         elif call.name in offered.client:
             refused.append(failed_result(call, f"{call.name} is run by the client, which sent no result of it."))
         else:
-            taken = parse_call(call, offered.how, offered.bare.get(call.name))
+            bare = offered.bare.get(call.name)
+            taken = parse_call(without_nulls(call, bare), offered.how, bare)
             calls.append(replace(call, arguments=taken.arguments))
             reasons[call.call_id] = EditReason(taken.reasoning, quote=taken.quote)
     wants_heartbeat = any(parse_call(call, offered.how).wants_heartbeat for call in answer.request.tool_calls)
@@ -187,6 +190,7 @@ def parse_nested(name: str, arguments: Mapping[str, Any], offered: OfferedTools)
         return _refusal(call, offered)
     if name in offered.gated:
         return failed_result(call, f"{name} needs an approval, or is run by the client. Call it yourself.")
+    call = without_nulls(call, offered.bare.get(name))
     try:
         return _with_fixed_arguments(call, call.arguments, offered)[1]
     except Invalid as error:
