@@ -89,7 +89,8 @@ class TurnRequest:
     of the agent's for this turn alone. `body_hash` names the request as it was sent; with `is_retry` an equal one of the last
     minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes
     the window smaller, in this way. `also_save` is called in the transaction that starts the run, and in the one that ends it,
-    with the turn's messages where a step ended it.
+    with the turn's messages where a step ended it. `response_format` takes the place of the agent's for this turn, and one of
+    `wanted_tools`, the client's own, has to be called before the turn ends.
     """
 
     scope: Scope
@@ -111,6 +112,8 @@ class TurnRequest:
     is_retry: bool = False
     request_config: dict[str, Any] = field(default_factory=dict)
     also_save: Callable[[Transaction, Run, Sequence[Message]], None] | None = None
+    response_format: dict[str, Any] | None = None
+    wanted_tools: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
