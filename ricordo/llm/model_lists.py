@@ -13,10 +13,10 @@ import httpx2
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, EmbeddingInfo, ModelInfo
 from ricordo.domain.model_size import billions
 from ricordo.errors import ModelError
+from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_compatible import call_headers
 from ricordo.llm.policy import error_from_status, error_from_transport
 from ricordo.llm.provider_table import Provider
-from ricordo.llm.written_calls import read_json
 
 LISTING_SECONDS = 5.0
 PROBE_SECONDS = 0.2
