@@ -78,6 +78,9 @@ class IdentityResponse(ResponseModel):
     properties: list[Json]
 
 
+IdentityUpdate.take_back(IdentityResponse)
+
+
 @router.get("/identities/", response_model=list[IdentityResponse])
 def list_identities(
     tx: Transaction,
