@@ -28,9 +28,10 @@ from ricordo.agents.step_save import save_calls, save_step
 from ricordo.agents.tracing import begin_exchange
 from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved, ToolProgress
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest, Restarted
+from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import Invalid, ModelError
 from ricordo.llm.exchange import EXCHANGE
+from ricordo.llm.policy import EmptyReply, is_after_results
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.system_prompt import system_prompt, with_skills
@@ -138,14 +139,9 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
         turn.asking, step.asked, step.asked_ns = step, request, time.monotonic_ns()
         EXCHANGE.set(begin_exchange(turn, step))
         try:
-            async for item in turn.model.answer(request):
-                step.first_ns = step.first_ns or time.monotonic_ns() - step.asked_ns
+            async for item in _answer_of(turn, step, request):
                 if isinstance(item, ModelReply):
-                    EXCHANGE.set(None)
-                    turn.asking, step.model_ns = None, time.monotonic_ns() - step.asked_ns
-                    step.message_id = deltas.message_id
-                    calibrate(turn, request, item.usage)
-                    yield item
+                    yield _take_reply(turn, step, deltas, item)
                 else:
                     for event in deltas.events(item):
                         yield event
@@ -160,12 +156,35 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
             return
 
 
+async def _answer_of(turn: TurnContext, step: StepDraft, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
+    """Ask the model. In the background, where nobody waits for words, it may say nothing after a tool's result."""
+    try:
+        async for item in turn.model.answer(request):
+            step.first_ns = step.first_ns or time.monotonic_ns() - step.asked_ns
+            yield item
+    except EmptyReply as error:
+        if not (turn.request.is_background and is_after_results(request)):
+            raise
+        yield error.reply
+
+
+def _take_reply(turn: TurnContext, step: StepDraft, deltas: Deltas, reply: ModelReply) -> ModelReply:
+    """Note when the answer came, and learn from the provider's count."""
+    EXCHANGE.set(None)
+    turn.asking = None
+    step.model_ns = time.monotonic_ns() - step.asked_ns
+    step.message_id = deltas.message_id
+    if step.asked:
+        calibrate(turn, step.asked, reply.usage)
+    return reply
+
+
 def build_request(
     turn: TurnContext, offered: OfferedTools, *, is_first: bool = False, window: Sequence[Message] | None = None
 ) -> ModelRequest:
     """The model's input for this step (with this `window`); rebuilds the system message only where it has to change."""
     agent, asked, now = turn.state.agent, turn.request, turn.runtime.store.clock.now()
-    recall_count = max(0, turn.state.conversation.message_count + turn.unsaved - len(turn.window))
+    recall_count = turn.evicted_count()
     provider = turn.model.info.provider
     is_small = turn.profile != "full"
     prompt = system_prompt(
@@ -189,7 +208,7 @@ def build_request(
         settings = replace(settings, response_format=None)  # it is in the speaking tool's arguments
     return ModelRequest(
         messages=with_thoughts(shown) if offered.how.thinks_in_arguments else shown,
-        tools=tuple(offered.tools.values()),
+        tools=tuple(tool for name, tool in offered.tools.items() if name not in offered.hidden),
         tool_choice=offered.choice,
         settings=settings,
         stream=asked.streams_tokens,
@@ -217,6 +236,7 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
             turn.runtime.settings,
             call_tool,
             turn_began=turn.began_at,
+            view_began=turn.view_began,
             report=_ProgressReports(turn, call_id),
         )
 
@@ -229,9 +249,11 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
         return results[0]
 
     attached = {tool.name: tool for tool in turn.state.tools}
-    results = await turn.runtime.toolbox.run(parsed.calls, attached, context)
+    toolbox = turn.runtime.toolbox
+    notices = turn.reads.notices(parsed.calls, {name for name, tool in attached.items() if toolbox.is_read_only(tool)})
+    results = await toolbox.run([call for call in parsed.calls if call.call_id not in notices], attached, context)
     step.tools_ns = time.monotonic_ns() - began
-    known = {result.call_id: result for result in (*results, *parsed.refused)}
+    known = {result.call_id: result for result in (*results, *parsed.refused)} | notices
     # Of a reply that waited some calls are neither: they were denied, or done by the client.
     return [known[part.call_id] for part in parsed.parts if isinstance(part, ToolCallPart) and part.call_id in known]
 

@@ -259,7 +259,7 @@ async def _repaired(
                 for chunk in stream.feed(ids.in_chunk(item)):
                     yield chunk
                 continue
-            reply = await offload(partial(repair, ids.in_reply(item), request.tools), size)
+            reply = await offload(partial(repair, ids.in_reply(item), request.callable_tools), size)
             if is_empty(reply):
                 raise EmptyReply(reply)
             rest = tuple(stream.close(reply)) if request.stream else ()

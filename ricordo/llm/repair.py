@@ -210,7 +210,7 @@ _CUT_OFF = "Your last answer was cut off at its length limit, in the middle of a
 
 def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
     """Return what is still broken in a mended reply; None where it can be used, or the good ones of its calls can."""
-    tools = {tool.name: tool for tool in request.tools}
+    tools = {tool.name: tool for tool in request.callable_tools}
     calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
     if len(calls) > MOST_CALLS:
         sentence = f"Your answer has {len(calls):,} tool calls, and at most {MOST_CALLS} are taken at once. Make fewer."
@@ -229,6 +229,9 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
 
 
 def _is_unreadable(text: str, tools: Mapping[str, ToolSchema], request: ModelRequest) -> bool:
+    if request.tools and not tools:
+        reading = read_text(text, {tool.name: tool for tool in request.tools})
+        return reading.is_broken or bool(reading.calls)
     if not tools:
         # Without tools, as in a summary, calls may be spoken of; an answer that begins as one is none.
         mark = ANY_MARK.match(text.lstrip())
