@@ -21,7 +21,7 @@ from ricordo.domain.tool import Tool, ToolRule
 from ricordo.errors import Invalid
 from ricordo.memory.working_memory import EditReason
 from ricordo.storage.conversations import is_any_default
-from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for
+from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for, without_nulls
 from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
 from ricordo.tools.toolbox import SearchedStore, failed_result, schema_of
 
@@ -29,6 +29,8 @@ ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call th
 OVER = "The same call came too often, so this turn goes on without tools. Answer the user in words."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
+# So many of its own tools an agent may call before it has to call one that the client wants.
+_OWN_CALLS = 5
 REMINDER = (
     "Your reply called no tool, so the user has not seen it. Call a tool now; to answer the user, call send_message."
 )
@@ -38,8 +40,9 @@ REMINDER = (
 class OfferedTools:
     """The tools of one step by name, as the model sees them and as they are (`bare`), and how they are presented.
 
-    Calls of tools in `gated` wait for an approval, or for the client that runs them (`client`). Those in `hidden` are not shown
-    to the model, but run where it calls them. With `is_over` none is: the turn goes on without tools.
+    Calls of tools in `gated` wait for an approval, or for the client that runs them (`client`). The one that is `forced`, where
+    there is one, has to be called now. Those in `hidden` are not shown to the model, but run where it calls them. With `is_over`
+    none is: the turn goes on without tools.
     """
 
     tools: Mapping[str, ToolSchema]
@@ -50,6 +53,7 @@ class OfferedTools:
     gated: frozenset[str] = frozenset()
     client: frozenset[str] = frozenset()
     is_ordered: bool = False
+    forced: str | None = None
     hidden: frozenset[str] = frozenset()
     is_over: bool = False
 
@@ -100,6 +104,9 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     attached = [tool for tool in turn.state.tools if tool.name not in client]
     allowed = rules.allowed(turn.finished)
     names = frozenset(allowed.names)
+    wanted = turn.request.wanted_tools & names
+    if len(wanted) == 1 or len(turn.finished) >= _OWN_CALLS:
+        names = wanted or names
     schemas = (*map(schema_of, attached), *turn.request.client_tools)
     bare = {schema.name: schema for schema in schemas if schema.name in names}
     quotes = any(block.rule == "explicit" for block in turn.state.blocks)
@@ -110,20 +117,22 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         toolbox = turn.runtime.toolbox
         editing = frozenset(tool.name for tool in attached if toolbox.edits_memory(tool))
     how = ToolPresentation(quoting=editing if quotes else frozenset(), reasoning=editing if reasons else frozenset())
-    must_call = allowed.must_call
+    must_call = allowed.must_call or bool(wanted)
     if is_heartbeat(turn):
-        thinks, speech = bool(agent.model_settings.thinks_in_arguments), agent.model_settings.response_format
+        thinks = bool(agent.model_settings.thinks_in_arguments)
+        speech = turn.request.response_format or agent.model_settings.response_format
         how = replace(how, heartbeat=True, thinks_in_arguments=thinks, response_format=speech)
         must_call = True
     tools = {name: schema_for(tool, how, is_terminal=name in rules.terminal) for name, tool in bare.items()}
-    hidden = _useless_searches(turn, attached)
+    hidden = _useless_searches(turn, attached) - wanted
     is_over = turn.reads.is_over and not must_call and not rules.before_exit(turn.finished)
     if turn.reads.is_over and not is_over:
         hidden |= {tool.name for tool in attached if turn.runtime.toolbox.is_read_only(tool)}
     is_any = bool(tools.keys() - hidden) and not is_over
     choice: ToolChoice = "none" if not is_any else "required" if must_call else "auto"
     gated = client | {name for name in tools if name in rules.gated}
-    return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered, hidden, is_over)
+    forced = next(iter(wanted)) if len(wanted) == 1 else None
+    return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered, forced, hidden, is_over)
 
 
 def _useless_searches(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[str]:
@@ -168,7 +177,9 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         # Results are matched to calls by id, and some models use one twice.
         call = replace(part, call_id=new_id("call")) if part.call_id in ids else part
         ids.add(call.call_id)
-        taken = parse_call(call, offered.how, offered.bare.get(call.name))
+        bare = offered.bare.get(call.name)
+        call = without_nulls(call, bare)
+        taken = parse_call(call, offered.how, bare)
         wants_heartbeat |= taken.wants_heartbeat
         if taken.thoughts:
             parts.append(ReasoningPart(taken.thoughts, native=False))
@@ -208,7 +219,8 @@ def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
         elif call.name in offered.client:
             refused.append(failed_result(call, f"{call.name} is run by the client, which sent no result of it."))
         else:
-            taken = parse_call(call, offered.how, offered.bare.get(call.name))
+            bare = offered.bare.get(call.name)
+            taken = parse_call(without_nulls(call, bare), offered.how, bare)
             calls.append(replace(call, arguments=taken.arguments))
             reasons[call.call_id] = EditReason(taken.reasoning, quote=taken.quote)
     wants_heartbeat = any(parse_call(call, offered.how).wants_heartbeat for call in answer.request.tool_calls)
@@ -222,6 +234,7 @@ def parse_nested(name: str, arguments: Mapping[str, Any], offered: OfferedTools)
         return _refusal(call, offered)
     if name in offered.gated:
         return failed_result(call, f"{name} needs an approval, or is run by the client. Call it yourself.")
+    call = without_nulls(call, offered.bare.get(name))
     try:
         return _with_fixed_arguments(call, call.arguments, offered)[1]
     except Invalid as error:

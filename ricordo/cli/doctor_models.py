@@ -23,6 +23,7 @@ from ricordo.domain.model import LIBRARIAN, ModelReply, ModelRequest, TextChunk
 from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.features import FEATURES
+from ricordo.llm.adaptation import learned_of
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.registry.models import Models
 from ricordo.plugins import load_plugins
@@ -168,6 +169,12 @@ async def _handles(models: Models) -> tuple[list[str], list[str]]:
     return handles, left
 
 
+def _lessons(model: ChatModel) -> list[str]:
+    """Return what the model was learned to need, in words."""
+    learned = learned_of(model)
+    return learned.lines() if learned else []
+
+
 def open_trial(settings: Settings, providers: ProviderSettings, folder: Path) -> AbstractAsyncContextManager[Runtime]:
     trial = settings.model_copy(update={"data_dir": folder, "database_url": None, "embedding": "none"})
     return open_runtime(trial, providers)
@@ -188,11 +195,16 @@ async def examine_models(handle: str | None = None, *, say: Callable[[str], None
     can_all = True
     with tempfile.TemporaryDirectory(prefix="ricordo-doctor-") as folder:
         async with open_trial(settings, providers, Path(folder)) as runtime:
+            # What the running server learned of these models counts here too.
+            runtime.models.learned.read(settings.data_dir)
             await runtime.models.find_local()
             for each in handles:
-                report = await examine_model(runtime, runtime.models.get(each))
+                model = runtime.models.get(each)
+                report = await examine_model(runtime, model)
                 can_all &= report.can_run_an_agent
                 say(report.line(width))
+                for line in _lessons(model):
+                    say(f"  {line}")
     for sentence in left:
         say(sentence)
     return can_all

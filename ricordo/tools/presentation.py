@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from ricordo.domain.message import SPEECH_ARGUMENT, SPEECH_TOOL, Message, Part, ReasoningPart, ToolCallPart
-from ricordo.domain.model import ToolSchema
+from ricordo.domain.model import ToolSchema, answer_schema
 from ricordo.errors import Invalid
 
 THINKING, HEARTBEAT, QUOTE, REASONING = "thinking", "request_heartbeat", "quote", "reasoning"
@@ -40,6 +40,7 @@ _ADDED = re.compile(r"thinking|request_heartbeat|quote|reasoning|\\u")
 _YES = frozenset({"true", "yes", "on", "1"})
 _MOST_SCHEMAS = 2048  # kept presented; a few kilobytes each
 _DEEPEST = 200  # orjson reads deeper nesting than it writes (254)
+_DEEPEST_SCHEMA = 20
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "number": (int, float),
@@ -82,29 +83,12 @@ class ParsedCall:
 def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) -> ToolSchema:
     """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
     heartbeat, thinks = how.heartbeat and not is_terminal, how.thinks_in_arguments
-    speech = speech_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
+    speech = answer_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
     added = tuple(name for name, tools in _by_tools(how) if tool.name in tools)
     if not (heartbeat or thinks or added or speech is not None):
         return tool
     said, parameters = b"" if speech is None else orjson.dumps(speech), orjson.dumps(tool.parameters)
     return _presented(tool.name, tool.description, parameters, said, heartbeat=heartbeat, thinks=thinks, added=added)
-
-
-def speech_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The JSON schema of what is said in this `response_format`; None for plain text. Raises Invalid for any other format."""
-    kind = (response_format or {"type": "text"}).get("type", "text")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object", "description": "What to say, as a JSON object."}
-    given = (response_format or {}).get("json_schema")
-    schema = given.get("schema", given) if isinstance(given, Mapping) else None
-    if kind == "json_schema" and isinstance(schema, Mapping) and schema:
-        return dict(schema)
-    raise Invalid(
-        'This response_format is not one we know. Use {"type": "text"}, {"type": "json_object"}, or '
-        '{"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
-    )
 
 
 def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | None = None) -> ParsedCall:
@@ -137,6 +121,46 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
         quote=_text(arguments[QUOTE]) if QUOTE in ours else "",
         reasoning=_text(arguments[REASONING]) if REASONING in ours else "",
     )
+
+
+def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart:
+    """The call without arguments at null that may be left out and whose schema has no null: models write that for "not given"."""
+    arguments = _object(call.arguments) if schema and "null" in call.arguments else None
+    if schema is None or arguments is None:
+        return call
+    kept = given_arguments(arguments, schema)
+    return call if kept == arguments else replace(call, arguments=_dumps(kept))
+
+
+def given_arguments(arguments: Mapping[str, Any], schema: ToolSchema) -> dict[str, Any]:
+    """The arguments without those at null that may be left out and whose schema has no null, also within objects."""
+    kept: dict[str, Any] = _without_nulls(dict(arguments), schema.parameters, schema.parameters)
+    return kept
+
+
+def _without_nulls(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+    if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
+        schema = _at(schema["$ref"], root)
+    if not isinstance(schema, Mapping) or depth > _DEEPEST_SCHEMA:
+        return value
+    if isinstance(value, list):
+        return [_without_nulls(item, schema.get("items"), root, depth + 1) for item in value]
+    properties = schema.get("properties")
+    if not isinstance(value, dict) or not isinstance(properties, Mapping):
+        return value
+    required = schema.get("required") or ()
+    return {
+        name: _without_nulls(item, properties.get(name), root, depth + 1)
+        for name, item in value.items()
+        if item is not None or name not in properties or name in required or _allows_null(properties[name], root)
+    }
+
+
+def _allows_null(schema: Any, root: Mapping[str, Any]) -> bool:
+    """Whether null is a value of its own here, and not only what fits because nothing is said."""
+    if not isinstance(schema, Mapping) or schema.get("nullable") is True:
+        return True
+    return _fits(None, schema, root)
 
 
 def _by_tools(how: ToolPresentation) -> tuple[tuple[str, frozenset[str]], ...]:

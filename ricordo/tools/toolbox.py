@@ -7,7 +7,6 @@ A tool's schema comes from its function: parameters from the signature, words fr
 import asyncio
 import inspect
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, Protocol, get_type_hints
@@ -20,6 +19,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, Scope
+from ricordo.domain.text import normal_json
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, RicordoError
 from ricordo.memory.recall import Recall
@@ -28,9 +28,9 @@ from ricordo.prompt.transcript import truncate
 from ricordo.settings import Settings
 from ricordo.storage import tools
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.tools.docstrings import read_docstring
 
 log = logging.getLogger(__name__)
-_ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 _ERROR_LIMIT = 1000  # characters of an error that reach the agent's stderr
 
 
@@ -125,7 +125,7 @@ class ServerTool:
 
     async def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> Any:
         """Check the arguments and run; raises ValidationError and whatever the function raises."""
-        named = {self.aliases.get(name, name): value for name, value in arguments.items()}
+        named = {self.aliases.get(name, name): value for name, value in normal_json(arguments).items()}
         checked = self._arguments.model_validate(named)
         fields = self._arguments.model_fields.items()
         result = self.function(context, **{str(field.alias): getattr(checked, name) for name, field in fields})
@@ -326,9 +326,10 @@ def _trace(call: ToolCallPart, told: str) -> tuple[str]:
 def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """A model of the function's parameters, its first one (the context) left out; unknown ones are refused by name."""
     hints = get_type_hints(function, include_extras=True)
-    words = argument_words(inspect.getdoc(function) or "")
+    parameters = dict(list(inspect.signature(function).parameters.items())[1:])
+    words = read_docstring(inspect.getdoc(function) or "", parameters).arguments
     fields: dict[str, Any] = {}
-    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+    for name, parameter in parameters.items():
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         # An alias, because a field of its own name could hide something of the model: json, copy, schema, …
         fields[f"argument_{name}"] = (hints[name], Field(default, alias=name, description=words.get(name)))
@@ -337,31 +338,13 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 
 def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSchema:
     """The tool as models see it."""
-    summary = summary_of(inspect.getdoc(function) or "")
+    names = {str(field.alias) for field in arguments.model_fields.values()}
+    summary = read_docstring(inspect.getdoc(function) or "", names).description
     schema = _plain(arguments.model_json_schema())
     parameters = {"type": "object", "properties": schema.get("properties", {}), "required": schema.get("required", [])}
     if "$defs" in schema:
         parameters["$defs"] = schema["$defs"]
     return ToolSchema(function.__name__, summary, parameters)
-
-
-def summary_of(docstring: str) -> str:
-    """What a Google-style docstring says before its sections."""
-    return re.split(r"(?:^|\n)[ \t]*(?:Args|Arguments|Returns|Raises|Yields|Examples?):", docstring)[0].strip()
-
-
-def argument_words(docstring: str) -> dict[str, str]:
-    """The descriptions of the parameters in a Google-style docstring."""
-    section = re.search(r"^(?:Args|Arguments):\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
-    words: dict[str, str] = {}
-    name = ""
-    for line in inspect.cleandoc(section.group(1)).splitlines() if section else ():
-        if match := _ARGUMENT.match(line):
-            name = match.group(1)
-            words[name] = match.group(2)
-        elif name and line.strip():
-            words[name] += " " + line.strip()
-    return words
 
 
 def _plain(schema: Any) -> Any:

@@ -1,6 +1,7 @@
 """`ricordo doctor models`: which models can run an agent, found out by what they do."""
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError, NotFound
 from ricordo.features.librarian.model import Librarian
 from ricordo.llm.chat import ChatModel
+from ricordo.llm.learned_dialect import LearnedDialect, LearnedDialects
 from ricordo.llm.scripted import Line, ScriptedModel, call
 from ricordo.settings import ProviderSettings, Settings
 from tests.support.model_server import Answer, ModelServer, Seen, completion
@@ -96,6 +98,37 @@ async def test_the_table_has_a_line_for_each_model(monkeypatch: pytest.MonkeyPat
         assert await examine_models("ricordo/librarian", say=lines.append)
         with pytest.raises(NotFound, match="Handle openai/other not found"):
             await examine_models("openai/other", say=lines.append)
+
+
+def notice_in(folder: Path, address: str) -> None:
+    """Let the running server have noticed that a model's prompts are clipped."""
+    folder.mkdir()
+    running = LearnedDialects()
+    running.keep_in(folder)
+    running.learn(("", address, "strict"), LearnedDialect(clipped_at=2_050))
+
+
+async def test_what_a_model_was_learned_to_need_is_said_below_its_line(
+    monkeypatch: pytest.MonkeyPatch, data: Path
+) -> None:
+    def strict(seen: Seen) -> Answer:
+        if seen.method == "GET":
+            return Answer({"data": [{"id": "strict"}]})
+        if "tool_choice" in seen.body:
+            return Answer({"error": {"message": "Unsupported parameter: 'tool_choice'"}}, 400)
+        return completion("I cannot do that.")
+
+    async with ModelServer(strict) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("RICORDO_MODEL", "openai/strict")
+        notice_in(data, server.url)
+        lines: list[str] = []
+        await examine_models(say=lines.append)
+    shutil.rmtree(data)
+    assert lines[1].startswith("openai/strict")
+    below = [line for line in lines[2:] if line.startswith("  ")]
+    assert any("left out or sent otherwise: tool_choice" in line for line in below)
+    assert any("cuts longer prompts off at about 2,050 tokens" in line for line in below)
 
 
 async def test_a_provider_with_very_many_models_is_not_tried_unasked(monkeypatch: pytest.MonkeyPatch) -> None:

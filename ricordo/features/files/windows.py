@@ -13,6 +13,7 @@ from uuid import UUID, uuid5
 
 from ricordo.domain.agent import Agent, AgentState, OpenFile, PromptDirectory
 from ricordo.domain.scope import NOBODY, Scope
+from ricordo.domain.text import normal_name
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.files import queries
 from ricordo.features.files.records import READABLE, AgentFile, File, Folder
@@ -146,7 +147,7 @@ def touch(tx: Transaction, view: View, file_ids: Iterable[str]) -> None:
 
 def find_file(tx: Transaction, view: View, name: str) -> File:
     """Return the file with this path, or with this name where one alone has it. Raises NotFound, Conflict."""
-    own = name.removeprefix("/")
+    own = normal_name(name).removeprefix("/")
     for folder in view.folders:
         if own.startswith(f"{folder.name}/"):
             found = queries.find_by_name(tx, folder.id, own[len(folder.name) + 1 :])

@@ -293,7 +293,7 @@ def _rows(outcome: LibrarianCall) -> list[dict[str, Any]]:
     found = outcome.message.get("results") if isinstance(outcome.message, dict) else outcome.message
     rows = [row for row in found if isinstance(row, dict) and row.get("content")] if isinstance(found, list) else []
     # Turns that follow each other are one result.
-    rows += [{**row, **turn} for row in rows for turn in _turns(row.get("before"))]
+    rows += [{**row, **turn} for row in rows for turn in (*_turns(row.get("before")), *_turns(row.get("after")))]
     return [row for row in rows if row.get("role", "user") == "user"]
 
 

@@ -249,6 +249,31 @@ def test_lines_are_found_by_regular_expressions(api: Api, shelf: tuple[str, str]
     assert "code.py" in included
 
 
+def test_files_to_search_are_named_by_wildcards_parts_or_regular_expressions(api: Api, shelf: tuple[str, str]) -> None:
+    folder, agent_id = shelf
+    name = api.client.folders.retrieve(folder).name
+    wanted = {
+        "*.py": {"code.py"},
+        "*.md": {"bees.md"},
+        "bees.md": {"bees.md"},
+        "code": {"code.py"},
+        f"{name}/poem.txt": {"poem.txt"},
+        f"{name}/*": {"bees.md", "code.py", "poem.txt"},
+        r".*\.txt$": {"poem.txt"},
+        r"\.(py|md)$": {"bees.md", "code.py"},
+        r"^poem\.txt$": {"poem.txt"},
+        r"BEES\.[a-z]+": {"bees.md"},
+        r"[bc][eo]+[sd]e?\.": {"bees.md", "code.py"},
+        "*.java": set(),
+        "(": set(),
+    }
+    told = turn(api, agent_id, *(call("grep_files", pattern=".", include=include) for include in wanted))
+    for (include, files), text in zip(wanted.items(), told, strict=True):
+        found = {one for one in ("bees.md", "code.py", "poem.txt") if f"  - {name}/{one}:" in text}
+        assert found == files, (include, text)
+        assert files or text == f"No files match filter pattern '{include}'"
+
+
 HOSTILE_PATTERNS = [
     "(a+)+$",
     "(" * 1001,

@@ -94,7 +94,7 @@ def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
             path.unlink()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_bytes(text.encode())
     git(clone, "add", "-A")
     git(clone, "commit", "-q", "-m", message)
     return git(clone, "rev-parse", "HEAD")
@@ -109,6 +109,50 @@ def test_a_clone_has_the_ids_of_the_database_without_fault(memory: Memory, clone
     assert git(clone, "branch", "--show-current") == "main"
     assert (clone / "courses/maths.md").read_bytes() == "Likes proofs. Übt täglich.\n".encode()
     assert git(clone, "log", "-1", "--format=%an|%s") == "Ada|Add maths"
+
+
+PARTIAL = ("blob:none", "blob:limit=10", "tree:0", "blob:none --depth=1", "blob:none --no-checkout", "blob:limit=1k")
+
+
+@pytest.mark.parametrize("version", ["0", "2"])
+@pytest.mark.parametrize("options", PARTIAL)
+def test_a_partial_clone_fetches_what_it_left_out_when_it_is_needed(
+    memory: Memory, tmp_path: Path, options: str, version: str
+) -> None:
+    for number in range(4):
+        memory.put("human", f"Name: Ada\nLikes tea, {number} times a day and more", message=f"Change {number}")
+    kind, *more = options.split()
+    asks = ["-c", f"protocol.version={version}", "clone", "-q", f"--filter={kind}", *more, memory.url, "part"]
+    git(tmp_path, *asks)
+    part = tmp_path / "part"
+    git(part, "checkout", "-q", "main")
+    assert (part / "human.md").read_text() == memory.texts()["human"]
+    assert (part / "courses/maths.md").read_bytes() == "Likes proofs. Übt täglich.\n".encode()
+    if "--depth=1" not in more:
+        assert ids(part) == memory.versions()
+        assert "Likes tea, 1 times" in git(part, "log", "-p", "--format=%s")
+        git(part, "checkout", "-q", memory.versions()[-3])
+        assert "2 times" not in (part / "human.md").read_text()
+        git(part, "checkout", "-q", "main")
+    memory.put("human", "Name: Ada\nLikes coffee")
+    git(part, "pull", "-q")
+    assert (part / "human.md").read_text() == "Name: Ada\nLikes coffee"
+    assert fsck(part) == ""
+    # What is written in it can be pushed.
+    commit(part, human="Name: Ada\nLikes coffee and cake")
+    git(part, "push", "-q")
+    assert memory.texts()["human"] == "Name: Ada\nLikes coffee and cake"
+
+
+def test_a_shallow_clone_pulls_what_changes_also_back_to_what_it_never_had(memory: Memory, tmp_path: Path) -> None:
+    old = memory.texts()["human"]
+    memory.put("human", "Name: Ada\nLikes cocoa")
+    git(tmp_path, "clone", "-q", "--depth", "1", memory.url, "mine")
+    for text in ("Name: Ada\nLikes water", old, "Name: Ada\nLikes cocoa"):
+        memory.put("human", text)
+        git(tmp_path / "mine", "pull", "-q")
+        assert (tmp_path / "mine/human.md").read_text() == text
+        assert fsck(tmp_path / "mine") == ""
 
 
 def test_what_changes_later_is_fetched(memory: Memory, clone: Path) -> None:
@@ -337,7 +381,40 @@ def test_an_editor_that_writes_other_line_ends_and_accents_makes_no_conflict(mem
     commit(clone, human=written)
     memory.put("human", "Name: Zoë Rossi\nLikes tea\nCity: Turin\n")
     git(clone, "push", "-q", "origin", "HEAD:propose/x")
-    assert {one.label: one.value for one in memory.waiting()} == {"human": "Name: Zoë Rossi\nLikes tea\nCity: Rome\r\n"}
+    assert {one.label: one.value for one in memory.waiting()} == {"human": "Name: Zoë Rossi\nLikes tea\nCity: Rome\n"}
+
+
+def test_a_push_of_another_form_of_text_gets_one_more_version_of_the_normal_one(memory: Memory, clone: Path) -> None:
+    memory.put("human", "line one\nline two\nline three\n")
+    git(clone, "pull", "-q")
+    texts = {
+        "human": "line one\r\nline 2\r\nline three\r\n",
+        "plans": "\ufeffone\r\ntwo",
+        "mac": "old\rends",
+        "accents": unicodedata.normalize("NFD", "Grüße, Zoë"),
+        unicodedata.normalize("NFD", "Grüße"): "a label",
+    }
+    commit(clone, **texts)
+    pushed = git(clone, "rev-parse", "HEAD").strip()
+    assert "Fetch it before you commit again" in run_git(clone, "push", "origin", "HEAD:main").stderr
+    # The commit is as it was made, and what it holds is normal on top of it.
+    assert pushed in memory.versions()
+    git(clone, "pull", "-q")
+    assert git(clone, "merge-base", "HEAD", pushed).strip() == pushed
+    wanted = {
+        "human": "line one\nline 2\nline three\n",
+        "plans": "one\ntwo",
+        "mac": "old\nends",
+        "accents": "Grüße, Zoë",
+        "Grüße": "a label",
+    }
+    there = {path.stem: path.read_bytes().decode() for path in clone.glob("*.md")}
+    assert there | wanted == there
+    assert not any(unicodedata.is_normalized("NFD", name) and not name.isascii() for name in there)
+    # From there on an edit of one line is one line of difference.
+    memory.put("human", "line one\nline 2\nline 3\n")
+    git(clone, "pull", "-q")
+    assert git(clone, "diff", "--numstat", "HEAD~1").split()[:2] == ["1", "1"]
 
 
 def test_git_packs_its_requests(memory: Memory, clone: Path, http: httpx2.Client) -> None:
