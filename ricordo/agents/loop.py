@@ -140,9 +140,9 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
         turn.asking, step.asked, step.asked_ns = step, request, time.monotonic_ns()
         EXCHANGE.set(begin_exchange(turn, step))
         try:
-            async for item in _answer_of(turn, step, request):
+            async for item in _answer_of(turn, step, deltas, request):
                 if isinstance(item, ModelReply):
-                    yield _take_reply(turn, step, deltas, item)
+                    yield item
                 else:
                     for event in deltas.events(item):
                         yield event
@@ -157,28 +157,26 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
             return
 
 
-async def _answer_of(turn: TurnContext, step: StepDraft, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
-    """Ask the model. In the background, where nobody waits for words, it may say nothing after a tool's result."""
+async def _answer_of(
+    turn: TurnContext, step: StepDraft, deltas: Deltas, request: ModelRequest
+) -> AsyncIterator[Chunk | ModelReply]:
+    """Ask the model, note when it answered, and learn from the provider's count."""
     try:
         async for item in turn.model.answer(request):
             step.first_ns = step.first_ns or time.monotonic_ns() - step.asked_ns
+            if isinstance(item, ModelReply):
+                EXCHANGE.set(None)
+                turn.asking, step.model_ns = None, time.monotonic_ns() - step.asked_ns
+                turn.runtime.speeds.note(turn.model.info.handle, item.usage, step.model_ns / 1e9)
+                step.message_id = deltas.message_id
+                calibrate(turn, request, item.usage)
             yield item
     except EmptyReply as error:
+        # In the background nobody waits for words.
         if not (turn.request.is_background and is_after_results(request)):
             raise
+        turn.asking, step.message_id = None, deltas.message_id
         yield error.reply
-
-
-def _take_reply(turn: TurnContext, step: StepDraft, deltas: Deltas, reply: ModelReply) -> ModelReply:
-    """Note when the answer came, and learn from the provider's count."""
-    EXCHANGE.set(None)
-    turn.asking = None
-    step.model_ns = time.monotonic_ns() - step.asked_ns
-    turn.runtime.speeds.note(turn.model.info.handle, reply.usage, step.model_ns / 1e9)
-    step.message_id = deltas.message_id
-    if step.asked:
-        calibrate(turn, step.asked, reply.usage)
-    return reply
 
 
 def build_request(

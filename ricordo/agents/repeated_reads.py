@@ -47,6 +47,5 @@ def _canonical(arguments: str) -> str:
     value = read_json(arguments)
     if not isinstance(value, dict):
         return arguments
-    return orjson.dumps(
-        {key: part for key, part in value.items() if part is not None}, option=orjson.OPT_SORT_KEYS
-    ).decode()
+    values = {key: part for key, part in value.items() if part is not None}
+    return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
