@@ -151,9 +151,13 @@ def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int 
     for place, text in enumerate(_texts(pattern, EXPONENTIAL)):
         if not is_linear(lambda size, place=place: run(_texts(pattern, size)[place]), EXPONENTIAL // 2, factor=2):
             return repr(text)
-    for place, text in enumerate(_texts(pattern, length // FACTOR)):
-        if not is_linear(lambda size, place=place: run(_texts(pattern, size)[place]), length // FACTOR, most=most):
-            return repr(text[:60])
+    for size in (
+        length // FACTOR**2,
+        length // FACTOR,
+    ):  # what is slow already on short texts would take minutes on long ones
+        for place, text in enumerate(_texts(pattern, size)):
+            if not is_linear(lambda size, place=place: run(_texts(pattern, size)[place]), size, most=most):
+                return repr(text[:60])
     return ""
 
 
