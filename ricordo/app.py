@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from ricordo import __version__
-from ricordo.agents import deletion, run_end, tracing
+from ricordo.agents import deletion, note_taker, run_end, tracing
 from ricordo.agents.run_end import close_all, close_expired
 from ricordo.api import callbacks
 from ricordo.api.authentication import Authentication
@@ -29,6 +29,7 @@ from ricordo.features import FEATURES
 from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry.models import Models
+from ricordo.memory import normal_form
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
 from ricordo.search import pgvector
@@ -84,7 +85,8 @@ async def open_runtime(
             await _require_unneeded_secret(store, settings)
         await asyncio.to_thread(load_secret, settings.data_dir)
         swept = (run_end.HANDLER,) if settings.postgres_url else ()
-        handlers = (deletion.HANDLER, tracing.HANDLER, *upkeep.HANDLERS, callbacks.HANDLER, *swept)
+        core = (deletion.HANDLER, note_taker.HANDLER, tracing.HANDLER, callbacks.HANDLER, normal_form.HANDLER)
+        handlers = (*core, *upkeep.HANDLERS, *swept)
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime
     finally:

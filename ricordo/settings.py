@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from dotenv import dotenv_values
 from pydantic import AliasChoices, SecretStr, ValidationError, field_validator, model_validator
@@ -160,6 +161,12 @@ class Settings(BaseSettings):
         "Handle of the model for agents created without one, such as openai/gpt-4.1. By default the best of a configured "
         "provider, or one of this machine that calls tools; see `ricordo doctor`."
     )
+    model_profile: Literal["auto", "full", "small", "notes"] = about(
+        "Prompt and tools for models. full: the agent's own. small: a short prompt and three tools. notes: a short prompt, and "
+        "notes taken by a call of their own after each message. auto: small for models of at most 4 billion parameters or 8k "
+        "tokens of context, else full.",
+        "auto",
+    )
     embedding: str | None = about(
         "Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
         "By default the embedded model, if the extra `embeddings` is installed."
@@ -197,6 +204,10 @@ class Settings(BaseSettings):
     trace_kb: int = about("Most kilobytes of a request, and of a response, in a trace.", 200, ge=1, le=10_000)
     trace_days: int = about("Days after which traces are deleted.", 14, ge=1, le=3650)
     trace_count: int = about("Most traces to keep; older ones are deleted.", 1000, ge=1, le=1_000_000)
+    timezone: str = about(
+        "Time zone of agents that are made without one, as Europe/Berlin: of times in their prompts, schedules and tasks.",
+        "UTC",
+    )
     shutdown_grace: float = about("Seconds for running turns to finish at shutdown.", 15, ge=0)
     max_body_mb: int = about("Largest accepted request, in megabytes.", 32, ge=1, le=1024)
     key_requests_per_minute: int | None = about("Requests a minute of keys that have no own limit.", ge=1, le=10**6)
@@ -220,6 +231,15 @@ class Settings(BaseSettings):
     @classmethod
     def _require_key(cls, key: SecretStr | None) -> SecretStr | None:
         return key if key and key.get_secret_value().strip() else None
+
+    @field_validator("timezone")
+    @classmethod
+    def _require_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f'"{name}" is no IANA time zone, such as Europe/Rome or UTC') from error
+        return name
 
     @field_validator("embedding")
     @classmethod

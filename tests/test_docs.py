@@ -178,7 +178,7 @@ SHOWN = {
         r"^\['grep_files', 'open_files', 'semantic_search_files'\]$",
         r"^\[Viewing file start \(out of 4 lines\)\]\n1: # Bees\n2: \n3: Bees make honey in June\.\n4: Wasps do not\.$",
     ),
-    "schedules.md": (r"\Arecurring 20[-0-9]+T07:00:00\.000000Z\none-time 20[-0-9]+T[0-9:]+\.\d{6}Z\nTrue\n\Z",),
+    "schedules.md": (r"\Arecurring 20[-0-9]+T0[56]:00:00\.000000Z\none-time 20[-0-9]+T[0-9:]+\.\d{6}Z\nTrue\n\Z",),
     "batches.md": (r"\Acompleted 2\nassistant\n\Z",),
     "openai.md": (r"\Astop\n", r"jasmine"),
     "connect.md": (r'\A[^\n]*"Her name is Ada\."', r"\n[^\n]*Her name is Ada\.[^\0]*'status': 'waits'"),

@@ -18,6 +18,7 @@ import pytest
 
 import ricordo
 from ricordo.features.librarian import grammar
+from ricordo.memory import facts
 from ricordo.search import dates
 from tests.seams.growth import FACTOR, MOST, is_linear
 from tests.support.worst_inputs import worst_inputs
@@ -57,6 +58,15 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
     ("memory/proposals.py", "begins + re.escape(sentence) + ends"): lambda _: _compiled(
         [rf"(?:^|[.!?;]\s+){re.escape(said)}(?=[.,;!?]|$)" for said in ("a", "a a", "has a cat")], "search"
     ),
+    ("memory/facts.py", "form"): lambda module: _compiled(
+        (form for forms in module.FORMS.values() for form in forms), "finditer", re.IGNORECASE | re.MULTILINE
+    ),
+    ("memory/facts.py", "f'(?<!\\\\w){re.escape(contrast.old)}(?!\\\\w)'"): lambda _: _compiled(
+        [r"(?<!\w)5(?!\w)", r"(?<!\w)a\-a(?!\w)"], "search", re.IGNORECASE
+    ),
+    ("memory/fact_lines.py", "f'(?<!\\\\w){re.escape(words.rstrip('.'))}(?!\\\\w)'"): lambda _: _compiled(
+        [r"(?<!\w)5(?!\w)", r"(?<!\w)a\ a(?!\w)"], "search", re.IGNORECASE
+    ),
     ("memory/working_memory.py", "re.escape(piece)"): lambda _: _compiled(
         map(re.escape, ("a", "a a", "\n")), "finditer"
     ),
@@ -70,7 +80,11 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
 
 
 # Files that never show their patterns more than so many characters.
-BOUNDED = {"features/librarian/grammar.py": grammar.READ_LENGTH, "search/dates.py": dates.QUERY_LENGTH}
+BOUNDED = {
+    "features/librarian/grammar.py": grammar.READ_LENGTH,
+    "memory/facts.py": facts.READ_LENGTH,
+    "search/dates.py": dates.QUERY_LENGTH,
+}
 # Patterns that see only what another one took.
 BEHIND_ANOTHER = {("memory/schemas.py", "_PART"): "finds the parts of a key that _HEAD took"}
 

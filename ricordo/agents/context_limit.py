@@ -40,6 +40,7 @@ from ricordo.llm.tokens import (
 )
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
 from ricordo.memory.summary import Summary, Writer, summarize
+from ricordo.prompt.system_prompt import system_prompt
 from ricordo.prompt.transcript import transcript
 from ricordo.prompt.truncation import fit
 
@@ -192,6 +193,7 @@ async def compact(turn: TurnContext, request: ModelRequest, *, stop: StopReason 
     summary = await summarize(found.evicted, settings, writer=writer, room=room, timezone=agent.timezone)
     if writer:
         resting.note(agent.id, writer, summary, clock.now())
+    found = _with_current_prompt(turn, found)
     message = _summary_message(turn, request, found, summary)
     traces = traces_of_summary(turn, calls)
     return await save_compaction(turn, found, message, summary, traces, stop)
@@ -207,6 +209,18 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
     summary = await summarize(found.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone)
     outline = replace(found.evicted[-1], id="", role="summary", parts=(TextPart(summary.text),), otid=None, name=None)
     return [found.kept[0], outline, *found.kept[1:]]
+
+
+def _with_current_prompt(turn: TurnContext, found: Cut) -> Cut:
+    """The cut with the system message of the smaller window, which says how many messages are in recall now."""
+    now = turn.runtime.store.clock.now()
+    # The summary is one message more, inside of the window.
+    recall_count = turn.state.conversation.message_count + turn.unsaved - len(found.kept)
+    prompt = system_prompt(
+        turn.state, turn.model.info.provider, now, recall_count=max(0, recall_count), rule_lines=turn.rules.lines
+    )
+    turn.refresh_system(prompt.text, prompt.key, now)
+    return replace(found, kept=(turn.window[0], *found.kept[1:]))
 
 
 def _cut(
@@ -267,9 +281,12 @@ def _writer(
     if not is_own:
         return writer
     packs = traits_of(agent.agent_type).packs_user_messages
+    is_plain = turn.reads_plain_results
 
     def render(window: Sequence[Message]) -> Sequence[Message]:
-        return transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
+        return transcript(
+            window, agent.timezone, agent.context_window, packs_user_messages=packs, has_plain_results=is_plain
+        )
 
     system, tools = request.messages[0], request.tools
     return replace(writer, settings=request.settings, system=system, tools=tools, render=render)

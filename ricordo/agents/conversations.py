@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ricordo.agents.deletion import delete_conversation
+from ricordo.agents.model_profile import profile_of, with_profile
 from ricordo.agents.run_end import CANCELLED, close_run, denied
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation
@@ -318,11 +319,16 @@ def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: 
     state = runtime.complete(tx, effective(state))
     models = runtime.organization_providers.known(state.agent.organization_id)
     try:
-        provider = models.get(state.agent.model).info.provider
+        info = models.get(state.agent.model).info
+        provider = info.provider
+        profile = profile_of(state.agent, info, runtime.settings.model_profile)
+        state = with_profile(state, profile, runtime.toolbox)
     except NotFound:  # an agent that was brought from elsewhere before its provider is configured
-        provider = state.agent.model.partition("/")[0]
+        provider, profile = state.agent.model.partition("/")[0], "full"
     lines = rulebook(state).lines
-    return system_prompt(state, provider, tx.clock.now(), recall_count=recall_count, rule_lines=lines)
+    return system_prompt(
+        state, provider, tx.clock.now(), recall_count=recall_count, rule_lines=lines, is_brief=profile != "full"
+    )
 
 
 async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> dict[str, bool]:

@@ -164,7 +164,7 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     block = new_in(chain, require_label(given.pop("label")), scope.user_id, tx.clock.now(), **given)
     block.require_fits(block.value)
     # Here too, since prompts and answers are made of it; what takes a secret's place may be longer.
-    block = blocks.without_secrets(block)
+    block = blocks.as_stored(block)
     block.require_fits(block.value)
     read_rotation(block.metadata)
     return block

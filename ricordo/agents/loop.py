@@ -167,7 +167,10 @@ def build_request(
     agent, asked, now = turn.state.agent, turn.request, turn.runtime.store.clock.now()
     recall_count = max(0, turn.state.conversation.message_count + turn.unsaved - len(turn.window))
     provider = turn.model.info.provider
-    prompt = system_prompt(turn.state, provider, now, recall_count=recall_count, rule_lines=turn.rules.lines)
+    is_small = turn.profile != "full"
+    prompt = system_prompt(
+        turn.state, provider, now, recall_count=recall_count, rule_lines=turn.rules.lines, is_brief=is_small
+    )
     if not prompt.is_current(turn.prompt_key, first_step=is_first):
         turn.refresh_system(prompt.text, prompt.key, now)
     window = turn.window if window is None else window
@@ -175,7 +178,10 @@ def build_request(
         system = window[0].text if asked.system is None else asked.system
         window = [window[0].with_text(with_skills(system, asked.client_skills)), *window[1:]]
     packs = traits_of(agent.agent_type).packs_user_messages
-    shown = transcript(window, agent.timezone, agent.context_window, packs_user_messages=packs)
+    is_plain = turn.reads_plain_results
+    shown = transcript(
+        window, agent.timezone, agent.context_window, packs_user_messages=packs, has_plain_results=is_plain
+    )
     settings = agent.model_settings
     if offered.tools and offered.is_ordered:
         settings = replace(settings, parallel_tool_calls=False)

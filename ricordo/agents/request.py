@@ -9,7 +9,7 @@ from ricordo.domain.agent import AgentState, CompactionSettings
 from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, Message, Part, Role, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelRequest, ToolSchema
+from ricordo.domain.model import ModelProfile, ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill
@@ -139,9 +139,9 @@ class TurnContext:
 
     `window` are the in-context messages, the system message first; `unsaved` counts those that are stored but not yet in the
     stored window, and the turn's own begin at `first`. `finished` are the turn's finished calls, as the tool rules count them.
-    `approval` is the answered request for approval that the turn resumes; messages that came with the answer are in `delayed`
-    until the calls have their results. `asking` is the step whose call to the model is under way. `removed` are secrets that
-    memory did not keep in this turn, with their kinds.
+    `profile` is the model's. `approval` is the answered request for approval that the turn resumes; messages that came with
+    the answer are in `delayed` until the calls have their results. `asking` is the step whose call to the model is under way.
+    `removed` are secrets that memory did not keep in this turn, with their kinds.
     """
 
     runtime: Runtime
@@ -153,6 +153,7 @@ class TurnContext:
     prompt_key: str
     rules: Rulebook
     limit: WindowLimit
+    profile: ModelProfile = "full"
     unsaved: int = 0
     first: int = 0
     prompt_changed: bool = False
@@ -163,6 +164,11 @@ class TurnContext:
     removed: dict[str, str] = field(default_factory=dict)
     # Tells the turn's readers of what happens within a step.
     publish: Callable[[Event], None] = lambda _event: None
+
+    @property
+    def reads_plain_results(self) -> bool:
+        """Whether the model is small, or has no role for results of tools."""
+        return self.profile != "full" or self.model.info.calls_tools is False
 
     def refresh_system(self, text: str, key: str, now: int) -> None:
         self.window[0] = replace(self.window[0].with_text(text), created_at=self.window[0].created_at or now)

@@ -20,7 +20,7 @@ from ricordo.domain.run import StopReason
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid
 from ricordo.memory.working_memory import EditReason
-from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for
+from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for, without_nulls
 from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
 from ricordo.tools.toolbox import failed_result, schema_of
 
@@ -102,8 +102,8 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     reasons = turn.state.conversation.user_id is not None or any(block.is_users for block in turn.state.blocks)
     editing: frozenset[str] = frozenset()
     if quotes or reasons:
-        of_memory = {tool.name for tool in turn.runtime.toolbox if tool.edits_memory}
-        editing = frozenset(tool.name for tool in attached if tool.name in of_memory)
+        toolbox = turn.runtime.toolbox
+        editing = frozenset(tool.name for tool in attached if toolbox.edits_memory(tool))
     how = ToolPresentation(quoting=editing if quotes else frozenset(), reasoning=editing if reasons else frozenset())
     must_call = allowed.must_call
     if is_heartbeat(turn):
@@ -136,7 +136,9 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         # Results are matched to calls by id, and some models use one twice.
         call = replace(part, call_id=new_id("call")) if part.call_id in ids else part
         ids.add(call.call_id)
-        taken = parse_call(call, offered.how, offered.bare.get(call.name))
+        bare = offered.bare.get(call.name)
+        call = without_nulls(call, bare)
+        taken = parse_call(call, offered.how, bare)
         wants_heartbeat |= taken.wants_heartbeat
         if taken.thoughts:
             parts.append(ReasoningPart(taken.thoughts, native=False))
@@ -173,7 +175,8 @@ def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
         elif call.name in offered.client:
             refused.append(failed_result(call, f"{call.name} is run by the client, which sent no result of it."))
         else:
-            taken = parse_call(call, offered.how, offered.bare.get(call.name))
+            bare = offered.bare.get(call.name)
+            taken = parse_call(without_nulls(call, bare), offered.how, bare)
             calls.append(replace(call, arguments=taken.arguments))
             reasons[call.call_id] = EditReason(taken.reasoning, quote=taken.quote)
     wants_heartbeat = any(parse_call(call, offered.how).wants_heartbeat for call in answer.request.tool_calls)
@@ -187,6 +190,7 @@ def parse_nested(name: str, arguments: Mapping[str, Any], offered: OfferedTools)
         return _refusal(call, offered)
     if name in offered.gated:
         return failed_result(call, f"{name} needs an approval, or is run by the client. Call it yourself.")
+    call = without_nulls(call, offered.bare.get(name))
     try:
         return _with_fixed_arguments(call, call.arguments, offered)[1]
     except Invalid as error:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ricordo.agents.feed import Feed, Reader
 from ricordo.agents.loop import run_loop
+from ricordo.agents.note_taker import add_note_job, wants_notes
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import TurnContext, TurnRequest
 from ricordo.agents.run_end import close_run, heal
@@ -138,11 +139,22 @@ class Turn:
             lease.cancel()
             self._runtime.live.pop(run.id, None)
             self._feed.publish(last)
+        if isinstance(last, Failed):
+            await self._note_what_was_said()
         for after_turn in self._runtime.plugins.after_turn():
             try:
                 await after_turn(self._runtime, self._context.run)
             except Exception:
                 log.exception("a plugin failed after a turn", extra={"run": run.id})
+
+    async def _note_what_was_said(self) -> None:
+        """Let notes be taken although no step ended the turn; a step that does adds the job itself."""
+        if not wants_notes(self._context):
+            return
+        try:
+            await self._runtime.store.write(lambda tx: add_note_job(tx, self._context.run))
+        except Exception:
+            log.exception("notes cannot be taken", extra={"run": self._context.run.id})
 
     async def _run_to_end(self) -> Event:
         """The turn's last event, once the loop has ended; the others are published."""

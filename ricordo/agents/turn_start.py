@@ -18,6 +18,7 @@ from ricordo.agents.conversations import (
     with_model,
     within_window,
 )
+from ricordo.agents.model_profile import profile_of, with_profile
 from ricordo.agents.repeats import (
     conversation_of,
     input_of,
@@ -123,11 +124,13 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run 
     is_continued = bool(request.approval or request.compaction or waiting_in(window))
     if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
         window = window[:1]  # a turn that failed left what was said in it
+    profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
+    state = with_profile(state, profile, runtime.toolbox)
     rules = rulebook(state, request.client_tools)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own.agent.context_window)
-    turn = TurnContext(runtime, request, run, state, model, window, prompt_key, rules, limit)
+    turn = TurnContext(runtime, request, run, state, model, window, prompt_key, rules, limit, profile=profile)
     if cut_off and (said := input_of(tx, cut_off)):
         _take_over(tx, turn, said)
     else:

@@ -43,7 +43,7 @@ _OLDER_SETTINGS = (
     ("response_format", "response_format"),
 )
 _PLAIN = ("system", "metadata", "hidden")
-_KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_block_policy")
+_KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_block_policy", "model_profile")
 
 
 @router.post("/", response_model=AgentResponse)
@@ -189,7 +189,7 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         context_window=body.window,
         description=body.description,
         metadata=body.metadata or {},
-        timezone=body.timezone or "UTC",
+        timezone=body.timezone or runtime.settings.timezone,
         hidden=bool(body.hidden),
         settings=settings,
         blocks=tuple(block.spec(runtime.settings.data_dir) for block in body.memory_blocks or ()),

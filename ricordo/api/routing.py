@@ -18,6 +18,7 @@ from importlib import import_module
 from inspect import iscoroutinefunction, signature
 from time import perf_counter
 from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -34,8 +35,11 @@ from ricordo.api.models.warnings import with_warnings
 from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
+from ricordo.domain.text import normal_name, normal_text
 
 E = TypeVar("E", bound=Callable[..., Any])
+# What only an escaped letter beyond ASCII or carriage return holds.
+_MAY_BE_ODD = re.compile(rb"%(?:[89a-fA-F][0-9a-fA-F]|0[dD])|[\x80-\xff]")
 # Every route may refuse; a class of codes, because which ones it gives depends on what is wrong.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalResponse, "description": "Refused: `detail` says why and what to do"}
@@ -307,6 +311,8 @@ class Application(FastAPI):
         self.request_counts = RequestCounts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            _normalise_address(scope)
         if self._base and scope["type"] == "http":
             is_whole = f"{scope['path']}/".startswith(f"{self._base}/")
             scope["root_path"] = self._base
@@ -327,6 +333,17 @@ class Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         self.lazy_routes.load_all()
         return super().openapi()
+
+
+def _normalise_address(scope: Scope) -> None:
+    """Put path and query into the normal form of names and text, in which everything is stored, before anyone reads them."""
+    if not scope["path"].isascii():
+        scope["path"] = normal_name(scope["path"])
+    query: bytes = scope["query_string"]
+    # Only what is escaped can be in another form; servers pass no other bytes.
+    if _MAY_BE_ODD.search(query):
+        pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+        scope["query_string"] = urlencode([(name, normal_text(value)) for name, value in pairs]).encode()
 
 
 def _explaining(scope: Scope, receive: Receive, send: Send, statuses: list[int]) -> Send:

@@ -34,6 +34,7 @@ from ricordo.api.models.memory import (
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
 from ricordo.domain.redaction import redact
+from ricordo.domain.text import normal_text
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Invalid, NotFound, Stale, Unsupported
 from ricordo.memory import submission, user_memory
@@ -83,7 +84,7 @@ async def read_sent(here: Here, request: Request, user_id: str, label: str, mess
         known = f"{', '.join(types)} or {last}" if types else last
         raise Unsupported(f"A block cannot be sent as {media_type[:80]}. Use {known}.")
     try:
-        text = content.decode("utf-8")
+        text = normal_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise Invalid("The text is not UTF-8. Save it as UTF-8.") from error
     block = await here.store.read(lambda tx: _find(tx, here, user_id, label))

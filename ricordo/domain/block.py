@@ -1,7 +1,6 @@
 """Core memory: blocks of text that stand in the system prompt, and the chains of versions they belong to."""
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +8,7 @@ from typing import Any, Literal
 from ricordo.domain.git_objects import fits_git
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
+from ricordo.domain.text import name_key, normal_name
 from ricordo.errors import Conflict, Invalid, TooLong
 
 DEFAULT_LIMIT = 100_000
@@ -17,6 +17,17 @@ Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
 OwnerKind = Literal["user", "agent", "block"]
 # Labels are paths in a git tree and routes in the API, so these words cannot be parts of them (design §4).
 _RESERVED = {".", "..", ".git", "history", "versions", "diffs", "restore", "propose", "blame", "compare"}
+# What the two blocks that most agents have are for, where nobody says: without words a model reads an empty description.
+DEFAULT_DESCRIPTIONS = {
+    "persona": (
+        "The persona block: who you are. It holds your character, your manner and what guides your answers. Keep to it, so that "
+        "you stay the same from one conversation to the next."
+    ),
+    "human": (
+        "The human block: what you know about the person you are talking with, such as their name, circumstances and wishes, "
+        "so that you can answer them personally."
+    ),
+}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
 
 
@@ -43,11 +54,12 @@ class Chain:
         """
         if self.owner_kind != "user":
             return
+        key = name_key(label)
         for other in self.files:
-            if other not in (label, old_label) and _file_name(other) == _file_name(label):
+            if other not in (label, old_label) and name_key(other) == key:
                 raise Conflict(
-                    f'Block label "{label}" differs from "{other}" only in capitals or accents, and in a clone of this memory both '
-                    "can be one file. Use that block, or choose another label."
+                    f'Block label "{label}" differs from "{other}" only in capitals or accents, or in signs that nobody sees, '
+                    "and in a clone of this memory both can be one file. Use that block, or choose another label."
                 )
 
 
@@ -118,15 +130,13 @@ class Block:
             )
 
 
-def _file_name(label: str) -> str:
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", label).casefold())
-
-
 def new_in(chain: Chain, label: str, by: str, at: int, **given: Any) -> Block:
     """A block of the chain that was not there, not yet stored: `given` are its text and settings, and its id where it had one.
 
     Agents may only propose changes of a user's block, unless the user says otherwise.
     """
+    if given.get("description") is None:
+        given["description"] = DEFAULT_DESCRIPTIONS.get(label)
     return Block(
         organization_id=chain.organization_id,
         chain_id=chain.id,
@@ -145,7 +155,8 @@ def new_in(chain: Chain, label: str, by: str, at: int, **given: Any) -> Block:
 
 
 def require_label(label: str) -> str:
-    """The label, if it can name a block: letters, digits and most signs, `/` between parts."""
+    """The label in normal form, if it can name a block: letters, digits and most signs, `/` between parts."""
+    label = normal_name(label)
     parts = label.split("/")
     if not label or len(label) > 255 or any(not part.strip() for part in parts) or _CONTROL.search(label):
         raise Invalid(f'Block label "{label[:80]}" cannot be used. Use words, with "/" between them for folders.')

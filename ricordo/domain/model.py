@@ -5,14 +5,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ricordo.domain.message import Message, Part
+from ricordo.domain.model_size import MOST_SMALL, is_small
 from ricordo.domain.usage import Usage
 
 # The model of a built-in feature, for a server where no other is configured or found.
 LIBRARIAN = "ricordo/librarian"
 DEFAULT_CONTEXT_WINDOW = 128_000
+SMALL_WINDOW = 8_192  # tokens
 _PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format", "thinks_in_arguments")
 
 ToolChoice = Literal["auto", "required", "none"]
+# "full": the agent's own prompt and tools. "small": a short prompt and three tools. "notes": a short prompt, and notes that are
+# taken by a call of their own.
+ModelProfile = Literal["full", "small", "notes"]
+ProfileChoice = Literal["auto", "full", "small", "notes"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
 EmbeddingPurpose = Literal["document", "query"]
 """What a vector is for: to be found, or to find. Several models want to be told."""
@@ -55,7 +61,7 @@ def settings_changes(wire: Mapping[str, Any]) -> dict[str, Any]:
 class ModelInfo:
     """A model that can be used here. `handle` is `provider/name`; `context_window` is in tokens.
 
-    `calls_tools` is None where its provider does not say.
+    `calls_tools` is None where its provider does not say, as are its `parameters`, in billions.
     """
 
     handle: str
@@ -66,6 +72,15 @@ class ModelInfo:
     endpoint: str | None = None
     max_output_tokens: int | None = None
     calls_tools: bool | None = None
+    parameters: float | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether this is a language model of at most 4 billion parameters, or with at most 8k tokens of context."""
+        if self.handle == LIBRARIAN:
+            return False
+        by_size = self.parameters <= MOST_SMALL if self.parameters else is_small(self.name)
+        return by_size or self.context_window <= SMALL_WINDOW
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Purpose = Literal["turn", "compaction", "sleeptime", "embedding", "other"]
+Purpose = Literal["turn", "compaction", "sleeptime", "embedding", "notes", "other"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from ricordo.llm.written_calls import read_json
+from ricordo.llm.loose_json import read_json
 
 Json = dict[str, Any]
 _MOST = 4 * 1024 * 1024  # bytes of an answer that are kept

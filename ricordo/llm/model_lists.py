@@ -11,11 +11,12 @@ from typing import Any
 import httpx2
 
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, EmbeddingInfo, ModelInfo
+from ricordo.domain.model_size import billions
 from ricordo.errors import ModelError
+from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_compatible import call_headers
 from ricordo.llm.policy import error_from_status, error_from_transport
 from ricordo.llm.provider_table import Provider
-from ricordo.llm.written_calls import read_json
 
 LISTING_SECONDS = 5.0
 PROBE_SECONDS = 0.2
@@ -158,7 +159,7 @@ def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
     # llama.cpp says what it was started with, or else what the model was trained for.
     window = meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None
     window = window or next((row[key] for key in _WINDOW_KEYS if isinstance(row.get(key), int) and row[key] > 0), None)
-    info = replace(info, calls_tools=_calls_tools(row))
+    info = replace(info, calls_tools=_calls_tools(row), parameters=_parameters(row))
     return replace(info, context_window=window) if isinstance(window, int) else info
 
 
@@ -170,6 +171,16 @@ def _calls_tools(row: Mapping[str, Any]) -> bool | None:
     can = said.get("function_calling") if isinstance(said, dict) else None  # Mistral
     template = row.get("template")  # of an older Ollama
     return ".Tools" in template if isinstance(template, str) else can if isinstance(can, bool) else None
+
+
+def _parameters(row: Mapping[str, Any]) -> float | None:
+    """Return how many billion parameters a model has, where llama.cpp counts them or Ollama names its size."""
+    meta, details = row.get("meta"), row.get("details")
+    count = meta.get("n_params") if isinstance(meta, dict) else None
+    if isinstance(count, int | float) and count > 0:
+        return float(count) / 1e9
+    size = details.get("parameter_size") if isinstance(details, dict) else None
+    return billions(size) if isinstance(size, str) else None
 
 
 async def _with_details(client: httpx2.AsyncClient, provider: Provider, listed: ModelList) -> ModelList:
@@ -200,7 +211,12 @@ async def _shown_by_ollama(
         window = loaded.get(info.name)
         if not (isinstance(window, int) and window > 0):
             window = ollama_window(shown, started_with)
-        return replace(info, context_window=window, calls_tools=_calls_tools(shown))
+        return replace(
+            info,
+            context_window=window,
+            calls_tools=_calls_tools(shown),
+            parameters=_parameters(shown) or info.parameters,
+        )
 
     return tuple(await asyncio.gather(*map(measured, infos)))
 

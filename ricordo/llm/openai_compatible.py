@@ -17,6 +17,7 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.answer_bounds import BoundReached
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.learned_dialect import LearnedDialect
+from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_conform import conform
 from ricordo.llm.openai_dialect import dialect_of
 from ricordo.llm.openai_format import to_body
@@ -30,7 +31,6 @@ from ricordo.llm.policy import (
     words_of,
 )
 from ricordo.llm.special_tokens import break_tokens
-from ricordo.llm.written_calls import read_json
 
 # After its last event a server ends the body at once; one that does not is not waited for.
 LAST_BYTES_SECONDS = 0.5
@@ -113,6 +113,8 @@ class OpenAICompatibleModel:
         try:
             async for event in _events(pieces, lines):
                 if (fault := read_fault(event)) is not None:
+                    if builder.is_finished:
+                        break
                     if (written := generation_in(fault, request)) is None:
                         raise error_from_event(self.info.provider, fault)
                     yield written
@@ -134,6 +136,9 @@ class OpenAICompatibleModel:
             words, _ = words_of(content)
             problem = f"{self.info.endpoint} did not answer with a chat completion. Check its address. It said: "
             raise ModelError("llm_bad_request", problem + words[:200])
+        inner = payload.get("data")
+        if "choices" not in payload and isinstance(inner, dict) and "choices" in inner:
+            payload = inner  # Some gateways put the answer into an envelope.
         if (fault := read_fault(payload)) is not None:
             raise error_from_event(self.info.provider, fault)
         return payload

@@ -9,9 +9,9 @@ import orjson
 
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ModelRequest, ToolSchema
+from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_dialect import Dialect, can_force, thinking_fields
 from ricordo.llm.pictures import UNREADABLE, readable_picture
-from ricordo.llm.written_calls import read_json
 
 # Settings that are ours to put where the format wants them.
 _OURS = frozenset({"strict", "provider_type"})

@@ -1,5 +1,6 @@
 """What servers answer in OpenAI's chat completions, whole or in pieces, as one reply. Pure, and patient with small deviations."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeVar
@@ -11,10 +12,11 @@ from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, 
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.answer_bounds import MOST_CALLS, BoundReached
+from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_dialect import Dialect
 from ricordo.llm.special_tokens import mend_tokens
-from ricordo.llm.tokens import estimated_usage
-from ricordo.llm.written_calls import new_call_id, read_json
+from ricordo.llm.tokens import estimated_usage, plausible_count
+from ricordo.llm.written_calls import new_call_id
 
 _FINISHES: dict[str, FinishReason] = {
     "stop": "stop",
@@ -35,6 +37,7 @@ _FINISHES: dict[str, FinishReason] = {
 _BROKEN_OFF = {"error", "insufficient_system_resource", "abort", "aborted"}
 # Far more than an answer may have, so that the model of one with a few too many can be told.
 _MOST_SLOTS = 8 * MOST_CALLS
+_MOST_DIGITS = 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _Value = TypeVar("_Value")
 
@@ -74,11 +77,35 @@ class SseReader:
                 yield {"error": event} if name == b"error" and "error" not in event else event
 
 
+_BRACES = re.compile(r'\\.?|["{}]', re.DOTALL)
+
+
 @dataclass(slots=True)
 class _PartialCall:
+    """A call that is put together from its pieces; `is_whole` once its arguments are a closed object."""
+
     call_id: str
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    has_arguments: bool = False
+    is_whole: bool = False
+    # Whether a piece came without a name, so that a name begins another call.
+    is_named_once: bool = False
+    _depth: int = 0
+    _is_in_string: bool = False
+    _backslash: str = ""
+
+    def add(self, piece: str) -> None:
+        """Append a piece of the arguments, which is scanned once."""
+        self.arguments.append(piece)
+        self.has_arguments |= not piece.isspace() and piece != ""
+        for sign in _BRACES.findall(self._backslash + piece):
+            self._backslash = "\\" if sign == "\\" else ""
+            if sign == '"':
+                self._is_in_string = not self._is_in_string
+            elif not self._is_in_string and sign in ("{", "}"):
+                self._depth += 1 if sign == "{" else -1
+                self.is_whole = self._depth == 0
 
 
 class ReplyBuilder:
@@ -94,6 +121,8 @@ class ReplyBuilder:
         self._calls: list[_PartialCall] = []
         self._by_index: dict[int, int] = {}
         self._by_id: dict[str, int] = {}
+        # Calls whose arguments have not begun, in their order.
+        self._empty: dict[int, None] = {}
         self._finish: FinishReason | None = None
         self._usage: Any = None
         self._model = ""
@@ -137,9 +166,8 @@ class ReplyBuilder:
         call_id = str(call_id) if isinstance(call_id, int) else _text(piece, "id")
         if not isinstance(arguments, str):
             arguments = "" if arguments is None else orjson.dumps(arguments).decode()
-        if not isinstance(index, int | None):
-            _unreadable("index")
-        slot = len(self._calls) if is_whole else self._slot(index, call_id, name)
+        begins = arguments.lstrip().startswith("{")
+        slot = len(self._calls) if is_whole else self._slot(_index(index), call_id, name, begins=begins)
         is_new = slot == len(self._calls)
         if is_new:
             if slot >= _MOST_SLOTS:
@@ -150,11 +178,18 @@ class ReplyBuilder:
         first_name = bool(name) and not call.name
         if first_name:
             call.name = name
-        call.arguments.append(arguments)
+        call.add(arguments)
+        call.is_named_once |= not name
+        self._empty[slot] = None
+        if call.has_arguments:
+            del self._empty[slot]
         return ToolCallChunk(slot, arguments, call.call_id if is_new else None, name if first_name else None)
 
-    def _slot(self, index: int | None, call_id: str, name: str) -> int:
-        """Which call a piece belongs to: by its index, unless the server counts wrongly or not at all."""
+    def _slot(self, index: int | None, call_id: str, name: str, *, begins: bool) -> int:
+        """Return the call that a piece belongs to: by its index, unless the server counts wrongly or not at all.
+
+        `begins` says that the piece is the beginning of an object, so that a call that is whole wants no more of it.
+        """
         new, last = len(self._calls), len(self._calls) - 1
         slot = None if index is None else self._by_index.get(index)
         if call_id and (known := self._by_id.get(call_id)) is not None:
@@ -163,13 +198,29 @@ class ReplyBuilder:
             # A name under an index of its own begins a call, whose id the server used before.
             if index is None or slot is not None or not (name and self._calls[known].name):
                 return known
-        if index is None:
-            begins = bool(call_id) or (bool(name) and (last < 0 or bool(self._calls[last].name)))
-            return new if begins or last < 0 else last
-        # A second whole call under an index that is taken: the server numbers all of them 0.
-        if slot is None or (call_id and name and self._calls[slot].name):
-            slot = self._by_index[index] = new
+        if not name and last >= 0:
+            slot = self._open_slot(last if slot is None else slot, call_id, begins=begins)
+        elif slot is None or self._is_another(self._calls[slot], call_id, begins=begins):
+            is_named_late = index is None and not call_id and last >= 0 and not self._calls[last].name
+            slot = last if is_named_late else new
+        if index is not None:
+            self._by_index[index] = slot
         return slot
+
+    def _is_another(self, call: _PartialCall, call_id: str, *, begins: bool) -> bool:
+        """Whether a piece with a name, under the index of this call, begins another: the server numbers all of them 0."""
+        return bool(call.name) and (bool(call_id) or (call.is_whole and (begins or call.is_named_once)))
+
+    def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
+        """Return the call that a piece without a name goes on with: this one, unless it is whole and another is open."""
+        last = len(self._calls) - 1
+        if not self._calls[slot].is_whole:
+            return slot
+        if begins and self._empty:
+            return next(iter(self._empty))
+        if not self._calls[last].is_whole and self._calls[last].name:
+            return last
+        return last + 1 if begins or call_id else slot
 
     def _add_details(self, delta: dict[str, Any]) -> None:
         """Put OpenRouter's `reasoning_details` together from their pieces: what has to be sent back as it came."""
@@ -206,16 +257,19 @@ class ReplyBuilder:
 
 
 def read_fault(payload: dict[str, Any]) -> Any:
-    """The error in an answer or an event whose HTTP status said that all was well; None where there is none."""
-    if payload.get("error") or payload.get("object") == "error" or payload.get("type") == "error":
-        return payload
+    """Return the error in an answer or an event whose HTTP status said that all was well; None where there is none.
+
+    An error beside an answer that ended as answers do costs nobody the answer.
+    """
     choices = payload.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
+    reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+    if payload.get("error") or payload.get("object") == "error" or payload.get("type") == "error":
+        return None if isinstance(reason, str) and reason.lower() in _FINISHES else payload
     if not isinstance(choice, dict):
         return None
     if choice.get("error"):
         return {"error": choice["error"]}
-    reason = choice.get("finish_reason")
     return {"error": {"message": f"It stopped with {reason}."}} if reason in _BROKEN_OFF else None
 
 
@@ -235,6 +289,15 @@ def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     if not rows and isinstance(message.get("function_call"), dict):  # The format's older way, for one call.
         return [{"function": message["function_call"]}]
     return [call for call in rows if isinstance(call, dict)]
+
+
+def _index(value: Any) -> int | None:
+    """The index of a call's piece, where it is a number at all."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
+        return int(value)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) else None
 
 
 def _text(row: dict[str, Any], name: str) -> str:
@@ -290,24 +353,21 @@ def _with_usage(reply: ModelReply, usage: Any, request: ModelRequest) -> ModelRe
 
 
 def read_usage(usage: dict[str, Any]) -> Usage:
-    """Tokens as the server counted them."""
-    prompt = _as(dict, usage.get("prompt_tokens_details"), "usage") or {}
-    completion = _as(dict, usage.get("completion_tokens_details"), "usage") or {}
-    cached = _count(prompt.get("cached_tokens"))
+    """Return the tokens as the server counted them; a count that is none counts as not given."""
+    prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    prompt = prompt if isinstance(prompt, dict) else {}
+    completion = completion if isinstance(completion, dict) else {}
+    cached = plausible_count(prompt.get("cached_tokens"))
     if cached is None:  # DeepSeek's own name
-        cached = _count(usage.get("prompt_cache_hit_tokens"))
-    asked, said = _count(usage.get("prompt_tokens")) or 0, _count(usage.get("completion_tokens")) or 0
-    thought = _count(completion.get("reasoning_tokens"))
-    if thought and _count(usage.get("total_tokens")) == asked + said + thought:
+        cached = plausible_count(usage.get("prompt_cache_hit_tokens"))
+    asked, said = plausible_count(usage.get("prompt_tokens")) or 0, plausible_count(usage.get("completion_tokens")) or 0
+    thought = plausible_count(completion.get("reasoning_tokens"))
+    if thought and plausible_count(usage.get("total_tokens")) == asked + said + thought:
         said += thought  # xAI counts thoughts beside the answer, all others within it.
     return Usage(
         prompt_tokens=asked,
         completion_tokens=said,
-        cached_tokens=_count(usage.get("cached_tokens")) if cached is None else cached,  # Together's own name
-        cache_write_tokens=_count(prompt.get("cache_write_tokens")),
+        cached_tokens=plausible_count(usage.get("cached_tokens")) if cached is None else cached,  # Together's own name
+        cache_write_tokens=plausible_count(prompt.get("cache_write_tokens")),
         reasoning_tokens=thought,
     )
-
-
-def _count(value: Any) -> int | None:
-    return int(value) if isinstance(value, float) else _as(int, value, "usage")

@@ -15,13 +15,13 @@ import httpx2
 import orjson
 
 from ricordo.domain.clock import Backoff
-from ricordo.domain.message import Part, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import EventPart, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.answer_bounds import BoundReached, CallIds, has_too_many_calls, require_within, size_of
+from ricordo.llm.loose_json import read_json
 from ricordo.llm.refusals import TOO_LONG
-from ricordo.llm.repair import StreamRepair, fault_in, is_empty, repair
-from ricordo.llm.written_calls import read_json
+from ricordo.llm.repair import Fault, StreamRepair, fault_in, is_empty, repair
 from ricordo.offload import offload
 from ricordo.settings import Settings
 
@@ -92,6 +92,9 @@ def policy_from(settings: Settings) -> CallPolicy:
     return CallPolicy(retries=settings.model_retries, timeout=settings.model_timeout)
 
 
+_SILENT = "Your last answer was empty. The results of your tools are above: tell the user what you did, or answer them."
+
+
 class EmptyReply(ModelError):
     """The model said nothing: no text and no call."""
 
@@ -103,10 +106,18 @@ class EmptyReply(ModelError):
 class BrokenReply(ModelError):
     """The model's answer cannot be used even when mended. `chunks` is what its readers had still to see of it."""
 
-    def __init__(self, fault: str, reply: ModelReply, chunks: tuple[Chunk, ...]) -> None:
+    def __init__(self, fault: Fault, reply: ModelReply, chunks: tuple[Chunk, ...]) -> None:
         advice = "Raise the agent's max_output_tokens, or ask for less at once." if reply.finish == "length" else ""
-        super().__init__("llm_error", f"The model gave an answer that cannot be used, twice. {fault} {advice}".strip())
+        problem = "It wrote a tool call as text that cannot be read." if fault.is_unreadable else fault.sentence
+        super().__init__(
+            "llm_error", f"The model gave an answer that cannot be used, twice. {problem} {advice}".strip()
+        )
         self.fault, self.reply, self.chunks = fault, reply, chunks
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing of a second answer like this can be used either."""
+        return self.fault.is_unreadable or self.reply.finish == "length" or has_too_many_calls(self.reply)
 
 
 class AnswersRefusals(Protocol):
@@ -129,7 +140,7 @@ async def answer_by_policy(
     A broken answer is told to the model once, with a longer transcript. One that is still broken is left to the tool's own
     error, and fails where it was cut off.
     """
-    retries, asked = _Retries(policy, adaptation), request
+    retries, asked, is_told = _Retries(policy, adaptation), request, False
     while True:
         seen = False
         try:
@@ -138,19 +149,18 @@ async def answer_by_policy(
                     yield item
                     seen = True
         except BrokenReply as error:
-            if asked is not request:
-                if error.reply.finish == "length" or has_too_many_calls(error.reply):
+            if is_told:
+                if error.is_final:
                     raise
                 for item in (*error.chunks, error.reply):
                     yield item
                 return
-            asked = with_fault_told(request, error.reply, error.fault)
+            asked, is_told = with_fault_told(request, error.reply, error.fault), True
             wait = 0.0
         except EmptyReply as error:
-            if retries.is_spent_on_empty_replies() and _may_be_silent(request, error.reply):
-                yield error.reply
-                return
             wait = retries.next_wait(error, asked)
+            if is_after_results(request):
+                asked = with_sentence(request, _SILENT)
         except ModelError as error:
             wait = retries.next_wait(error, asked)
         else:
@@ -170,10 +180,6 @@ class _Retries:
     number: int = 0
     empties: int = 0
 
-    def is_spent_on_empty_replies(self) -> bool:
-        """Whether an empty answer that comes now is asked for no more."""
-        return self.number == self.policy.retries or self.empties > 0
-
     def next_wait(self, error: ModelError, asked: ModelRequest) -> float:
         """Return the seconds before the next attempt; raises the error, judged, where there is none."""
         is_last = self.number == self.policy.retries
@@ -189,17 +195,31 @@ class _Retries:
         return wait
 
 
-def with_fault_told(request: ModelRequest, reply: ModelReply, fault: str) -> ModelRequest:
-    """The request with the broken answer behind it, and what is wrong with it: as results where it called tools."""
+def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> ModelRequest:
+    """Return the request with the broken answer behind it, and what is wrong with it: as results where it called tools.
+
+    An answer that nobody can read is left out: a model copies what it reads.
+    """
+    if fault.is_unreadable:
+        return with_sentence(request, fault.sentence)
     parts = tuple(_shortened(part) for part in reply.parts if not isinstance(part, ToolCallPart) or part.name)
     # Of more calls than may be made, one tells enough.
     parts = parts[:1] if has_too_many_calls(reply) else parts
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
-    told: tuple[Part, ...] = tuple(ToolReturnPart(call.call_id, call.name, "error", fault) for call in calls)
+    told: tuple[Part, ...] = tuple(ToolReturnPart(call.call_id, call.name, "error", fault.sentence) for call in calls)
     last = request.messages[-1]
     answer = replace(last, id=f"{last.id}-answer", role="assistant", parts=parts)
-    complaint = replace(last, id=f"{last.id}-fault", role="tool" if calls else "user", parts=told or (TextPart(fault),))
+    complaint = replace(
+        last, id=f"{last.id}-fault", role="tool" if calls else "user", parts=told or (TextPart(fault.sentence),)
+    )
     return replace(request, messages=(*request.messages, *((answer, complaint) if parts else (complaint,))))
+
+
+def with_sentence(request: ModelRequest, sentence: str) -> ModelRequest:
+    """Return the request with a sentence to the model as its last message."""
+    last = request.messages[-1]
+    complaint = replace(last, id=f"{last.id}-fault", role="user", parts=(EventPart(sentence),))
+    return replace(request, messages=(*request.messages, complaint))
 
 
 def _shortened(part: Part) -> Part:
@@ -250,9 +270,9 @@ async def _repaired(
             yield reply
 
 
-def _may_be_silent(request: ModelRequest, reply: ModelReply) -> bool:
-    # After a tool's result some models end their turn without a word: they have nothing to add.
-    return reply.finish == "stop" and bool(request.messages) and bool(request.messages[-1].tool_returns)
+def is_after_results(request: ModelRequest) -> bool:
+    """Return whether the model was asked what to do with results of tools."""
+    return bool(request.messages) and bool(request.messages[-1].tool_returns)
 
 
 def error_from_status(provider: str, status: int, body: Any, headers: Mapping[str, str] | None = None) -> ModelError:

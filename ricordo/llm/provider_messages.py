@@ -14,10 +14,10 @@ from pydantic_ai import messages as wire
 from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import FinishReason, ModelInfo, ModelReply, ModelRequest
 from ricordo.domain.usage import Usage
+from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_format import readable_arguments, readable_name
 from ricordo.llm.pictures import UNREADABLE, readable_picture
-from ricordo.llm.tokens import estimated_usage
-from ricordo.llm.written_calls import read_json
+from ricordo.llm.tokens import estimated_usage, plausible_count
 
 # Providers want a conversation to begin and to end with the user; a window that was cut may begin with the assistant.
 OPENING = "(The conversation goes on.)"
@@ -169,8 +169,13 @@ def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelReques
         parts = [TextPart(str(refusal))]
     counted = response.usage
     thought = counted.details.get("reasoning_tokens") or counted.details.get("thoughts_tokens")
-    cached, written = counted.cache_read_tokens, counted.cache_write_tokens
-    usage = Usage(counted.input_tokens, counted.output_tokens, cached, written, thought)
+    usage = Usage(
+        prompt_tokens=plausible_count(counted.input_tokens) or 0,
+        completion_tokens=plausible_count(counted.output_tokens) or 0,
+        cached_tokens=plausible_count(counted.cache_read_tokens),
+        cache_write_tokens=plausible_count(counted.cache_write_tokens),
+        reasoning_tokens=plausible_count(thought),
+    )
     has_ended = refusal or _own_reason(response) in _PAUSES
     finish = "stop" if has_ended else _FINISHES.get(response.finish_reason, "unknown")
     reply = ModelReply(tuple(parts), usage, finish, response.model_name or info.name)

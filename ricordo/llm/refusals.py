@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ricordo.llm.learned_dialect import LearnedDialect
+from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_conform import kind_of
-from ricordo.llm.written_calls import read_json
 
 Json = dict[str, Any]
 

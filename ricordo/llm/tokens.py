@@ -6,6 +6,7 @@ Korean character makes one. JSON and code run a third above the guess: it is mea
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import orjson
 
@@ -24,6 +25,9 @@ from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 from ricordo.domain.usage import Usage
 
 MESSAGE_TOKENS = 4
+# No answer has more: a higher count is a server's mistake, and no database could hold some of them.
+MOST_TOKENS = 2**31 - 1
+_MOST_DIGITS = 12
 # What providers count for a picture of usual size lies between 700 and 1,600.
 IMAGE_TOKENS = 1_000
 _WIDE = re.compile(
@@ -99,3 +103,11 @@ def transcript_tokens(messages: Iterable[Message]) -> int:
 def estimated_usage(request: ModelRequest, reply: ModelReply) -> Usage:
     said = sum(text_tokens(p.text) if isinstance(p, ReasoningPart) else part_tokens(p) for p in reply.parts)
     return Usage(prompt_tokens=request_tokens(request), completion_tokens=said)
+
+
+def plausible_count(value: Any) -> int | None:
+    """Return a count of tokens that a server gave; None for what cannot be one."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) <= _MOST_DIGITS:
+        value = int(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value <= MOST_TOKENS else None

@@ -112,9 +112,15 @@ def _hits(result: ToolReturnPart) -> list[Any] | None:
 
 
 def _turns(hit: Any) -> list[Any]:
-    """A hit with the turns before it, which are sources too."""
-    before = hit.get("before") if isinstance(hit, dict) else None
-    return [*before, {**hit, "before": None}] if isinstance(before, list) else [hit]
+    """A hit with the turns before and after it, which are sources too."""
+    if not isinstance(hit, dict):
+        return [hit]
+    before, after = (_list(hit.get(name)) for name in ("before", "after"))
+    return [*before, {**hit, "before": None, "after": None}, *after]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def changed_piece(before: str, after: str) -> str:

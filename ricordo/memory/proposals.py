@@ -12,6 +12,7 @@ from ricordo.domain.git_objects import blob_id
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor
+from ricordo.domain.text import normal_json, normal_name
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.memory.line_changes import (
@@ -151,7 +152,13 @@ def propose(
     Unchanged where the block says it already, Conflict where too much of the author waits, NotFound where all is erased.
     """
     # As it would be stored, so that it is compared with what is.
-    draft = replace(draft, value=redact_values(draft.value), description=redact_values(draft.description))
+    draft = replace(
+        draft,
+        label=normal_name(draft.label),
+        new_label=draft.new_label and normal_name(draft.new_label),
+        value=redact_values(normal_json(draft.value)),
+        description=redact_values(normal_json(draft.description)),
+    )
     chain = versions.lock(tx, draft.chain_id)
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')

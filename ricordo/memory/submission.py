@@ -6,6 +6,7 @@ from typing import Any
 
 from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.scope import Actor
+from ricordo.domain.text import normal_text
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Forbidden, NotFound
 from ricordo.memory import user_memory
@@ -39,6 +40,7 @@ class Submitted:
 
 def put(tx: Transaction, memory: UserMemory, label: str, text: str, options: PutOptions, edit: Submission) -> Submitted:
     """Make the text the block's next version, or propose it, also a new block. Raises as `user_memory.put`, and Forbidden."""
+    label, text = require_label(label), normal_text(text)
     chain = _locked(tx, memory.chain.id)
     block = blocks.labelled(tx, chain.id, label)
     metadata = edit.metadata(f"{'Edit' if block else 'Make'} {label}")
@@ -52,7 +54,7 @@ def put(tx: Transaction, memory: UserMemory, label: str, text: str, options: Put
     description = settings.pop("description", None)
     _require_none(label, settings)
     require_storable(text, options.message, description)
-    new = Block("", chain.organization_id, chain.id, require_label(label), "")
+    new = Block("", chain.organization_id, chain.id, label, "")
     new.require_fits(text)
     chain.require_told_apart(label)
     draft = ProposalDraft(chain.id, label, text, description=description)
@@ -73,13 +75,15 @@ def rename(tx: Transaction, memory: UserMemory, label: str, new_label: str, edit
     if edit.metadata("").is_owners_of(_locked(tx, memory.chain.id)):
         return Submitted(user_memory.rename(tx, memory, label, new_label, edit.author, message=edit.reason))
     block = user_memory.require(tx, memory, label)
-    user_memory.require_free(tx, block, require_label(new_label))
+    new_label = require_label(new_label)
+    user_memory.require_free(tx, block, new_label)
     return change(tx, block, replace(block, label=new_label), edit)
 
 
 def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> Submitted:
     """Store the changed block, or propose text and label by its policy. Raises Forbidden, TooLong, Overtaken."""
     chain = _locked(tx, block.chain_id)
+    changed = replace(changed, value=normal_text(changed.value))
     if changed.value != block.value:
         changed.require_fits(changed.value)
     metadata = edit.metadata(change_summary(changed.label, block.value, changed.value, f"Change {changed.label}"))

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from ricordo.domain.block import Block, Chain, Policy, new_in, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope, User
+from ricordo.domain.text import normal_text
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.line_changes import change_summary
@@ -105,7 +106,7 @@ def put(
     tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor | ChangeMetadata, options: PutOptions = _PUT
 ) -> Block:
     """Write the block, merged with what came after `options.expected`. Raises Stale if impossible, Invalid, TooLong, Forbidden."""
-    require_label(label)
+    label, text = require_label(label), normal_text(text)
     require_storable(text, options.message, options.title, options.description)
     settings = _checked(options.settings())
     memory = _locked(tx, memory)
@@ -128,7 +129,8 @@ def make(
     tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata, settings: Mapping[str, Any]
 ) -> Block:
     """Store a new block in a locked chain. Raises Conflict where the label is taken, TooLong, Forbidden."""
-    block = new_in(chain, require_label(label), metadata.author.id, tx.clock.now(), value=text, **settings)
+    label, text = require_label(label), normal_text(text)
+    block = new_in(chain, label, metadata.author.id, tx.clock.now(), value=text, **settings)
     block.require_fits(text)
     if label in chain.files:
         raise Conflict(f'There is a memory block "{label}" already. Choose another label.')
@@ -219,7 +221,7 @@ def rename(
     message: str | None = None,
 ) -> Block:
     """Give the block another label; its history and its proposals go with it. Raises NotFound, Conflict, Invalid, Forbidden."""
-    require_label(new_label)
+    new_label = require_label(new_label)
     require_storable(message)
     memory = _locked(tx, memory)
     block = require(tx, memory, label)
@@ -268,7 +270,8 @@ def propose_edit(
     options: ProposalOptions = _PROPOSAL,
 ) -> Proposal:
     """Propose to replace one piece; an empty `old_string` is for a new block. Raises NotFound, Invalid, TooLong, Forbidden."""
-    require_label(label)
+    label = require_label(label)
+    old_string, new_string = normal_text(old_string), normal_text(new_string)
     require_storable(new_string, options.reasoning)
     if options.confidence is not None and not 0 <= options.confidence <= 1:
         raise Invalid("The confidence must lie between 0 and 1.")

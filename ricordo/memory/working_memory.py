@@ -3,7 +3,6 @@
 The context of those edits stands beside it.
 """
 
-import re
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,9 +15,11 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import require_tags
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
+from ricordo.domain.text import normal_name, normal_text
 from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory import edit_guard
+from ricordo.memory.matching import hint, search, with_line_breaks
 from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 
 # What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
@@ -157,7 +158,7 @@ class WorkingMemory:
 
     def block(self, label: str) -> Block:
         """The block with this label, with the step's edits so far; raises NotFound naming the labels there are."""
-        block = self._current.get(label)
+        block = self.find(label)
         if block is None:
             # The sentence is a wire fact of the retired Letta V1 server.
             raise NotFound(f"Block field {label} does not exist (available sections = {', '.join(self._current)})")
@@ -167,15 +168,20 @@ class WorkingMemory:
         """The blocks as the step began with them, without its edits: what may be read as memory."""
         return self._blocks
 
+    def current(self) -> tuple[Block, ...]:
+        """The blocks with the step's edits so far."""
+        return tuple(self._current.values())
+
     def find(self, label: str) -> Block | None:
         """The block with this label, with the step's edits so far, if there is one."""
-        return self._current.get(label)
+        return self._current.get(normal_name(label))
 
     def write(
         self, label: str, value: str, call_id: str, *, shown: Shown = "text", reason: EditReason = NO_REASON
     ) -> str:
         """Give the block another text in this step; saving it decides what that becomes. Raises NotFound, Forbidden, Invalid."""
         block = self._writable(label)
+        value = normal_text(value)
         block.require_fits(value)  # before it is read for secrets, and again with what takes their place
         require_storable(value, reason.text)
         value = self._redacted(value, call_id)
@@ -196,7 +202,8 @@ class WorkingMemory:
     ) -> None:
         """Add a block: the user's, for this agent, in a conversation with one, else its own. Raises Conflict, Invalid."""
         require_storable(value, description, label, reason.text)
-        require_free(require_label(label), self._current)
+        label = require_label(label)
+        require_free(label, self._current)
         value = self._redacted(value, call_id)
         description = description and self._redacted(description, call_id)
         self._guard.require_new(value)
@@ -224,7 +231,8 @@ class WorkingMemory:
     def rename(self, label: str, new_label: str, call_id: str) -> None:
         """Give the block another label. Raises NotFound, Forbidden, Conflict where the new one is taken, Invalid."""
         block = self._reshapable(label)
-        if new_label == label:
+        new_label = normal_name(new_label)
+        if new_label == block.shown_label:
             return
         require_storable(new_label)
         require_free(require_label(new_label), self._current)
@@ -254,7 +262,7 @@ class WorkingMemory:
         require_storable(draft.text, *draft.tags, what="A passage and its tags")
         require_tags(draft.tags)
         text = self._redacted(draft.text, draft.call_id)
-        tags = tuple(self._redacted(tag, draft.call_id) for tag in draft.tags)
+        tags = tuple(dict.fromkeys(self._redacted(normal_name(tag), draft.call_id) for tag in draft.tags))
         self._guard.require_new(text, is_archived=True)
         self.passages.append(replace(draft, text=text, tags=tags))
 
@@ -280,7 +288,7 @@ class WorkingMemory:
         self.edits.append(MemoryEdit(call_id, self._bases[block.id], after, shown, reason))
 
     def _redacted(self, text: str, call_id: str) -> str:
-        redacted = redact(text)
+        redacted = redact(normal_text(text))
         if redacted.kinds:
             self._note(call_id, REMOVED.format(", ".join(redacted.kinds)))
             self.removed.update(redacted.secrets)
@@ -348,21 +356,19 @@ def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str
             f'Memory block "{label}" is not empty. Name in old_string the text to replace; to add a line, name the one before '
             "it and repeat that in new_string."
         )
-    count = value.count(old)
-    if not count:
+    if everywhere and old in value:
+        return block.replaced(old, with_line_breaks(new))
+    found = search(value, old, new)
+    if found.count > 1:
         raise Invalid(
-            f'old_string does not occur word for word in memory block "{label}". Read the block and copy the text from it. '
-            "Proposed changes are not in it."
-        )
-    if count > 1 and not everywhere:
-        raise Invalid(
-            f'old_string occurs {count} times in memory block "{label}", in lines {lines_with(value, old)}. '
+            f'old_string occurs {found.count} times in memory block "{label}", in lines {list(found.lines)}. '
             "Give more of its surroundings, or set replace_all."
         )
-    return block.replaced(old, new)
-
-
-def lines_with(value: str, piece: str) -> list[int]:
-    """The numbers of the lines on which the first twenty occurrences of the piece begin, counted from 1."""
-    starts = [match.start() for match in islice(re.finditer(re.escape(piece), value), 20)]
-    return sorted({value.count("\n", 0, start) + 1 for start in starts})
+    if found.replacement is None and old:
+        raise Invalid(
+            f'old_string does not occur word for word in memory block "{label}". Read the block and copy the text from it. '
+            f"Proposed changes are not in it.{hint(value, old)}"
+        )
+    changed = found.replacement.apply(value) if found.replacement else with_line_breaks(new)
+    block.require_fits(changed)
+    return changed

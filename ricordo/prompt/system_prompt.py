@@ -40,15 +40,24 @@ class SystemPrompt:
 
 
 def system_prompt(
-    state: AgentState, provider: str, now: int, *, recall_count: int, rule_lines: Sequence[str] = ()
+    state: AgentState,
+    provider: str,
+    now: int,
+    *,
+    recall_count: int,
+    rule_lines: Sequence[str] = (),
+    is_brief: bool = False,
 ) -> SystemPrompt:
-    """The system prompt for this state. `recall_count` counts the messages outside the window; `rule_lines` tell the rules."""
+    """The system prompt for this state. `recall_count` counts the messages outside the window; `rule_lines` tell the rules.
+
+    With `is_brief`, for a small model, the date is all that stands behind the memory.
+    """
     agent = state.agent
     shown = (state.blocks, tuple(rule_lines), state.directories, agent.max_files_open)
     memory = render_memory(MemorySection(agent.agent_type, provider, *shown))
     local = to_datetime(now).astimezone(zone(agent.timezone))
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
-    metadata = _metadata(state, local, recall_count, tags)
+    metadata = _date_line(local) if is_brief else _metadata(state, local, recall_count, tags)
     template, told = agent.system, _instructions(state.instructions)
     body = "\n\n".join(filter(None, (told, memory, metadata)))
     text = template.replace(PLACEHOLDER, body) if PLACEHOLDER in template else f"{template}\n\n{body}"
@@ -68,7 +77,7 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
     lines = [
         f"- AGENT_ID: {state.agent.id}",
         f"- CONVERSATION_ID: {'default' if conversation.is_default else conversation.id}",
-        f"- The current system date is: {local.strftime('%A, %B %d, %Y')}",
+        _date_line(local),
         f"- System prompt last recompiled: {local.strftime('%Y-%m-%d %I:%M:%S %p %Z%z')}",
         f"- {recall_count} previous messages between you and the user are stored in recall memory",
     ]
@@ -80,6 +89,10 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
         # Agents choose tags, perhaps from what they read somewhere: one line, and no way out of the section.
         lines.append(disarm(f"- Available archival memory tags: {_listed([' '.join(tag.split()) for tag in tags])}"))
     return "<memory_metadata>\n" + "\n".join(lines) + "\n</memory_metadata>"
+
+
+def _date_line(local: datetime) -> str:
+    return f"- The current system date is: {local.strftime('%A, %B %d, %Y')}"
 
 
 def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:

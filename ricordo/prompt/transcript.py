@@ -31,6 +31,14 @@ _LEAST_CAP = 5_000
 _CHARS_PER_TOKEN = 4
 _SHARE_OF_WINDOW = 0.2
 _NO_PICTURE = TextPart("(a picture that this model could not take)")
+# Tools whose results repeat the whole block, with the arguments that hold what they write.
+_WHOLE_BLOCK_RESULTS: Mapping[str, tuple[str, ...]] = {
+    "memory_insert": ("new_string", "new_str"),
+    "memory_replace": ("new_string", "new_str"),
+    "memory_rethink": ("new_memory",),
+    "core_memory_append": ("content",),
+    "core_memory_replace": ("new_content",),
+}
 # Results of calls that have no other, by what ended their turn.
 INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
 CANCELLED = (
@@ -40,23 +48,33 @@ FAILED = "interrupted: this turn failed before this call had a result. It may or
 
 
 def transcript(
-    messages: Iterable[Message], timezone: str, context_window: int, *, packs_user_messages: bool = False
+    messages: Iterable[Message],
+    timezone: str,
+    context_window: int,
+    *,
+    packs_user_messages: bool = False,
+    has_plain_results: bool = False,
 ) -> tuple[Message, ...]:
     """The messages for one request, in the four roles models know: system, user, assistant, tool.
 
     `context_window` is in tokens and sets how much of a long result is shown. With `packs_user_messages` the model reads what users
-    say as events with a time.
+    say as events with a time. With `has_plain_results` results are texts without an envelope, and edits of
+    memory tell what changed.
     """
     cap = max(_LEAST_CAP, int(_SHARE_OF_WINDOW * context_window * _CHARS_PER_TOKEN))
     shown: list[Message] = []
     pictures: list[Message] = []
+    calls: dict[str, ToolCallPart] = {}
     for message in paired(messages):
+        calls |= {call.call_id: call for call in message.tool_calls}
         if message.role != "tool":
             shown += pictures
             pictures = []
         match message.role:
             case "tool":
-                shown.append(_packaged(message, timezone, cap))
+                shown.append(
+                    _plain_results(message, calls, cap) if has_plain_results else _packaged(message, timezone, cap)
+                )
                 if any(part.pictures for part in message.tool_returns):
                     pictures.append(_pictures(message, timezone))
             case "approval":
@@ -167,6 +185,55 @@ def interrupted(after: Message, calls: Sequence[ToolCallPart], why: str = INTERR
 def _packaged(message: Message, timezone: str, cap: int) -> Message:
     time = local_time(message.created_at, timezone)
     return replace(message, parts=tuple(_packaged_result(part, time, cap) for part in message.tool_returns))
+
+
+def _plain_results(message: Message, calls: Mapping[str, ToolCallPart], cap: int) -> Message:
+    """The results as small models read them best: plain text, of a list its rows, of an edit of memory what changed."""
+    results = (_plain_result(part, calls.get(part.call_id), cap) for part in message.tool_returns)
+    return replace(message, parts=tuple(results))
+
+
+def _plain_result(part: ToolReturnPart, call: ToolCallPart | None, cap: int) -> ToolReturnPart:
+    content = plain_value(orjson.loads(part.content)) if part.is_json else part.content
+    if part.status == "error":
+        content = f"Failed: {content}"
+    elif call and part.name in _WHOLE_BLOCK_RESULTS:
+        content = _changed_lines(content, call)
+    if len(content) > cap:
+        content = f"{content[:cap]}... [truncated {len(content) - cap} chars]"
+    return replace(part, content=content or "Done.", is_json=False, pictures=())
+
+
+def _changed_lines(block_text: str, call: ToolCallPart) -> str:
+    """What an edit wrote, for a result that repeats the whole block; the result itself where it says something else."""
+    try:
+        arguments = orjson.loads(call.arguments or b"{}")
+    except orjson.JSONDecodeError:
+        return block_text
+    written = [arguments.get(name) for name in _WHOLE_BLOCK_RESULTS[call.name]] if isinstance(arguments, dict) else []
+    text = next((one for one in written if isinstance(one, str)), None)
+    if text is None or text not in block_text:
+        return block_text  # a proposal, or words that were redacted
+    notes = block_text.rpartition("\n\n[")[1:] if block_text.endswith("]") else ()
+    return (f"Saved: {text}" if text.strip() else "Saved: the text was deleted.") + "".join(notes)
+
+
+def plain_value(value: Any, indent: str = "") -> str:
+    """The JSON value as lines of text: `name: value`, a row of a list behind a dash."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        rows = [_named_row(str(name), one, indent) for name, one in value.items() if one not in (None, "", [], {})]
+        return "\n".join(rows)
+    if isinstance(value, list):
+        return "\n".join(f"{indent}- {plain_value(one, indent + '  ').lstrip()}" for one in value)
+    return orjson.dumps(value).decode()
+
+
+def _named_row(name: str, value: Any, indent: str) -> str:
+    if isinstance(value, dict | list):
+        return f"{indent}{name}:\n{plain_value(value, indent + '  ')}"
+    return f"{indent}{name}: {plain_value(value)}"
 
 
 def _packaged_result(part: ToolReturnPart, time: str, cap: int) -> ToolReturnPart:

@@ -6,6 +6,7 @@ out. A row's data is a header of fixed size, then UTF-8 parts separated by NUL: 
 
 import logging
 import struct
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,9 +23,13 @@ from ricordo.storage.schema.core_tables import messages, passages, search_buffer
 
 log = logging.getLogger(__name__)
 FLUSH = "search.flush"
-# So many rows cost a search about a millisecond more, so then a flush is due at once; else a while after the first row.
+# So many rows cost a search about a millisecond more, so then a flush is due at once; else soon after the first row, as only what
+# is flushed is found by its meaning. A process asks for so many quick flushes within the longer while, and then for later ones.
 LONG_BUFFER = 256
 FLUSH_DELAY = 30 * SECOND
+QUICK_DELAY = SECOND // 2
+QUICK_FLUSHES = 10
+_QUICK = "quick flushes of the search index"
 MOST_OWNERS = 10_000  # whose written rows a process counts
 ROLES = ("", "system", "user", "assistant", "tool", "approval", "summary")
 # A label is a term that no text can hold: it finds documents by what they are marked with.
@@ -106,21 +111,34 @@ def put(tx: Transaction, owner_id: str, entries: Sequence[IndexEntry], *, is_del
 
 
 def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: int) -> None:
-    """Add a job that flushes the owner's buffer, where one is due now that so many rows were added."""
-    # How many rows this process wrote for an owner since it last added a job, and when that was: too few is harmless, a sweep
-    # finds what was missed.
+    """Add a job that flushes the owner's buffer, where one is due now that so many rows were added.
+
+    At once for a long buffer, soon while this process asks for few flushes, and after a while where it asks for many, since many
+    rows together cost less than a few at a time.
+    """
+    # How many rows this process wrote for an owner since it last added a job, and when that one is due: too few is harmless, a
+    # sweep finds what was missed.
     written: dict[str, tuple[int, int]] = tx.cache.setdefault(flush_when_due, {})
-    before, asked_at = written.get(owner_id, (0, 0))
+    asked: deque[int] = tx.cache.setdefault(_QUICK, deque(maxlen=QUICK_FLUSHES))
+    before, due_at = written.get(owner_id, (0, 0))
     now = tx.clock.now()
     count = before + rows
     is_long = count >= LONG_BUFFER
-    after = (count, asked_at)
-    if is_long or now - asked_at >= FLUSH_DELAY:
-        is_new = add_flush_job(tx, owner_id, organization_id, not_before=now if is_long else now + FLUSH_DELAY)
+    is_quick = len(asked) < QUICK_FLUSHES or now - asked[0] >= FLUSH_DELAY
+    not_before = now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
+    if is_long:
+        not_before = now
+    after = (count, due_at)
+    # One that was put off while there was much to do is brought forward.
+    is_asked = is_long or now >= due_at or (is_quick and due_at > not_before)
+    if is_asked:
+        is_new = add_flush_job(tx, owner_id, organization_id, not_before=not_before, hurries=is_long or is_quick)
         # Rows that come after a flush which comes sooner than in that while must ask again.
-        after = (0 if is_long else count, now if is_new and not is_long else 0)
+        after = (0 if is_long else rows if is_new else count, not_before if is_new and not is_long else 0)
 
     def note() -> None:
+        if is_asked and is_quick:
+            asked.append(now)
         written.pop(owner_id, None)
         written[owner_id] = after
         while len(written) > MOST_OWNERS:
@@ -129,12 +147,14 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
     tx.after_commit.append(note)
 
 
-def add_flush_job(tx: Transaction, owner_id: str, organization_id: str, *, not_before: int = 0) -> bool:
-    """Add a job that flushes this buffer, and return True; where one waits already, let it come no later than that."""
+def add_flush_job(
+    tx: Transaction, owner_id: str, organization_id: str, *, not_before: int = 0, hurries: bool = True
+) -> bool:
+    """Add a job that flushes this buffer, and return True; where one waits already and it `hurries`, let it come no later."""
     job = Job(FLUSH, organization_id, {"owner_id": owner_id}, owner_id, is_single=True, not_before=not_before)
     added = jobs.add(tx, job)
-    if added is None and not_before <= tx.clock.now():
-        jobs.make_due(tx, FLUSH, owner_id)
+    if added is None and hurries:
+        jobs.make_due(tx, FLUSH, owner_id, not_before)
     return added is not None
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import delete, insert, select
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import normal_json, normal_text
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
@@ -128,16 +129,18 @@ def redacted(new: Iterable[Passage]) -> list[Passage]:
     return [
         replace(
             one,
-            text=redact(one.text).text,
-            tags=tuple(dict.fromkeys(redact_values(one.tags))),
-            metadata=redact_values(one.metadata),
+            text=redact(normal_text(one.text)).text,
+            tags=tuple(dict.fromkeys(redact_values(normal_json(one.tags, "tags")))),
+            metadata=redact_values(normal_json(one.metadata)),
         )
         for one in new
     ]
 
 
 def without_secrets(archive: Archive) -> Archive:
-    texts = {name: redact_values(getattr(archive, name)) for name in ("name", "description", "metadata")}
+    texts = {
+        name: redact_values(normal_json(getattr(archive, name), name)) for name in ("name", "description", "metadata")
+    }
     return replace(archive, **texts)
 
 

@@ -1,9 +1,10 @@
 """Blocks as they are now, and their attachment to agents.
 
-The one way to write core memory: a caller gives the metadata of its change, the block's policy is checked, secrets are
-taken out, and the chain it belongs to gets a version in the same transaction.
+The one way to write core memory: a caller gives the metadata of its change, the block's policy is checked, texts are made
+normal, secrets are taken out, and the chain it belongs to gets a version in the same transaction.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_colum
 from ricordo.domain.block import Block, Chain, OwnerKind, require_no_secret
 from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.text import normal_json, normal_name, normal_text
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import block_filter, proposals, versions
@@ -21,7 +23,9 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
 
+_log = logging.getLogger(__name__)
 ROWS = Repository(Block, blocks)
+_NORMALISED = ChangeMetadata(Actor("system", "ricordo", "Ricordo"), "Bring the text into its normal form")
 # What people and agents write of a block; its label is a path, and cannot be rewritten.
 _TEXTS = ("value", "description", "title", "metadata", "tags", "schema_ref", "agent_id", "course")
 # Of a change the log has its author alone.
@@ -90,6 +94,12 @@ _DETACH = delete(agents_blocks).where(equal(agents_blocks, "agent_id", "block_id
 _AGENT_IDS = select(agents_blocks.c.agent_id).where(equal(agents_blocks, "block_id")).order_by(agents_blocks.c.seq)
 
 
+_PORTION = (
+    select(blocks.c.seq, blocks.c.id, blocks.c.label, blocks.c.value)
+    .where(blocks.c.seq > bindparam("after"))
+    .order_by(blocks.c.seq)
+    .limit(500)
+)
 ONE = Page(limit=1)
 BlockFilter = block_filter.BlockFilter
 
@@ -107,7 +117,7 @@ def insert_all(
     An `is_copy` needs no policy: nothing in it is new. Raises Forbidden, Conflict.
     """
     begun = {chain.id: chain for chain in chains_of}
-    new, metadata = [without_secrets(block) for block in new], metadata_without_secrets(metadata)
+    new, metadata = [as_stored(block) for block in new], metadata_without_secrets(metadata)
     stored: dict[str, Block] = {}
     for chain_id in sorted({block.chain_id for block in new}):
         group = [block for block in new if block.chain_id == chain_id]
@@ -217,7 +227,7 @@ count = ROWS.count
 
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
     """Make `value` the block's text; None where it was written since `block` was read, and then it is locked. Raises Forbidden."""
-    value, metadata = redact(value).text, metadata_without_secrets(metadata)
+    value, metadata = redact(normal_text(value)).text, metadata_without_secrets(metadata)
     chain = versions.lock(tx, block.chain_id)
     if chain is None:
         return None
@@ -233,7 +243,7 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
 
 def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata) -> Block:
     """Store changes of a block read in this transaction, with tags and attachments. Raises Forbidden, Overtaken."""
-    changed, metadata = without_secrets(changed, block), metadata_without_secrets(metadata)
+    changed, metadata = as_stored(changed, block), metadata_without_secrets(metadata)
     old_label = block.label if changed.label != block.label else None
     chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)
     metadata.require(block.label, block.rule, chain)
@@ -254,6 +264,58 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
     if settings:
         log(tx, block, settings, metadata)
     return changed
+
+
+def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
+    """Return the ids of blocks not in the normal form in the portion behind this number, and its last one; None at the end."""
+    rows = tx.all(_PORTION, {"after": after})
+    odd = [row.id for row in rows if normal_name(row.label) != row.label or normal_text(row.value) != row.value]
+    return odd, rows[-1].seq if rows else None
+
+
+def normalise(tx: Transaction, block: Block) -> Block:
+    """Store label and text in normal form where they are not: as a version by the system, whatever the policy; returns it so.
+
+    For what came with the ids of its versions, or was stored before there was a normal form. A label that is taken gets a number.
+    Raises Conflict, Overtaken.
+    """
+    chain = _locked(tx, block.chain_id)
+    # The row may have the label in its normal form already.
+    known = (each for each in chain.files if normal_name(each) == normal_name(block.label))
+    in_chain = block.label if block.label in chain.files else next(known, block.label)
+    label, value = _free_label(tx, chain, block, in_chain), normal_text(block.value)
+    if (label, value) == (in_chain, block.value):
+        return block
+    old_label = in_chain if label != in_chain else None
+    change = Change(label, value, before=block.value, old_label=old_label)
+    _, (new_version,) = versions.record(tx, chain, [change], _NORMALISED)
+    now = tx.clock.now()
+    changed = replace(
+        block, label=label, value=value, version=block.version + 1, head=new_version or block.head, updated_at=now
+    )
+    if not _update(tx, changed, expected=block.version):
+        raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+    if old_label:
+        tx.run(_RELABEL, {"new_label": label, "relabelled": block.id})
+        proposals.follow(tx, block.chain_id, old_label, label)
+    return changed
+
+
+def _free_label(tx: Transaction, chain: Chain, block: Block, in_chain: str) -> str:
+    """The label in normal form, with a number where another block of the chain, or of an agent that sees it, has it."""
+    label = plain = normal_name(block.label)
+    if label == in_chain:
+        return label
+    taken = {each for each in chain.files if each != in_chain}
+    for agent_id in agent_ids(tx, block.id):
+        taken |= {other.label for other in attached(tx, agent_id) if other.id != block.id}
+    number = 1
+    while label in taken:
+        number += 1
+        label = f"{plain}_{number}"
+    if number > 1:
+        _log.warning("a block got another label", extra={"block": block.id, "number": number})
+    return label
 
 
 def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
@@ -279,7 +341,9 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
-    return replace(metadata, reason=redact(metadata.reason).text, author=author_without_secrets(metadata.author))
+    return replace(
+        metadata, reason=redact(normal_text(metadata.reason)).text, author=author_without_secrets(metadata.author)
+    )
 
 
 def author_without_secrets(author: Actor) -> Actor:
@@ -287,12 +351,15 @@ def author_without_secrets(author: Actor) -> Actor:
     return replace(author, id=redact(author.id).text, name=redact(author.name).text)
 
 
-def without_secrets(block: Block, before: Block | None = None) -> Block:
+def as_stored(block: Block, before: Block | None = None) -> Block:
+    """Return the block with its texts in normal form and without secrets; what is as `before` stays so."""
+    if before is None or block.label != before.label:
+        block = replace(block, label=normal_name(block.label))
     if before is None or block.label != before.label:
         require_no_secret(block.label)
     given = {name: getattr(block, name) for name in _TEXTS}
     changed = {name: value for name, value in given.items() if before is None or value != getattr(before, name)}
-    return replace(block, **{name: redact_values(value) for name, value in changed.items()})
+    return replace(block, **{name: redact_values(normal_json(value, name)) for name, value in changed.items()})
 
 
 def _locked(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None) -> Chain:

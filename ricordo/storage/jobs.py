@@ -110,9 +110,11 @@ def _is_for(scope: Scope) -> ColumnElement[bool] | None:
     return None if scope.subject_id is None else jobs.c.user_id == scope.subject_id
 
 
-def make_due(tx: Transaction, kind: str, key: str) -> None:
+def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
+    """Let the waiting job come no later than at this time, and by default now."""
+    at = max(at, tx.clock.now())
     them = update(jobs).where(jobs.c.kind == kind, jobs.c.key == key, _IS_WAITING, jobs.c.is_single)
-    tx.run(them.values(not_before=tx.clock.now()))
+    tx.run(them.where(jobs.c.not_before > at).values(not_before=at))
     _notify(tx)  # on PostgreSQL the sweep for jobs without a wake-up finds it
 
 

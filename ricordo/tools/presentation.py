@@ -40,6 +40,7 @@ _ADDED = re.compile(r"thinking|request_heartbeat|quote|reasoning|\\u")
 _YES = frozenset({"true", "yes", "on", "1"})
 _MOST_SCHEMAS = 2048  # kept presented; a few kilobytes each
 _DEEPEST = 200  # orjson reads deeper nesting than it writes (254)
+_DEEPEST_SCHEMA = 20
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "number": (int, float),
@@ -137,6 +138,40 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
         quote=_text(arguments[QUOTE]) if QUOTE in ours else "",
         reasoning=_text(arguments[REASONING]) if REASONING in ours else "",
     )
+
+
+def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart:
+    """The call without arguments at null that may be left out and whose schema has no null: models write that for "not given"."""
+    arguments = _object(call.arguments) if schema and "null" in call.arguments else None
+    if schema is None or arguments is None:
+        return call
+    kept = _without_nulls(arguments, schema.parameters, schema.parameters)
+    return call if kept == arguments else replace(call, arguments=_dumps(kept))
+
+
+def _without_nulls(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+    if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
+        schema = _at(schema["$ref"], root)
+    if not isinstance(schema, Mapping) or depth > _DEEPEST_SCHEMA:
+        return value
+    if isinstance(value, list):
+        return [_without_nulls(item, schema.get("items"), root, depth + 1) for item in value]
+    properties = schema.get("properties")
+    if not isinstance(value, dict) or not isinstance(properties, Mapping):
+        return value
+    required = schema.get("required") or ()
+    return {
+        name: _without_nulls(item, properties.get(name), root, depth + 1)
+        for name, item in value.items()
+        if item is not None or name not in properties or name in required or _allows_null(properties[name], root)
+    }
+
+
+def _allows_null(schema: Any, root: Mapping[str, Any]) -> bool:
+    """Whether null is a value of its own here, and not only what fits because nothing is said."""
+    if not isinstance(schema, Mapping) or schema.get("nullable") is True:
+        return True
+    return _fits(None, schema, root)
 
 
 def _by_tools(how: ToolPresentation) -> tuple[tuple[str, frozenset[str]], ...]:

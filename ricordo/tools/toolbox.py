@@ -7,7 +7,6 @@ A tool's schema comes from its function: parameters from the signature, words fr
 import asyncio
 import inspect
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Protocol, get_type_hints
@@ -20,6 +19,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, Scope
+from ricordo.domain.text import normal_json
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, RicordoError
 from ricordo.memory.recall import Recall
@@ -28,9 +28,9 @@ from ricordo.prompt.transcript import truncate
 from ricordo.settings import Settings
 from ricordo.storage import tools
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.tools.docstrings import read_docstring
 
 log = logging.getLogger(__name__)
-_ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 _ERROR_LIMIT = 1000  # characters of an error that reach the agent's stderr
 
 
@@ -81,6 +81,8 @@ class ToolContext:
 
 
 ToolFunction = Callable[..., Awaitable[Any] | Any]
+# The id of tools that are not stored.
+UNSTORED = ""
 
 
 @dataclass(eq=False)
@@ -89,7 +91,8 @@ class ServerTool:
 
     With `acts_outside` a call is saved before it is run, since it may change something that no rollback brings back. With
     `brings_untrusted` its results are untrusted: pages, files, what other systems say. With `edits_memory` its
-    calls may carry the user's words that asked for the edit, where a block wants that.
+    calls may carry the user's words that asked for the edit, where a block wants that. One without `is_stored` belongs to a
+    profile of models: nobody attaches it, so its name stays free for tools of others.
     """
 
     function: ToolFunction
@@ -99,6 +102,7 @@ class ServerTool:
     acts_outside: bool = False
     brings_untrusted: bool = False
     edits_memory: bool = False
+    is_stored: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,7 +117,7 @@ class ServerTool:
 
     async def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> Any:
         """Check the arguments and run; raises ValidationError and whatever the function raises."""
-        named = {self.aliases.get(name, name): value for name, value in arguments.items()}
+        named = {self.aliases.get(name, name): value for name, value in normal_json(arguments).items()}
         checked = self._arguments.model_validate(named)
         fields = self._arguments.model_fields.items()
         result = self.function(context, **{str(field.alias): getattr(checked, name) for name, field in fields})
@@ -148,7 +152,11 @@ class Toolbox:
 
     def __init__(self, tools: Iterable[ServerTool], runners: Iterable[ToolRunner] = ()) -> None:
         self._tools: dict[str, ServerTool] = {}
+        self._unstored: dict[str, ServerTool] = {}
         for tool in tools:
+            if not tool.is_stored:
+                self._unstored[tool.name] = tool
+                continue
             if tool.name in self._tools:
                 raise ValueError(f'Two plugins offer a tool named "{tool.name}". Remove one of them.')
             self._tools[tool.name] = tool
@@ -161,8 +169,19 @@ class Toolbox:
     def __iter__(self) -> Iterator[ServerTool]:
         return iter(self._tools.values())
 
+    def unstored(self, name: str) -> ServerTool:
+        """The tool of this name that no agent has attached."""
+        return self._unstored[name]
+
+    def edits_memory(self, tool: Tool) -> bool:
+        """Whether calls of this tool edit memory, and are made by this server."""
+        found = self.find(tool)
+        return isinstance(found, ServerTool) and found.edits_memory
+
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
-        """What runs this stored tool, if anything does."""
+        """What runs this tool, if anything does."""
+        if tool.id == UNSTORED:
+            return self._unstored.get(tool.name)
         offered = self._tools.get(tool.name)
         if offered and tool.source_code is None and tool.tool_type == offered.tool_type:
             return offered
@@ -289,9 +308,10 @@ def _trace(call: ToolCallPart, told: str) -> tuple[str]:
 def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """A model of the function's parameters, its first one (the context) left out; unknown ones are refused by name."""
     hints = get_type_hints(function, include_extras=True)
-    words = argument_words(inspect.getdoc(function) or "")
+    parameters = dict(list(inspect.signature(function).parameters.items())[1:])
+    words = read_docstring(inspect.getdoc(function) or "", parameters).arguments
     fields: dict[str, Any] = {}
-    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+    for name, parameter in parameters.items():
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         # An alias, because a field of its own name could hide something of the model: json, copy, schema, …
         fields[f"argument_{name}"] = (hints[name], Field(default, alias=name, description=words.get(name)))
@@ -300,31 +320,13 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 
 def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSchema:
     """The tool as models see it."""
-    summary = summary_of(inspect.getdoc(function) or "")
+    names = {str(field.alias) for field in arguments.model_fields.values()}
+    summary = read_docstring(inspect.getdoc(function) or "", names).description
     schema = _plain(arguments.model_json_schema())
     parameters = {"type": "object", "properties": schema.get("properties", {}), "required": schema.get("required", [])}
     if "$defs" in schema:
         parameters["$defs"] = schema["$defs"]
     return ToolSchema(function.__name__, summary, parameters)
-
-
-def summary_of(docstring: str) -> str:
-    """What a Google-style docstring says before its sections."""
-    return re.split(r"(?:^|\n)[ \t]*(?:Args|Arguments|Returns|Raises|Yields|Examples?):", docstring)[0].strip()
-
-
-def argument_words(docstring: str) -> dict[str, str]:
-    """The descriptions of the parameters in a Google-style docstring."""
-    section = re.search(r"^(?:Args|Arguments):\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
-    words: dict[str, str] = {}
-    name = ""
-    for line in inspect.cleandoc(section.group(1)).splitlines() if section else ():
-        if match := _ARGUMENT.match(line):
-            name = match.group(1)
-            words[name] = match.group(2)
-        elif name and line.strip():
-            words[name] += " " + line.strip()
-    return words
 
 
 def _plain(schema: Any) -> Any:
@@ -359,6 +361,11 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
             continue  # somebody's own tool had this name before the server had one of it
         if (current := _as_offered(tool, offered[name])) != tool:
             tools.update(tx, replace(current, updated_at=now))
+
+
+def unstored_tool(offered: ServerTool, organization_id: str) -> Tool:
+    """The tool as an agent has it that is attached to none."""
+    return _as_offered(Tool(UNSTORED, organization_id, offered.name, offered.tool_type, {}), offered)
 
 
 def _as_offered(tool: Tool, offered: ServerTool) -> Tool:

@@ -30,7 +30,7 @@ from tests.seams.stores import ManualClock
 
 VOICE = ("voice_convo_agent", "voice_sleeptime_agent")
 RUN = tuple(agent_type for agent_type in get_args(AgentType) if agent_type not in VOICE)
-OFFERED = {tool.name for tool in plugin.tools()}
+OFFERED = {tool.name for tool in plugin.tools() if tool.is_stored}
 
 
 def beginning(agent_type: AgentType, *tools: str) -> AgentState:

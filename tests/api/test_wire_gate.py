@@ -300,7 +300,7 @@ def page() -> str:
     assert all(reasons.values()), reasons
     listed = "\n".join(f"| `{route.split()[0].upper()} {route.split()[1]}` | {why} |" for route, why in reasons.items())
     ignored = "\n".join(f"| `{name}` | {why} |" for name, why in IGNORED_QUERIES.items())
-    youlab = "\n".join(f"| `{route}` | `{test}` |" for route, test in ENDPOINTS.items())
+    youlab = "\n".join(f"- `{route}`" for route in sorted(ENDPOINTS, key=lambda route: (route.split()[1], route)))
     return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored, youlab=youlab)
 
 
@@ -339,13 +339,12 @@ These are taken in any query, and change nothing. Other parameters that a route 
 
 ## Programs of the YouLab tutor
 
-These are the endpoints of YouLab's first server, each with the test that shows it. Of its
-settings these are taken, each with a warning that says its new name: `RALPH_OPENROUTER_API_KEY`, `RALPH_OPENROUTER_MODEL`, `RALPH_OPENWEBUI_URL`,
-`RALPH_OPENWEBUI_API_KEY`, `RALPH_HONCHO_WORKSPACE_ID`, `RALPH_HONCHO_ENVIRONMENT` and `RALPH_HONCHO_API_KEY`. `RALPH_USER_DATA_DIR`,
-`RALPH_AGENT_WORKSPACE` and those that begin with `RALPH_DOLT_` have no effect, and a warning says where the thing is now.
+The endpoints of YouLab's first server are served; they are listed below. Of its settings
+these are taken, each with a warning that says its new name: `RALPH_OPENROUTER_API_KEY`, `RALPH_OPENROUTER_MODEL`,
+`RALPH_OPENWEBUI_URL`, `RALPH_OPENWEBUI_API_KEY`, `RALPH_HONCHO_WORKSPACE_ID`, `RALPH_HONCHO_ENVIRONMENT` and
+`RALPH_HONCHO_API_KEY`. `RALPH_USER_DATA_DIR`, `RALPH_AGENT_WORKSPACE` and those that begin with `RALPH_DOLT_` have no
+effect, and a warning says where the thing is now.
 
-| endpoint | test |
-|---|---|
 {youlab}
 """
 

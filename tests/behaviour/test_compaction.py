@@ -1,6 +1,7 @@
 """Windows that become too full: each way to make them smaller, each way that this can fail, and what stays true."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pkgutil import resolve_name
 from typing import Any
@@ -305,6 +306,23 @@ def test_a_window_is_made_smaller_on_demand(scene: Scene, script: Script) -> Non
     assert summaries(scene, agent)[0]["compaction_stats"]["trigger"] == "request"
     assert said(scene.send(agent, "Still there?")) == ["Answer 7."]
     assert roles(scene.asked[-1]) == "system user user"
+
+
+def test_after_a_compaction_the_prompt_says_how_many_messages_are_in_recall(scene: Scene, script: Script) -> None:
+    def in_recall(system: str) -> int:
+        return int(re.search(r"(\d+) previous messages .* are stored in recall memory", system)[1])  # type: ignore[index]
+
+    agent = agent_with(scene)
+    talk(scene, agent, 12)
+    evicted = evicted_by(scene, agent)
+    # In the step that made room, and in what is stored.
+    assert in_recall(str(scene.asked[-1]["messages"][0]["content"])) == len(evicted) > 0
+    assert in_recall(scene.history(agent)[0]["content"]) == len(evicted)
+    # On demand no step follows.
+    other = scene.agent()
+    talk(scene, other, 6)
+    scene.client.agents.messages.compact(other, compaction_settings={"mode": "all", "model": OPENAI})
+    assert in_recall(scene.history(other)[0]["content"]) == len(evicted_by(scene, other)) > 0
 
 
 def test_where_nothing_can_leave_a_demand_is_refused_and_the_agent_goes_on(scene: Scene, script: Script) -> None:

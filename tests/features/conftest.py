@@ -1,5 +1,11 @@
 """What tests of features share: a running server with its clients, and `ricordo` as people run it."""
 
+from collections.abc import Iterator
+from typing import Any
+
+import fastapi.applications
+import pytest
+
 from tests.api.conftest import agent, api, client, http, running_client, running_http, running_server, server
 from tests.cli.conftest import new_shell, quick_command, shell
 
@@ -16,3 +22,21 @@ __all__ = [
     "server",
     "shell",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_document() -> Iterator[None]:
+    """Let all apps with the same routes share their OpenAPI document, which takes two seconds to make."""
+    documents: dict[tuple[Any, ...], tuple[dict[str, Any], list[Any]]] = {}
+    make = fastapi.applications.get_openapi
+
+    def make_once(*, routes: Any, **options: Any) -> dict[str, Any]:
+        named = [route for route in routes if getattr(route, "include_in_schema", False)]
+        key = (repr(options), *map(id, named))
+        if key not in documents:
+            documents[key] = make(routes=routes, **options), named  # the routes stay, so that no other has their ids
+        return documents[key][0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fastapi.applications, "get_openapi", make_once)
+        yield

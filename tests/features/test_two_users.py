@@ -19,7 +19,9 @@ from ricordo.llm.scripted import call
 from tests.seams.http import Wire, ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
 
-TURNS = 200
+# Each tool is called twice by each user, and under soak six times.
+TURNS = 64
+MANY_TURNS = 200
 # No language has these words.
 CANARY = {"ada": "xqadaz", "bob": "xqbobz"}
 USERS = tuple(CANARY)
@@ -89,6 +91,7 @@ class World:
     operator: httpx2.Client
     clients: dict[str, httpx2.Client]
     agent_id: str
+    turns: int = TURNS
     ids: dict[str, dict[str, list[str]]] = field(default_factory=lambda: {user: {} for user in USERS})
     asked: dict[str, str] = field(default_factory=dict)
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -117,8 +120,8 @@ class World:
         self.ids[user].setdefault(name, []).extend(ids)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@pytest.fixture(scope="module", params=[TURNS, pytest.param(MANY_TURNS, marks=pytest.mark.soak)])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Both have said much, each in three conversations of their own, one of them the default one."""
     with (
         serving(tmp_path_factory.mktemp("two"), api_key=SecretStr(OPERATOR), traces="all") as server,
@@ -130,20 +133,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ]
         spec = {"name": "Nina", "model": MODEL, "memory_blocks": BLOCKS, "tools": TOOLS, "include_base_tools": False}
         agent = ok(operator.post("/v1/agents/", json=spec))
-        made = World(server, operator, dict(zip(USERS, clients, strict=True)), agent["id"])
+        made = World(server, operator, dict(zip(USERS, clients, strict=True)), agent["id"], request.param)
         talk(made)
         yield made
 
 
 def talk(world: World) -> None:
-    """200 turns, of one and of the other as it comes, in which each tool is called by both."""
+    """Let one and the other talk as it comes, each tool called by both."""
     chance = random.Random(13)  # noqa: S311 - an order
     places = {user: [f"agents/{world.agent_id}"] for user in USERS}
     for user in (*USERS, *USERS):
         made = ok(world.clients[user].post("/v1/conversations/", params={"agent_id": world.agent_id}))
         world.note(user, "conversation_id", made["id"])
         places[user].append(f"conversations/{made['id']}")
-    turns = [(user, place) for user in USERS for place in range(TURNS // 2)]
+    turns = [(user, place) for user in USERS for place in range(world.turns // 2)]
     chance.shuffle(turns)
     for number, (user, place) in enumerate(turns):
         kinds = edits(CANARY[user], number)
@@ -166,7 +169,7 @@ def collect(world: World, user: str) -> None:
     """Note the ids of all that is the user's, for routes that take one."""
     client, agent = world.clients[user], world.agent_id
     runs = ok(client.get("/v1/runs/", params={"user_id": user, "limit": 200}))
-    assert len(runs) >= TURNS // 2
+    assert len(runs) >= world.turns // 2
     world.note(user, "run_id", *(run["id"] for run in runs[:2]))
     steps = ok(client.get(f"/v1/runs/{runs[0]['id']}/steps"))
     world.note(user, "step_id", *(step["id"] for step in steps))
@@ -195,7 +198,7 @@ def test_no_model_was_asked_with_a_word_of_the_other_and_the_shared_block_reache
         notes = {int(number) for number in re.findall(r"Note (\d+) for all", prompt)}
         assert SHARED in prompt
         assert "shared=true" in prompt
-        assert len(notes) > TURNS // 20
+        assert len(notes) > world.turns // 20
     assert re.findall(r"Note \d+ for all", world.asked["ada"]) != []
 
 

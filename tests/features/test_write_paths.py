@@ -1,7 +1,7 @@
 """Every write of memory, in core and features, goes through one function: a policy decides, a version is made, no secret is kept.
 
 A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or to the ways below, each of which begins with a block `human`
-that holds `BEFORE`, under some policy, and does one thing to it. `test_doors` finds in the source what is missing here.
+that holds `BEFORE`, under some policy, and does one thing to it.
 """
 
 import itertools

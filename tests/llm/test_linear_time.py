@@ -10,7 +10,7 @@ from ricordo.domain.model import ModelReply, TextChunk, ToolCallChunk
 from ricordo.llm.argument_stream import ArgumentStream
 from ricordo.llm.openai_reply import ReplyBuilder, SseReader
 from ricordo.llm.repair import StreamRepair, repair
-from ricordo.llm.written_calls import MARKS
+from tests.llm.notations import MARKS
 from tests.llm.talk import CLOCK, WEATHER, ask
 from tests.seams.growth import repeated, require_linear
 

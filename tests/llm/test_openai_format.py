@@ -81,14 +81,11 @@ MALFORMED: list[dict[str, Any]] = [
     {"choices": [{"message": {"content": [["x"], 5]}}]},
     {"choices": [{"message": {"content": "x", "reasoning": 5}}]},
     {"choices": [{"message": {"tool_calls": 5}}]},
-    {"choices": [{"delta": {"tool_calls": [{"index": "0", "function": {"name": "a"}}]}}]},
     {"choices": [{"message": {"tool_calls": [{"id": [7], "function": {"name": "a"}}]}}]},
     {"choices": [{"message": {"tool_calls": [{"id": "1", "function": "a"}]}}]},
     {"choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": 5}}]}}]},
     {"choices": [{"message": {"content": "x"}, "finish_reason": 5}]},
     {"choices": [{"message": {"content": "x"}}], "model": {"id": "m"}},
-    {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "12", "completion_tokens": "5"}},
-    {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1, "prompt_tokens_details": "none"}},
 ]
 
 

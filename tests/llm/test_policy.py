@@ -20,6 +20,7 @@ from ricordo.llm.policy import (
     seconds_to_wait,
     with_fault_told,
 )
+from ricordo.llm.repair import Fault
 from tests.llm.talk import WEATHER, Waits, ask, said, weather_return
 
 KINDS = {
@@ -166,11 +167,20 @@ async def test_an_empty_answer_is_asked_for_again_once_and_then_fails() -> None:
     assert attempts.count == 2
 
 
-async def test_after_a_tools_result_a_model_may_have_nothing_to_add() -> None:
-    attempts = Attempts([reply("")], [reply("")])
+async def test_silence_after_a_tools_result_is_asked_about_once_and_then_fails() -> None:
+    asked: list[ModelRequest] = []
+
+    def attempt(request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        asked.append(request)
+        return answers(reply("" if len(asked) < 3 else "Done."))
+
     request = ask("x", said("tool", weather_return()))
-    assert [item async for item in answer_by_policy(Waits().policy(), request, attempts)] == [reply("")]
-    assert attempts.count == 2
+    with pytest.raises(ModelError, match="empty") as caught:
+        [item async for item in answer_by_policy(Waits().policy(), request, attempt)]
+    assert caught.value.kind == "llm_empty_response"
+    assert [len(one.messages) - len(request.messages) for one in asked] == [0, 1]
+    assert "empty" in asked[1].messages[-1].text
+    assert [item async for item in answer_by_policy(Waits().policy(), request, attempt)] == [reply("Done.")]
 
 
 BROKEN = ModelReply((ToolCallPart("1", "get_weather", '{"city": '),), finish="tool_calls")
@@ -199,10 +209,47 @@ async def test_a_broken_reply_is_told_without_waiting_and_without_spending_a_ret
 
 def test_a_long_broken_answer_is_told_by_its_beginning() -> None:
     long = ModelReply((TextPart("a" * 9_000), ToolCallPart("1", "get_weather", '{"' + "b" * 9_000)))
-    told = with_fault_told(ask("x"), long, "No.")
+    told = with_fault_told(ask("x"), long, Fault("No."))
     text, call = told.messages[-2].parts
     assert isinstance(text, TextPart)
     assert isinstance(call, ToolCallPart)
     assert len(text.text) == len(call.arguments) == FAULT_LIMIT
-    nameless = with_fault_told(ask("x"), ModelReply((ToolCallPart("1", "", "{}"),)), "No.")
+    nameless = with_fault_told(ask("x"), ModelReply((ToolCallPart("1", "", "{}"),)), Fault("No."))
     assert [message.role for message in nameless.messages] == ["system", "user", "user"]
+
+
+UNREADABLE = ModelReply((TextPart("Sure.\n<tool_call>{broken"),))
+
+
+async def test_an_answer_that_cannot_be_read_is_asked_again_once_without_its_text_and_then_fails() -> None:
+    asked: list[ModelRequest] = []
+
+    def attempt(request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+        asked.append(request)
+        return answers(WHOLE if len(asked) == 4 else UNREADABLE)
+
+    request = ask("x", tools=[WEATHER])
+    with pytest.raises(ModelError, match="cannot be used, twice") as caught:
+        [item async for item in answer_by_policy(Waits().policy(), request, attempt)]
+    assert "broken" not in str(caught.value)
+    assert len(asked) == 2
+    assert asked[1].messages[:-1] == request.messages
+    assert "broken" not in asked[1].messages[-1].text
+    assert [item async for item in answer_by_policy(Waits().policy(), request, attempt)] == [WHOLE]
+
+
+async def test_one_broken_call_does_not_sink_the_others() -> None:
+    good = ToolCallPart("2", "get_weather", '{"city":"Rome"}')
+    for bad, name in (
+        (ToolCallPart("1", "get_weather", '{"city": '), "get_weather"),
+        (ToolCallPart("1", "", '{"city": "Paris"}'), "unreadable_call"),
+        (ToolCallPart("1", "get_weather", "[1]"), "get_weather"),
+    ):
+        for parts in ((good, bad), (bad, good)):
+            broken = ModelReply(parts, finish="tool_calls")
+            request = ask("x", tools=[WEATHER])
+            attempts = Attempts([broken])
+            (whole,) = [item async for item in answer_by_policy(Waits().policy(), request, attempts)]
+            assert isinstance(whole, ModelReply)
+            assert {part.name for part in whole.parts if isinstance(part, ToolCallPart)} == {"get_weather", name}
+            assert good in whole.parts

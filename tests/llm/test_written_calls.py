@@ -7,7 +7,8 @@ import pytest
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.llm.repair import repair
-from ricordo.llm.written_calls import MARKS, offered_name, written_calls
+from ricordo.llm.written_calls import offered_name, written_calls
+from tests.llm.notations import MARKS
 from tests.llm.talk import CLOCK, WEATHER
 from tests.seams.growth import repeated, require_linear
 
@@ -71,10 +72,8 @@ def test_calls_are_read_in_every_notation(text: str, rest: str, count: int) -> N
         '{"name": "get_weather", "arguments": [1]}',
         'Call it so:\n```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\nThen read the answer.',
         '[{"name": "get_weather", "arguments": {}}, {"name": "delete_everything", "arguments": {}}]',
-        "<function=get_time></function><function=delete_everything></function>",
         "<function=delete_everything></function>",
         "<tool_call>get_weather: Rome</tool_call>",
-        '<tool_call>{"name": "get_time", "arguments": {}}</tool_call><tool_call>{broken</tool_call>',
         "[TOOL_CALLS]get_time[ARGS]{broken}",
         "```python\nprint(1)\n```",
         "[" * 5_000,

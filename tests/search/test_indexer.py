@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
@@ -15,7 +16,7 @@ from ricordo.search import index, indexer, partitions
 from ricordo.search.flush import pack_rows, write_rows
 from ricordo.search.index import PassageFilter, delete_passage, insert_passages
 from ricordo.search.vector_index import VectorFilter, VectorRecord
-from ricordo.search.write_buffer import FLUSH, FLUSH_DELAY, LONG_BUFFER
+from ricordo.search.write_buffer import FLUSH, FLUSH_DELAY, LONG_BUFFER, QUICK_DELAY, QUICK_FLUSHES
 from ricordo.storage import archives
 from ricordo.storage.engine.store import Store
 from ricordo.storage.schema.core_tables import jobs, search_partitions, search_vectors
@@ -60,17 +61,43 @@ def library(store: Store, tmp_path: Path) -> Library:
     return Library(store, tmp_path, {"qdrant": Outside()})
 
 
-async def test_the_first_text_asks_for_a_flush_after_a_while_and_a_long_buffer_at_once(
+async def test_a_text_is_flushed_soon_on_an_idle_server_and_a_long_buffer_at_once(
     library: Library, clock: ManualClock
 ) -> None:
     state = await make.stored_agent(library.store)
     await make.stored_messages(library.store, make.message(state.agent, "one"), make.message(state.agent, "two"))
     (asked,) = await library.waiting(FLUSH)
     assert asked.payload == {"owner_id": state.agent.id}
-    assert abs(asked.not_before - clock.now() - FLUSH_DELAY) < 1_000_000
+    assert 0 <= asked.not_before - clock.now() <= QUICK_DELAY
     await make.stored_messages(library.store, *(make.message(state.agent, f"note {n}") for n in range(LONG_BUFFER)))
     assert len(await library.waiting(FLUSH)) == 1
     assert (await library.waiting(FLUSH))[0].not_before <= clock.now()
+
+
+async def test_a_busy_server_flushes_later_and_what_was_put_off_soon_when_it_is_idle_again(
+    library: Library, clock: ManualClock
+) -> None:
+    agents = [(await make.stored_agent(library.store)).agent for _ in range(QUICK_FLUSHES + 2)]
+    for agent in agents:
+        await make.stored_messages(library.store, make.message(agent, "one"))
+    waits = {job.payload["owner_id"]: job.not_before - clock.now() for job in await library.waiting(FLUSH)}
+    quick = [agent.id for agent in agents if waits[agent.id] <= QUICK_DELAY]
+    assert quick == [agent.id for agent in agents[:QUICK_FLUSHES]]
+    assert all(waits[agent.id] > FLUSH_DELAY - SECOND for agent in agents[QUICK_FLUSHES:])
+    # One owner that writes much asks for one job, and no more than that.
+    clock.advance(10)
+    for number in range(20):
+        await make.stored_messages(library.store, make.message(agents[-1], f"note {number}"))
+    assert len(await library.waiting(FLUSH)) == len(agents)
+    newcomer = (await make.stored_agent(library.store)).agent
+    await make.stored_messages(library.store, make.message(newcomer, "one"))
+    (late,) = [job for job in await library.waiting(FLUSH) if job.payload["owner_id"] == newcomer.id]
+    assert late.not_before - clock.now() > FLUSH_DELAY - SECOND
+    # Later the server has nothing to do.
+    clock.advance(20.1)
+    await make.stored_messages(library.store, make.message(newcomer, "two"))
+    (late,) = [job for job in await library.waiting(FLUSH) if job.payload["owner_id"] == newcomer.id]
+    assert late.not_before - clock.now() <= QUICK_DELAY
 
 
 async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> None:

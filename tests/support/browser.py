@@ -50,9 +50,9 @@ class Visitor:
         """Check that nothing went wrong in the pages so far, and that nothing outside was asked for."""
         assert (self.told, self.left) == ([], []), f"{self.page.url}: {self.told} {self.left}"
 
-    def faults(self) -> list[str]:
-        """What axe-core finds wrong in the page that is shown, if it is serious."""
-        found: list[dict[str, Any]] = Axe().run(self.page).response["violations"]
+    def faults(self, within: str | None = None) -> list[str]:
+        """What axe-core finds wrong in the page that is shown, or within this element, if it is serious."""
+        found: list[dict[str, Any]] = Axe().run(self.page, within).response["violations"]
         serious = [one for one in found if one["impact"] in ("serious", "critical")]
         return [f"{one['id']}: {[node['html'][:200] for node in one['nodes'][:3]]}" for one in serious]
 

@@ -4,6 +4,7 @@ the store before it has compiled and loaded is as good for the next, just as it 
 What comes out is the product's own; only how long it is kept is changed.
 """
 
+import os
 import shutil
 import ssl
 import sys
@@ -24,6 +25,7 @@ from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
 from ricordo.storage.engine import sqlite, store
 from ricordo.storage.engine.statements import Statements
+from ricordo.storage.schema.columns import metadata
 from ricordo.tools import toolbox
 
 LOAD = embedded._load  # for tests of the loading itself
@@ -42,7 +44,7 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Share it until the patch is undone. No write is slow enough to be warned of, since the machine may be busy."""
     _share_statements(patch)
     _share_compiler(patch)
-    _share_empty_database(patch, folder / "ricordo.db")
+    _share_empty_database(patch, folder)
     _share_tools(patch)
     _share_entry_points(patch)
     _share_embedding_model(patch)
@@ -81,16 +83,22 @@ def _share_compiler(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sqlite, "make_engine", share)
 
 
-def _share_empty_database(patch: pytest.MonkeyPatch, empty: Path) -> None:
+def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let a new file of SQLite be a copy of an empty database, since the schema takes a third of a server's start."""
 
     def make_copy(path: Path) -> None:
         is_new = not path.exists()
         MAKE_PRIVATE_FILE(path)
-        if is_new and path != empty:
-            if not empty.exists():
-                sqlite.open_sqlite(empty)._close()
-            shutil.copyfile(empty, path)
+        if is_new and path.parent != folder:
+            shutil.copyfile(empty(), path)
+
+    def empty() -> Path:
+        place = folder / f"{len(metadata.tables)}.db"  # modules that are imported later bring more tables
+        if not place.exists():
+            new = folder / f"{os.getpid()}.db"  # forks of one process may come here at once
+            sqlite.open_sqlite(new)._close()
+            new.replace(place)
+        return place
 
     patch.setattr(sqlite, "make_private_file", make_copy)
 

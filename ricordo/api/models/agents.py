@@ -40,7 +40,7 @@ from ricordo.api.models.turns import MessageRequest
 from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.block import Policy
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
-from ricordo.domain.model import EmbeddingInfo, ModelInfo, ToolSchema
+from ricordo.domain.model import EmbeddingInfo, ModelInfo, ProfileChoice, ToolSchema
 from ricordo.domain.run import StopReason
 from ricordo.llm.tokens import text_tokens, tool_tokens, transcript_tokens
 from ricordo.prompt.system_prompt import sections
@@ -104,6 +104,10 @@ class AgentFields(EmbeddingFields):
     message_buffer_autoclear: bool | None = None
     user_block_policy: Literal["direct", "guarded", "explicit", "propose"] | None = Field(
         None, description="The policy of blocks that the agent makes for the user it talks with; `propose` by default."
+    )
+    model_profile: ProfileChoice | None = Field(
+        None,
+        description="The profile of prompt and tools; `auto`, by the model's size, where neither the server nor this says.",
     )
     source_ids: Items[str] | None = Field(None, description="The older name of `folder_ids`.")
     folder_ids: Items[str] | None = None
@@ -223,6 +227,7 @@ class AgentResponse(HostedFields, AuthorFields):
     max_files_open: int | None
     per_file_view_window_char_limit: int | None
     user_block_policy: Policy
+    model_profile: ProfileChoice | None
     hidden: bool
     created_at: Timestamp
     updated_at: Timestamp
@@ -256,6 +261,7 @@ class AgentResponse(HostedFields, AuthorFields):
             last_run_duration_ms=conversation.last_run_ms,
             last_stop_reason=conversation.last_stop_reason,
             max_files_open=agent.settings.get("max_files_open"),
+            model_profile=agent.settings.get("model_profile"),
             per_file_view_window_char_limit=agent.settings.get("per_file_view_window_char_limit"),
         )
 

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from ricordo.api.models.warnings import warn
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
+from ricordo.domain.text import normal_json
 from ricordo.errors import Unsupported
 
 Json = dict[str, Any]
@@ -126,14 +127,19 @@ class RequestModel(RequestPart):
     @model_validator(mode="before")
     @classmethod
     def _require_storable(cls, value: Any) -> Any:
-        """Refuse what JSON may say and no database keeps: halves of characters, NUL, integers beyond 64 bits, endless nesting."""
+        """Refuse what JSON may say and no database keeps: halves of characters, NUL, integers beyond 64 bits, endless nesting.
+
+        All other text is brought into the normal form in which everything is stored.
+        """
         try:
             text = orjson.dumps(value if isinstance(value, dict) else None)
         except TypeError as error:
             raise ValueError(f"cannot be stored: {error}") from error
         if b"u0000" in text and _NUL.search(text):
             raise ValueError("cannot be stored: it holds a NUL character. Leave it out.")
-        return value
+        # Of plain ASCII only a line end can be in another form, and JSON escapes it.
+        is_odd = not text.isascii() or b"\\r" in text
+        return normal_json(value) if is_odd and isinstance(value, dict) else value
 
 
 @dataclass(frozen=True, slots=True)

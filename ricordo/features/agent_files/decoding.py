@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from ricordo.domain.text import normal_json
 from ricordo.errors import Invalid
 from ricordo.features.agent_files.tolerance import ImportNotes
 
@@ -19,7 +20,7 @@ def decode(data: bytes, notes: ImportNotes) -> Any:
     content = _loads(_text_of(data), notes)
     for _ in range(_MOST_LAYERS):
         if not isinstance(content, str):
-            return content
+            return normal_json(content)
         notes.add("The file was a JSON string that holds the agent file; what is inside was read.")
         content = _loads(content, notes)
     return content

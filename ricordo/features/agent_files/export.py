@@ -30,7 +30,13 @@ _ALL = Page(limit=1_000_000, order="asc")
 AGENT_FIELDS = (
     *("name", "agent_type", "system", "description", "metadata", "tags", "timezone", "hidden", "tool_rules", "model"),
     *("model_settings", "llm_config", "embedding", "embedding_config", "compaction_settings", "response_format"),
-    *("message_buffer_autoclear", "max_files_open", "per_file_view_window_char_limit", "user_block_policy"),
+    *(
+        "message_buffer_autoclear",
+        "max_files_open",
+        "per_file_view_window_char_limit",
+        "user_block_policy",
+        "model_profile",
+    ),
 )
 BLOCK_FIELDS = ("label", "value", "limit", "description", "metadata", "read_only", "hidden", "tags", "policy", "shared")
 TOOL_FIELDS = (

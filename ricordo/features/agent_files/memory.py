@@ -17,6 +17,7 @@ from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.text import normal_name
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid
 from ricordo.features.agent_files.content import MOST_PROPOSALS, MOST_VERSIONS, FileMemory, FileProposal, FileVersion
@@ -136,8 +137,9 @@ class ImportedMemory:
     def _replay(self, sent: FileVersion) -> None:
         claimed, author = _read_author(sent.author)
         label, value = require_label(sent.label), None if sent.value is None else redact(sent.value).text
-        is_renamed = value is not None and sent.old_label in self.chain.files and sent.old_label != label
-        old_label = sent.old_label if is_renamed else None
+        before = normal_name(sent.old_label or "")
+        is_renamed = value is not None and before in self.chain.files and before != label
+        old_label = before if is_renamed else None
         change = Change(label, value, self.values.get(old_label or label), old_label)
         reason = redact(sent.reason).text
         planned = versions.plan(self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at)

@@ -187,7 +187,8 @@ def _agent(agent: Json, file: MendedFile) -> Json:
         notes.add("Agent: which files were open is left out; files of its folders are opened when they are read.")
     settings = {one: agent[one] for one in export.AGENT_FIELDS if agent.get(one) is not None}
     settings |= {"name": _name(name, notes), "agent_type": _agent_type(agent.get("agent_type"), notes)}
-    settings["timezone"] = _timezone(agent.get("timezone"), notes)
+    if not _is_zone(agent.get("timezone"), notes):
+        settings.pop("timezone", None)
     settings["secrets"] = dict.fromkeys(_secret_names(agent), "")
     _mend_model(settings, agent, id, notes)
     rules = settings.pop("tool_rules", None) or []
@@ -236,15 +237,15 @@ def _agent_type(sent: Any, notes: ImportNotes) -> str:
     return usual
 
 
-def _timezone(sent: Any, notes: ImportNotes) -> str:
+def _is_zone(sent: Any, notes: ImportNotes) -> bool:
     if sent is None:
-        return "UTC"
+        return False
     try:
         zone(str(sent))
     except Invalid:
-        notes.add(f'Agent: the time zone "{str(sent)[:80]}" is unknown here; it became UTC.')
-        return "UTC"
-    return str(sent)
+        notes.add(f'Agent: the time zone "{str(sent)[:80]}" is unknown here; it has the one of this server.')
+        return False
+    return isinstance(sent, str)
 
 
 def _secret_names(agent: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from ricordo.domain.block import DEFAULT_LIMIT, Policy, require_label
 from ricordo.domain.block_schema import BlockSchema
+from ricordo.domain.clock import zone
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.schedules.cron import parse as parse_cron
 from ricordo.memory.schemas import BLOCK_KEYS, Lines, read_toml, schema_in, unfit
@@ -18,7 +19,7 @@ FILE = "agents.toml"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _NAMING = 'Use small letters, digits and "-", at most 64.'
 _LARGEST = 262_144  # bytes of a file
-_COURSE = {"title": str, "description": str, "agent": list, "block": list, "task": list}
+_COURSE = {"title": str, "description": str, "timezone": str, "agent": list, "block": list, "task": list}
 _AGENT: dict[str, type] = {
     "name": str,
     "title": str,
@@ -30,7 +31,7 @@ _AGENT: dict[str, type] = {
 _AGENT.update(context_window=int, max_steps=int, workspace=str)
 _BLOCK = {**BLOCK_KEYS, "label": str, "value": str, "shared": bool, "teachers_see": bool}
 _TASK = {"name": str, "agent": str, "instructions": str, "cron": str, "idle_minutes": int, "cooldown_minutes": int}
-_TASK.update(active_days=int)
+_TASK.update(active_days=int, timezone=str)
 Workspace = Literal["none", "isolated", "shared"]
 _WORKSPACES = ("none", "isolated", "shared")
 _WRITING = {
@@ -88,6 +89,7 @@ class CourseTask:
     instructions: str
     line: int = 0
     cron: str | None = None
+    timezone: str | None = None
     idle_minutes: int | None = None
     cooldown_minutes: int | None = None
     active_days: int | None = None
@@ -104,6 +106,7 @@ class Course:
     blocks: tuple[CourseBlock, ...]
     tasks: tuple[CourseTask, ...]
     text: str = field(repr=False)
+    timezone: str | None = None
 
     @property
     def digest(self) -> str:
@@ -121,6 +124,7 @@ def parse_course(text: str, name: str) -> Course:
         raise Invalid(f'"{name[:80]}" cannot be the name of a course. {_NAMING}')
     table, lines = read_toml(text, where), Lines(text)
     problems = unfit(table, _COURSE, lines)
+    _require_zone(table, lines, problems)
     agents = _each(table, "agent", lines, problems, _agent)
     blocks = _each(table, "block", lines, problems, _block)
     tasks = _each(table, "task", lines, problems, _task)
@@ -138,7 +142,8 @@ def parse_course(text: str, name: str) -> Course:
     if problems:
         refuse(problems, where)
     title = table.get("title") or name.replace("-", " ").capitalize()
-    return Course(name, title, table.get("description"), tuple(agents), tuple(blocks), tuple(tasks), text)
+    parts = (tuple(agents), tuple(blocks), tuple(tasks))
+    return Course(name, title, table.get("description"), *parts, text, table.get("timezone"))
 
 
 def _each(
@@ -223,11 +228,14 @@ def _task(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Probl
         problems.append(lines.problem('"instructions" say what is to be done. Fill them in.', *path, "instructions"))
     if ("cron" in one) == ("idle_minutes" in one):
         problems.append(lines.problem('a task has a "cron" expression or "idle_minutes". Give one of them.', *path))
-    if isinstance(one.get("cron"), str):
+    _require_zone(one, lines, problems, *path)
+    if isinstance(one.get("cron"), str) and len(problems) == before:
         try:
-            parse_cron(one["cron"])
+            parse_cron(one["cron"], one.get("timezone"))
         except Invalid as error:
             problems.append(lines.problem(str(error), *path, "cron"))
+    if "timezone" in one and "cron" not in one:
+        problems.append(lines.problem('"timezone" belongs to "cron".', *path, "timezone"))
     if "cooldown_minutes" in one and "idle_minutes" not in one:
         problems.append(lines.problem('"cooldown_minutes" belongs to "idle_minutes".', *path, "cooldown_minutes"))
     for key in ("idle_minutes", "cooldown_minutes"):
@@ -241,6 +249,14 @@ def _task(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Probl
 def _require_name(one: Mapping[str, Any], key: str, lines: Lines, problems: list[Problem], *path: str | int) -> None:
     if not _NAME.fullmatch(str(one.get(key, ""))):
         problems.append(lines.problem(f'"{key}" is missing or cannot be used. {_NAMING}', *path, key))
+
+
+def _require_zone(one: Mapping[str, Any], lines: Lines, problems: list[Problem], *path: str | int) -> None:
+    if isinstance(one.get("timezone"), str):
+        try:
+            zone(one["timezone"])
+        except Invalid as error:
+            problems.append(lines.problem(str(error), *path, "timezone"))
 
 
 def _require_between(

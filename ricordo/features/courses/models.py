@@ -54,6 +54,7 @@ class CourseTaskResponse(ResponseModel):
     name: str
     agent: str
     cron: str | None
+    timezone: str | None
     idle_minutes: int | None
 
 

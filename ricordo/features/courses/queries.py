@@ -9,13 +9,14 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import json_value, root, strings, table, timestamps
+from ricordo.storage.schema.columns import json_value, names, root, strings, table, texts, timestamps
 
 courses = table(
     "courses",
     *root(),
-    *strings("name", null=False),
-    *strings("title", "description"),
+    *names("name", null=False),
+    *names("title"),
+    *texts("description"),
     # The file as it was applied last, and its digest; what is wrong with the file as it is now.
     *strings("source", "digest", "fault", erasure="keep"),
     # The ids of its agents, by their names in the file.

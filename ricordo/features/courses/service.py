@@ -115,6 +115,8 @@ def _store(
         mark[MARK] |= {"workspace": wanted.workspace}
         if id and agents.find(tx, SCOPE, id):
             _change(tx, runtime, id, spec, info, mark, began)
+            if course.timezone and (held := agents.load(tx, SCOPE, id).agent).timezone != course.timezone:
+                agents.update(tx, replace(held, timezone=course.timezone), None)
         else:
             made = replace(spec, id=new_id("agent"), settings={**spec.settings, **mark})
             id = insert_agent(tx, runtime, SCOPE, made, info).agent.id
@@ -196,6 +198,7 @@ async def _prepared(runtime: Runtime, course: Course, agent: CourseAgent) -> tup
         context_window=agent.context_window,
         description=agent.description or course.description,
         metadata={"course": course.name},
+        timezone=course.timezone or runtime.settings.timezone,
         blocks=tuple(_block(course, block) for block in course.blocks),
         tool_names=(*(agent.tools or ()), *(WORKSPACE_TOOLS if agent.workspace != "none" else ())),
         has_base_tools=agent.tools is None,

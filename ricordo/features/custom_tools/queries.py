@@ -11,7 +11,7 @@ from ricordo.errors import Conflict, Invalid
 from ricordo.secret import Secret
 from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import root, strings, table, timestamps
+from ricordo.storage.schema.columns import names, root, strings, table, texts, timestamps
 
 MOST = 100
 
@@ -34,8 +34,9 @@ class Variable:
 tool_variables = table(
     "tool_variables",
     *root(),
-    *strings("name", "sealed", null=False),
-    *strings("description"),
+    *names("name", null=False),
+    *strings("sealed", null=False),
+    *texts("description"),
     *strings("created_by", "updated_by", erasure="blank"),
     *timestamps("created_at", "updated_at"),
     UniqueConstraint("organization_id", "name"),

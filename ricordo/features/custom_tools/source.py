@@ -1,4 +1,4 @@
-"""The schema of a tool, from the source of its function: types from its signature, words from its Google-style docstring.
+"""The schema of a tool, from the source of its function: types from its signature, words from its docstring.
 
 The source is parsed here and never run. What these types do not say can be said with `args_json_schema`.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid
-from ricordo.tools.toolbox import argument_words, summary_of
+from ricordo.tools.docstrings import Docstring, read_docstring
 
 # Parameters that the server fills in, which no model sees.
 FILLED_IN = ("agent_state", "client")
@@ -37,12 +37,12 @@ def read_source(source: str, name: str | None = None, description: str | None = 
     """The tool as models see it: the function of this `name`, else the last public one. Raises Invalid with what is missing."""
     tree = _parsed(source)
     function = function_of(tree, name)
-    docstring = ast.get_docstring(function) or ""
-    told = description or summary_of(docstring)
+    docstring = _docstring_of(function)
+    told = description or docstring.description
     if not told:
         raise Invalid(f"Say what {function.name} is for: the first lines of its docstring tell it the agent.")
     types = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    return ToolSchema(function.name, told, _parameters(function, argument_words(docstring), types))
+    return ToolSchema(function.name, told, _parameters(function, docstring.arguments, types))
 
 
 def function_name(source: str, name: str | None = None) -> str:
@@ -53,7 +53,12 @@ def function_name(source: str, name: str | None = None) -> str:
 def name_and_description(source: str) -> tuple[str, str]:
     """Return the function's name and what its docstring says before its sections, whatever its types are."""
     function = function_of(_parsed(source), None)
-    return function.name, summary_of(ast.get_docstring(function) or "")
+    return function.name, _docstring_of(function).description
+
+
+def _docstring_of(function: Function) -> Docstring:
+    names = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
+    return read_docstring(ast.get_docstring(function) or "", names)
 
 
 def function_of(tree: ast.Module, name: str | None) -> Function:

@@ -1,5 +1,6 @@
 """The folders of an agent, and the files that it has open, over HTTP. The older name of a folder is source."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Query
@@ -60,10 +61,13 @@ def list_files(
     is_open: Annotated[bool | None, Query(description="Only files that are open, or that are closed.")] = None,
     cursor: Annotated[str | None, Query(description="The older name of `after`.")] = None,
 ) -> Json:
-    """The files that the agent has or had open, in turns with nobody or, for a user's key, with this user."""
+    """The files of the agent's folders that can be read, the last looked at first; which are open, and what of them is seen.
+
+    In turns with nobody or, for a user's key, with this user.
+    """
     view = _view(tx, here, agent_id)
     page = paging.page(default=20)
-    found = [one for one in windows.windows_of(tx, view) if is_open in (None, one[0].is_open)]
+    found = [one for one in windows.all_windows(tx, view) if is_open in (None, one[0].is_open)]
     found = found if page.order == "asc" else found[::-1]
     ids = [window.id for window, _ in found]
     begin = ids.index(after) + 1 if (after := page.after or cursor) in ids else 0
@@ -71,9 +75,11 @@ def list_files(
     begin = max(begin, end - page.limit) if page.before and not after else begin
     some = found[begin : min(end, begin + page.limit)]
     has_more = begin + len(some) < end
+    limit = view.agent.file_char_limit
+    beginnings = windows.beginnings_of(tx, ((window, limit) for window, _ in some))
     return AgentFilesResponse.of(
         None,
-        files=[_json(tx, view, *one) for one in some],
+        files=[_json(tx, view, *one, beginnings) for one in some],
         next_cursor=some[-1][0].id if some and has_more else None,
         has_more=has_more,
     )
@@ -114,9 +120,10 @@ def _file(tx: Transaction, here: RequestContext, view: View, file_id: str) -> Fi
     return windows.require_readable(view, file)
 
 
-def _json(tx: Transaction, view: View, window: AgentFile, file: File) -> Json:
+def _json(tx: Transaction, view: View, window: AgentFile, file: File, beginnings: Mapping[str, str]) -> Json:
     folder = next(one for one in view.folders if one.id == file.folder_id)
-    text = windows.shown(tx, file, window, view.agent.file_char_limit) if window.is_open else None
+    limit = view.agent.file_char_limit
+    text = windows.shown(tx, file, window, limit, beginnings.get(file.id)) if window.is_open else None
     return AgentFileResponse.of(
         window,
         file_name=view.path_of(file),

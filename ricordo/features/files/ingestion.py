@@ -44,11 +44,13 @@ async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
     else:
         data = await store.read(lambda tx: queries.read_upload(tx, file_id))
         try:
-            text = await text_of(runtime.settings, file.name, data)
+            content = await text_of(runtime.settings, file.name, data)
         except (Invalid, Unavailable) as error:
             failed = replace(file, status="error", error_message=str(error))
             await store.write(lambda tx: _set(tx, failed))
             return
+        text, (type, note) = content.text, content.notes_for(file.type)
+        file = replace(file, type=type, error_message=note)
         file = replace(file, lines=text.count("\n") + bool(text and text[-1] != "\n"), characters=len(text))
     chunks = await offload(lambda: list(chunks_of(text)), len(text))
     pieces = None

@@ -48,7 +48,7 @@ class LineSearch:
 
     def __post_init__(self) -> None:
         """Raise Invalid for a pattern that RE2 does not read."""
-        self._line, self._text = _compiled(self.pattern), _compiled(f"(?m){self.pattern}")
+        self._line, self._text = compiled_pattern(self.pattern), compiled_pattern(f"(?m){self.pattern}")
         self._until = time.monotonic() + _SECONDS
 
     @property
@@ -87,7 +87,8 @@ class LineSearch:
         return pattern.search(text) is not None
 
 
-def _compiled(pattern: str) -> Any:
+def compiled_pattern(pattern: str) -> Any:
+    """Return the pattern for searches without regard to capitals. Raises Invalid where RE2 does not read it, Unavailable."""
     try:
         import re2
     except ImportError as error:

@@ -127,6 +127,15 @@ def parts_of_email(data: bytes) -> Iterator[str]:
         yield f"[attached: {attached.get_filename() or attached.get_content_type()}]"
 
 
+def text_of_rtf(data: bytes) -> str:
+    from striprtf.striprtf import rtf_to_text
+
+    if not data.lstrip().startswith(b"{\\rtf"):
+        raise Unreadable("It does not begin as an RTF file does. Is its name right?")
+    read: Callable[..., Any] = rtf_to_text
+    return str(read(data.decode("cp1252", "replace"), errors="replace"))
+
+
 READERS: dict[str, Callable[[bytes], Iterable[str]]] = {
     "pdf": pages_of_pdf,
     "docx": parts_of_docx,
@@ -134,6 +143,7 @@ READERS: dict[str, Callable[[bytes], Iterable[str]]] = {
     "xlsx": sheets_of,
     "html": lambda data: [text_of_html(data)],
     "email": parts_of_email,
+    "rtf": lambda data: [text_of_rtf(data)],
 }
 
 

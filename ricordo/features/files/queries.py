@@ -6,11 +6,11 @@ What is a user's is found in that user's scope, and in one without a subject, al
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import Integer, bindparam, delete, func, insert, select, update
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
-from ricordo.features.files.records import AgentFile, File, FilePiece, Folder
+from ricordo.features.files.records import READABLE, AgentFile, File, FilePiece, Folder
 from ricordo.features.files.tables import file_pieces, file_uploads, files, files_agents, folders, folders_agents
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.deletion import BeforePurge, purge
@@ -43,6 +43,9 @@ _SOME_PIECES = (
     .order_by(file_pieces.c.number)
     .limit(bindparam("most"))
 )
+_BEGINNINGS = select(
+    file_pieces.c.file_id, func.substr(file_pieces.c.text, 1, bindparam("most", type_=Integer)).label("text")
+).where(one_of(file_pieces.c.file_id, "file_ids"), file_pieces.c.number == 0)
 _DELETE_PIECES = delete(file_pieces).where(equal(file_pieces, "file_id"))
 _UPLOAD = select(file_uploads.c.data).where(equal(file_uploads, "file_id")).order_by(file_uploads.c.number)
 _DELETE_UPLOAD = delete(file_uploads).where(equal(file_uploads, "file_id"))
@@ -143,7 +146,7 @@ def page_of_files(tx: Transaction, scope: Scope, folder_ids: Sequence[str], want
 
 def readable_files(tx: Transaction, folder_ids: Sequence[str]) -> list[File]:
     """Return the files of these folders whose text can be read, by name."""
-    is_read = files.c.status.in_(("embedding", "completed"))
+    is_read = files.c.status.in_(READABLE)
     wanted = _FILES.select.where(files.c.folder_id.in_(folder_ids), _IS_THERE, is_read)
     return _FILES.all(tx, wanted.order_by(files.c.name, files.c.seq))
 
@@ -215,6 +218,12 @@ def read_lines(
     stop = len(text) if end is None else _line_start(text, end - first)
     is_cut = stop - place > most or (len(pieces) == limit and stop == len(text))
     return text[place : min(stop, place + most)], is_cut
+
+
+def beginnings_of(tx: Transaction, file_ids: Sequence[str], most: int) -> dict[str, str]:
+    """Return the first characters of the texts of these files, so many of each; at most those of the first piece."""
+    rows = tx.all(_BEGINNINGS, {"file_ids": list(file_ids), "most": most}) if file_ids else ()
+    return {row.file_id: row.text for row in rows}
 
 
 def _line_start(text: str, lines: int) -> int:

@@ -5,6 +5,9 @@ from typing import Any, Literal
 
 FileStatus = Literal["pending", "parsing", "embedding", "completed", "error"]
 
+# Of a file whose text can be read.
+READABLE: tuple[FileStatus, ...] = ("embedding", "completed")
+
 
 @dataclass(frozen=True, slots=True)
 class Folder:

@@ -8,6 +8,7 @@ from typing import Literal
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import normal_name
 from ricordo.errors import Conflict, Forbidden, Invalid
 from ricordo.features.files import queries
 from ricordo.features.files.ingestion import add_ingestion, delete_file
@@ -169,7 +170,7 @@ def _require_may_attach(scope: Scope, folder: Folder) -> None:
 
 def name_of(name: str) -> str:
     """Return the last part of a path, as a name that can be shown. Raises Invalid where nothing is left."""
-    last = PurePosixPath(name.replace("\\", "/").replace("\0", "")).name
+    last = PurePosixPath(normal_name(name).replace("\\", "/").replace("\0", "")).name
     last = "".join(sign if sign.isprintable() else "_" for sign in last).strip()
     if not last or last in (".", ".."):
         raise Invalid("The file has no name. Send one, such as notes.md.")

@@ -10,6 +10,7 @@ from sqlalchemy import Column, Index, LargeBinary, UniqueConstraint
 from ricordo.storage.schema.columns import (
     flag,
     json_value,
+    names,
     numbers,
     partial_index,
     public_id,
@@ -18,6 +19,7 @@ from ricordo.storage.schema.columns import (
     seq,
     strings,
     table,
+    texts,
     timestamps,
 )
 
@@ -25,8 +27,8 @@ folders = table(
     "folders",
     *root(),
     reference("archive_id", "archives"),
-    *strings("name", null=False),
-    *strings("description", "instructions"),
+    *names("name", null=False),
+    *texts("description", "instructions"),
     *strings("embedding", erasure="keep"),
     json_value("metadata"),
     *strings("user_id"),
@@ -42,7 +44,7 @@ files = table(
     "files",
     *root(),
     reference("folder_id", "folders"),
-    *strings("name", "original_name", null=False),
+    *names("name", "original_name", null=False),
     *strings("type", erasure="keep"),
     *numbers("size", "lines", "characters"),
     *strings("status", null=False, erasure="keep"),
@@ -63,7 +65,7 @@ file_pieces = table(
     seq(),
     reference("file_id", "files"),
     *numbers("number", "first_line", "last_line"),
-    *strings("text", null=False),
+    *texts("text", null=False),
     UniqueConstraint("file_id", "number"),
     erasure="delete",
 )

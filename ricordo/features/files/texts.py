@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 import orjson
 
 from ricordo.errors import Invalid, Unavailable
+from ricordo.features.files.encodings import GuessedEncoding, guess, wide_encoding
 from ricordo.features.sandbox.process import program_beside
 from ricordo.features.sandbox.service import SandboxLimits, sandbox_of
 from ricordo.offload import offload
@@ -17,9 +18,14 @@ from ricordo.settings import Settings
 
 MOST_CHARACTERS = 10_000_000  # of one file's text
 # Names of the files that the program parses, by what they end with.
-PARSED = {".pdf": "pdf", ".docx": "docx", ".pptx": "pptx", ".xlsx": "xlsx", ".eml": "email"} | dict.fromkeys(
-    (".html", ".htm", ".xhtml"), "html"
-)
+PARSED = {
+    ".pdf": "pdf",
+    ".rtf": "rtf",
+    ".docx": "docx",
+    ".pptx": "pptx",
+    ".xlsx": "xlsx",
+    ".eml": "email",
+} | dict.fromkeys((".html", ".htm", ".xhtml"), "html")
 _TYPES = {
     ".md": "text/markdown",
     ".jsonl": "application/jsonl",
@@ -41,6 +47,25 @@ _ENOUGH, _MOST = 900, 1800
 
 
 @dataclass(frozen=True, slots=True)
+class FileText:
+    """The text of a file, and its encoding where that had to be guessed."""
+
+    text: str
+    encoding: GuessedEncoding | None = None
+
+    def notes_for(self, type: str | None) -> tuple[str | None, str | None]:
+        """Return the file's type with the encoding that was taken, and what to say where others fit nearly as well."""
+        if self.encoding is None:
+            return type, None
+        name = self.encoding.name
+        note = (
+            f"It has no mark of its encoding and was read as {name}, but others fit nearly as well. If its text looks wrong, "
+            "save it as UTF-8 and upload it again."
+        )
+        return f"{type or 'text/plain'}; charset={name}", note if self.encoding.is_unsure else None
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A part of a file's text that is searched: whole lines, but for very long ones. `line` is its first, counted from 0."""
 
@@ -57,18 +82,23 @@ def type_of(name: str) -> str:
 
 def is_readable(name: str, data: bytes) -> bool:
     """Whether a file of this name can be read: it is of a known type, or looks like text."""
-    return PurePosixPath(name).suffix.lower() in PARSED or _encoding(data[:_LOOKED_AT]) is not None
+    some = data[:_LOOKED_AT]
+    return PurePosixPath(name).suffix.lower() in PARSED or _is_text(some) or _known_encoding(some) is not None
 
 
-async def text_of(settings: Settings, name: str, data: bytes) -> str:
+async def text_of(settings: Settings, name: str, data: bytes) -> FileText:
     """Return the text of a file, with lines that end with line feeds. Raises Invalid or Unavailable that say why there is none."""
     kind = PARSED.get(PurePosixPath(name).suffix.lower())
-    text = await (_parsed(settings, kind, data) if kind else offload(lambda: _decoded(data), len(data)))
+    encoding = None
+    if kind:
+        text = await _parsed(settings, kind, data)
+    else:
+        text, encoding = await offload(lambda: _decoded(data), len(data))
     if len(text) > MOST_CHARACTERS:
         raise Invalid(
             f"Its text has {len(text):,} characters, and {MOST_CHARACTERS:,} are the most. Upload it in parts."
         )
-    return await offload(lambda: _tidy(text), len(text))
+    return FileText(await offload(lambda: _tidy(text), len(text)), encoding)
 
 
 def chunks_of(text: str) -> Iterator[Chunk]:
@@ -96,25 +126,28 @@ def chunks_of(text: str) -> Iterator[Chunk]:
         start, first = end, line
 
 
-def _decoded(data: bytes) -> str:
-    encoding = _encoding(data)
-    if encoding is None:
+def _decoded(data: bytes) -> tuple[str, GuessedEncoding | None]:
+    """Return the text, and its encoding where that had to be guessed. Raises Invalid."""
+    if known := _known_encoding(data):
+        return data.decode(known, "replace"), None
+    if not _is_text(data):
         raise Invalid("It is no text: it holds bytes that no text has. Is its name right?")
-    return data.decode(encoding, "replace")
-
-
-def _encoding(data: bytes) -> str | None:
-    """Return the encoding by its mark, UTF-8 where it is that, else the one that most old files have; None for what is no text."""
-    if marked := next((name for mark, name in _MARKS if data.startswith(mark)), None):
-        return marked
-    if len(_CONTROL.findall(data[:_LOOKED_AT])) * 100 > len(data[:_LOOKED_AT]):
-        return None
     try:
-        data.decode("utf-8")
+        return data.decode("utf-8"), None
     except UnicodeDecodeError as error:
-        if error.end < len(data) or error.reason != "unexpected end of data":
-            return "cp1252"
-    return "utf-8"
+        if error.end >= len(data) and error.reason == "unexpected end of data":
+            return data.decode("utf-8", "replace"), None
+    encoding = guess(data)
+    return data.decode(encoding.name, "replace"), encoding
+
+
+def _known_encoding(data: bytes) -> str | None:
+    """Return the encoding that a mark says, or the places of its zeros."""
+    return next((name for mark, name in _MARKS if data.startswith(mark)), None) or wide_encoding(data)
+
+
+def _is_text(data: bytes) -> bool:
+    return len(_CONTROL.findall(data[:_LOOKED_AT])) * 100 <= len(data[:_LOOKED_AT])
 
 
 def _tidy(text: str) -> str:

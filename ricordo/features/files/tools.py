@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from ricordo.errors import Invalid
 from ricordo.features.files import queries, windows
-from ricordo.features.files.line_search import LineSearch
+from ricordo.features.files.line_search import LineSearch, compiled_pattern
 from ricordo.features.files.records import AgentFile, File
 from ricordo.features.files.windows import View
 from ricordo.search.index import PassageFilter
@@ -95,7 +95,7 @@ async def grep_files(
 
     Args:
         pattern: The regular expression, in RE2's syntax; each line is searched by itself.
-        include: Only in files whose names match, such as "*.py".
+        include: Only in files whose names match: "*.py", a part of the path, or a regular expression.
         context_lines: How many lines to show before and after each match.
         offset: How many matches to pass over, to see the next ones.
     """
@@ -106,7 +106,7 @@ async def grep_files(
         return view, [file for file in queries.readable_files(tx, view.folder_ids) if file.characters]
 
     view, found = await context.store.read(find)
-    wanted = [file for file in found if include is None or _is_included(view, file, include)]
+    wanted = found if include is None else _included(view, found, include)
     if not found:
         return _NOTHING
     if not wanted:
@@ -137,10 +137,22 @@ def _batches(files: Sequence[File]) -> tuple[list[list[File]], int]:
     return [batch for batch in batches if batch], len(files) - taken
 
 
-def _is_included(view: View, file: File, include: str) -> bool:
+def _included(view: View, files: Sequence[File], include: str) -> list[File]:
+    """Return the files whose names match: as with wildcards or as a part of the path, else as a regular expression."""
+    paths = [(file, view.path_of(file)) for file in files]
     has_wildcard = not {*"*?["}.isdisjoint(include)
-    path = view.path_of(file)
-    return any(fnmatch(name, include) for name in (path, file.name)) if has_wildcard else include in path
+    named = [
+        file
+        for file, path in paths
+        if (fnmatch(path, include) or fnmatch(file.name, include) if has_wildcard else include in path)
+    ]
+    if named:
+        return named
+    try:
+        pattern = compiled_pattern(include)
+    except Invalid:  # such as *.py, which no file has
+        return []
+    return [file for file, path in paths if pattern.search(path) or pattern.search(file.name)]
 
 
 def _told(search: LineSearch, view: View, too_large: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ricordo.domain.block import Block, Chain, new_in
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import is_normal_name, is_normal_text
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Stale
 from ricordo.features.git import queries
@@ -75,7 +76,20 @@ def adopt(
         versions.put_text(tx, chain_id, text, None)
     versions.advance(tx, chain)
     _store_blocks(tx, chain, {block.id: block for block in now.values()}, after, metadata)
-    return chain
+    return _normalised(tx, chain, now, after)
+
+
+def _normalised(tx: Transaction, chain: Chain, now: Mapping[str, Block], after: Mapping[str, Block]) -> Chain:
+    """The chain with a version for each text that came in another form than the normal one: commits keep their ids."""
+    before = {block.id: block for block in now.values()}
+    odd = [block for id, block in after.items() if block != before.get(id) and not is_normal(block)]
+    for block in blocks.ROWS.by_ids(tx, [one.id for one in odd]):
+        blocks.normalise(tx, replace(block, label=after[block.id].label))
+    return (versions.lock(tx, chain.id) or chain) if odd else chain
+
+
+def is_normal(block: Block) -> bool:
+    return is_normal_name(block.label) and is_normal_text(block.value)
 
 
 def _require_no_read_only(now: Mapping[str, Block], main: Sequence[MainCommit]) -> None:

@@ -17,6 +17,7 @@ from ricordo.domain.authors import author_of
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.git_objects import path_of
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import is_normal_name, is_normal_text
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, RicordoError, Stale
 from ricordo.features.git import history
@@ -39,6 +40,7 @@ _CAPABILITIES = b"report-status side-band-64k delete-refs ofs-delta object-forma
 _HEX = frozenset(b"0123456789abcdef")
 _MOST_COMMANDS = 100
 _UNREADABLE = "The push cannot be read. Push with git 1.7 or newer."
+_FETCH = "Fetch it before you commit again; lines end with LF here, and letters are composed (NFC)."
 _STALE = "The memory changed since you fetched it. Fetch and merge first, then push again."
 
 
@@ -179,8 +181,12 @@ class PushReceiver:
         await self.store.write(
             lambda tx: adopt(tx, self.scope, self.chain.id, adoption, metadata, describe, is_push=True)
         )
-        changed = sorted({change.label for one in adoption.main for change in one.changes})
-        return [f"{path_of(label)} is a new version now." for label in changed]
+        texts = {change.label: change.value or "" for one in adoption.main for change in one.changes}
+        told = [f"{path_of(label)} is a new version now." for label in sorted(texts)]
+        for label in sorted(texts):
+            if not (is_normal_name(label) and is_normal_text(texts[label])):
+                told.append(f"{path_of(label)} was brought into the normal form of text by one more version. {_FETCH}")
+        return told
 
     def _propose(self, tx: Transaction, commit: Commit, changes: Sequence[Change]) -> list[str]:
         metadata = ChangeMetadata(self.scope.actor, commit.message.strip())

@@ -17,6 +17,7 @@ import orjson
 from ricordo.domain.clock import SECOND, parse_timestamp
 from ricordo.errors import Invalid
 from ricordo.features.imports.queries import Outcome
+from ricordo.features.imports.webui_answers import WebuiAnswer, read_outputs, split_answer
 
 Json = dict[str, Any]
 MOST_UNPACKED = 2**31  # bytes of JSON, however small they were packed
@@ -26,6 +27,7 @@ _MOST_MESSAGES = 100_000  # of one chat
 _MEMBER = re.compile(r"(conversations|chats?-export|chats?|memories)([-_]\d+)?\.json", re.IGNORECASE)
 _IN_TEXT, _OUTSIDE = re.compile(rb'["\\]'), re.compile(rb'["{}\[\],]')
 _LISTS = ("conversations", "results", "memories", "chats")
+_TOOLS = "what tools were asked and gave is not taken, what was said is"
 _LATEST = 253_370_764_800  # seconds: a time beyond is one in milliseconds
 
 
@@ -53,17 +55,48 @@ class ExportedChat:
     left: Outcome = field(default_factory=Outcome)
 
 
-def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | str]:
+@dataclass(frozen=True, slots=True)
+class SkippedMember:
+    """A file in an export's zip file of which nothing is taken."""
+
+    name: str
+
+
+TITLES: Mapping[str, str] = {"chatgpt": "ChatGPT", "claude": "Claude", "openwebui": "Open WebUI", "mem0": "mem0"}
+
+
+def kind_of(sent: Json) -> str | None:
+    """Return the kind of export that an element is of, by the fields that no other kind has; None where that is not clear."""
+    chat: Json = sent["chat"] if isinstance(sent.get("chat"), dict) else sent
+    if isinstance(sent.get("mapping"), dict):
+        return "chatgpt"
+    if isinstance(sent.get("chat_messages"), list) or "conversations_memory" in sent:
+        return "claude"
+    if isinstance(chat.get("history"), dict) or chat is not sent:
+        return "openwebui"
+    return "mem0" if isinstance(sent.get("memory"), str) else None
+
+
+def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMember | str]:
     """Yield what is in the file; for what cannot be read the reason. Raises Invalid where the rest cannot be read at all."""
     parse = PARSERS[kind]
     for stream in _streams(file):
+        if isinstance(stream, SkippedMember):
+            yield stream
+            continue
         for data in _elements(stream):
             if data is None:
                 yield f"it is longer than {LONGEST // 2**20} MB"
                 continue
             try:
                 sent = orjson.loads(data)
-                yield parse(sent) if isinstance(sent, dict) else "it is no JSON object"
+                if not isinstance(sent, dict):
+                    yield "it is no JSON object"
+                elif (other := kind_of(sent)) not in (None, kind):
+                    yield f"it looks like an export of {TITLES[str(other)]}: import it as {other}"
+                else:
+                    parsed = parse(sent)
+                    yield from parsed if isinstance(parsed, list) else (parsed,)
             except (KeyError, TypeError, ValueError, AttributeError, Invalid) as error:
                 yield f"it cannot be read ({type(error).__name__}: {str(error)[:100]})"
 
@@ -85,8 +118,8 @@ class _Bounded:
         return data
 
 
-def _streams(file: IO[bytes]) -> Iterator[_Bounded]:
-    """Yield the JSON of the file, or of those in it that hold chats where it is a zip file."""
+def _streams(file: IO[bytes]) -> Iterator["_Bounded | SkippedMember"]:
+    """Yield the JSON of the file, or of those in it that hold chats where it is a zip file; others by name alone."""
     begin = file.read(4)
     file.seek(0)
     if begin != b"PK\x03\x04":
@@ -94,11 +127,13 @@ def _streams(file: IO[bytes]) -> Iterator[_Bounded]:
         return
     try:
         packed = zipfile.ZipFile(file)
-        names = sorted(name for name in packed.namelist() if _MEMBER.fullmatch(PurePosixPath(name).name))
+        listed = sorted(name for name in packed.namelist() if not name.endswith("/"))
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
         raise Invalid(f"The zip file is damaged: {error}. Download it again.") from error
+    names = [name for name in listed if _MEMBER.fullmatch(PurePosixPath(name).name)]
     if not names:
         raise Invalid("The zip file holds no conversations.json. Choose the file as it was exported.")
+    yield from (SkippedMember(name) for name in listed if name not in names)
     left = [MOST_UNPACKED]
     for name in names:
         try:
@@ -176,7 +211,7 @@ def _chatgpt(sent: Json) -> ExportedChat:
         if role == "system" or kind in ("user_editable_context", "model_editable_context", "reasoning_recap"):
             continue
         if role == "tool" or message.get("recipient") not in (None, "all"):
-            chat.left.leave("uses of tools", "", "what tools were asked and gave is not taken, what was said is")
+            chat.left.leave("uses of tools", "", _TOOLS)
             continue
         thoughts = "\n".join(str(one.get("content") or "") for one in content.get("thoughts") or ())
         texts = [_text_of(part, chat) for part in content.get("parts") or (content.get("text"),)]
@@ -185,7 +220,9 @@ def _chatgpt(sent: Json) -> ExportedChat:
     return chat
 
 
-def _claude(sent: Json) -> ExportedChat:
+def _claude(sent: Json) -> ExportedChat | list[ExportedChat]:
+    if "conversations_memory" in sent or "project_memories" in sent:
+        return _claude_memories(sent)
     chat = _chat(sent["uuid"], sent.get("name"), sent.get("created_at"))
     listed = sent["chat_messages"]
     nodes = {one["uuid"]: one for one in listed}
@@ -200,12 +237,29 @@ def _claude(sent: Json) -> ExportedChat:
         for attached in one.get("attachments") or ():
             texts.append(f"{attached.get('file_name') or 'Attachment'}:\n{attached.get('extracted_content') or ''}")
         if any(piece.get("type") in ("tool_use", "tool_result") for piece in pieces):
-            chat.left.leave("uses of tools", "", "what tools were asked and gave is not taken, what was said is")
+            chat.left.leave("uses of tools", "", _TOOLS)
         for _ in one.get("files") or ():
             chat.left.leave("pictures and files", "", "the export names them, and does not hold them")
         role = {"human": "user"}.get(one["sender"], one["sender"])
         _add(chat, id, role, "\n".join(filter(None, texts)), one.get("created_at"), "\n".join(thoughts))
     return chat
+
+
+def _claude_memories(sent: Json) -> list[ExportedChat]:
+    """What Claude remembers of the person: of all chats, and of those in each project."""
+    account = str(sent.get("account_uuid") or "")
+    projects = sent.get("project_memories")
+    texts = [("chats", sent.get("conversations_memory"))]
+    texts += [*projects.items()] if isinstance(projects, dict) else []
+    memories = []
+    for place, text in texts:
+        if isinstance(text, str) and text.strip():
+            metadata = {"account_uuid": account} | ({} if place == "chats" else {"project_uuid": str(place)})
+            memory = {"text": text.strip(), "tags": ["memory"], "metadata": metadata}
+            memories.append(ExportedChat(f"memory/{account}/{place}", text.strip(), memory=memory))
+    if not memories:
+        raise Invalid("it has no memory")
+    return memories
 
 
 def _openwebui(sent: Json) -> ExportedChat:
@@ -220,8 +274,15 @@ def _openwebui(sent: Json) -> ExportedChat:
         for _ in one.get("files") or ():
             chat.left.leave("pictures and files", "", "the export names them, and does not hold them")
         text = "\n".join(filter(None, (_text_of(part, chat) for part in parts)))
-        if one["role"] != "system":
-            _add(chat, id, one["role"], text, one.get("timestamp"), model=one.get("model"))
+        if one["role"] == "system":
+            continue
+        answer, outputs = WebuiAnswer(text), read_outputs(one.get("output"))
+        if one["role"] == "assistant":
+            answer = split_answer(text) if text.strip() else outputs
+        for _ in range(max(answer.tools, outputs.tools)):
+            chat.left.leave("uses of tools", "", _TOOLS)
+        thoughts = "\n\n".join(answer.thoughts or outputs.thoughts)
+        _add(chat, id, one["role"], answer.text or outputs.text, one.get("timestamp"), thoughts, one.get("model"))
     return chat
 
 
@@ -286,7 +347,7 @@ def _time(at: Any) -> int | None:
     return None
 
 
-PARSERS: Mapping[str, Callable[[Json], ExportedChat]] = {
+PARSERS: Mapping[str, Callable[[Json], ExportedChat | list[ExportedChat]]] = {
     "chatgpt": _chatgpt,
     "claude": _claude,
     "openwebui": _openwebui,

@@ -1,5 +1,6 @@
 """Imports over HTTP: an export of chats or memories is uploaded, and taken in by a job."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import File, UploadFile
@@ -61,6 +62,7 @@ async def upload(here: Here, body: Annotated[UploadForm, File()]) -> Json:
     if body.kind == "mem0" and not here.scope.may("archives:write", "memory:write"):
         raise Forbidden("Your key lacks the scope archives:write, so it can archive no memories.")
     target, data = await target_of(here.runtime, here.scope, body.kind, body.agent or None), await body.file.read()
+    target = replace(target, takes_memories=here.scope.may("archives:write", "memory:write"))
     return await here.store.write(lambda tx: _response(tx, add_upload(tx, target, data)))
 
 

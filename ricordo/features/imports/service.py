@@ -5,6 +5,7 @@ again changes nothing, and a later export brings what was said since. Nothing in
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.features.imports import queries
-from ricordo.features.imports.chat_files import ExportedChat, read_chats
+from ricordo.features.imports.chat_files import TITLES, ExportedChat, SkippedMember, read_chats
 from ricordo.features.imports.queries import Outcome
 from ricordo.memory.step_commit import file_passages
 from ricordo.runtime import Runtime
@@ -29,19 +30,22 @@ from ricordo.search.index import insert_messages
 from ricordo.storage import agents, archives, blocks, conversations, messages, users
 from ricordo.storage.engine.store import Transaction
 
-TITLES = {"chatgpt": "ChatGPT", "claude": "Claude", "openwebui": "Open WebUI", "mem0": "mem0"}
 _BATCH = 200  # messages of one transaction
 _LETTERS = 4  # of a token, about
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an export goes: to an agent, for the scope's user. `source` is the name under which it is known."""
+    """Where an export goes: to an agent, for the scope's user. `source` is the name under which it is known.
+
+    Chats and memories may come in one file: whoever may archive nothing brings the chats alone.
+    """
 
     scope: Scope
     kind: str
     agent_id: str
     source: str
+    takes_memories: bool = True
 
 
 @contextmanager
@@ -85,15 +89,22 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
 
 
 async def import_chats(runtime: Runtime, target: Target, file: IO[bytes], report: Report) -> dict[str, Any]:
-    """Take what is in the file; returns the report. Raises Invalid where it cannot be read to its end."""
+    """Take what is in the file; returns the report. Raises Invalid where it cannot be read to its end, or nothing of it."""
     organization, left = target.scope.organization_id, Outcome()
     await runtime.organization_providers.of(organization)
     done = await runtime.store.read(lambda tx: queries.done_items(tx, organization, target.source))
     chats, read, what = read_chats(target.kind, file), 0, "memories" if target.kind == "mem0" else "chats"
+    unreadable: list[str] = []
     while (chat := await asyncio.to_thread(next, chats, None)) is not None:
+        if isinstance(chat, SkippedMember):
+            left.leave("files of the export", chat.name, "there are no chats and no memories in it that can be taken")
+            continue
         read += 1
         if isinstance(chat, str):
             left.leave(what, f"no. {read}", chat)
+            unreadable.append(chat)
+        elif chat.memory is not None and not target.takes_memories:
+            left.leave("memories", "", "your key lacks the scope archives:write, so it can archive no memories")
         elif done.get(chat.id) != _state_of(chat):
             try:
                 await _take(runtime, target, chat)
@@ -102,6 +113,12 @@ async def import_chats(runtime: Runtime, target: Target, file: IO[bytes], report
         report(read, read + 1)
     report(read, read)
     await runtime.store.write(lambda tx: queries.note_refused(tx, target.scope, target.source, left))
+    if unreadable and len(unreadable) == read:
+        reason, count = Counter(unreadable).most_common(1)[0]
+        of_all = "all of it" if count == read else f"{count} of {read} parts"
+        raise Invalid(
+            f"Nothing in this file could be read as an export of {TITLES[target.kind]}. Of {of_all}: {reason}."
+        )
     return await runtime.store.read(lambda tx: queries.report_of(tx, organization, target.source))
 
 

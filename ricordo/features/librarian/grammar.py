@@ -1,4 +1,5 @@
-"""What a person means, as far as the librarian can tell from English: to tell, ask, forget, or a task beyond it.
+"""What a person means, as far as the librarian can tell from English, German, French and Spanish: to tell, ask, forget, or a
+task beyond it.
 
 What it cannot tell is a statement, in any language. Words are compared as the search index does, so in every language.
 """
@@ -12,6 +13,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from ricordo.domain.redaction import redact
+from ricordo.memory import facts
 
 # The characters of one text that are read: more would hold up all other turns, and what a text is about is at its start.
 READ_LENGTH = 4_000
@@ -57,6 +59,9 @@ def found_in(name: str, text: str) -> re.Match[str] | None:
 
 # A person has one of these at a time, and one of each favourite.
 _SINGLE = {"name", "full name", "home", "address", "city", "birthday", "age", "email", "phone", "phone number"}
+_TOLD_KINDS = ("name", "home", "age", "diet")
+_ASKED_KINDS = ("name", "home", "age", "job", "birthday", "diet")
+_KINDS = {"workplace": "job"}
 # What a question asks with, and is not about.
 _ASKING = (
     "know knew remember recall tell told say said find search look show list give get ask talk mention forget notes memory me my i "
@@ -107,9 +112,30 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
 def _parts(intent: Intent) -> list[Intent]:
     """Return one intent for each statement that can stand on a line of its own."""
     told = statements(intent.text) if intent.kind == "tell" else []
-    if len(told) < 2 or any(found_in("continues", part) for part in told):
+    if any(found_in("continues", part) for part in told[1:]):
         return [intent]
-    return [replace(intent, text=part.removesuffix(" and").rstrip(" ,;")) for part in told]
+    told = [part for whole in told for part in _by_verb(_without_and(whole))]
+    return [intent] if len(told) < 2 else [replace(intent, text=part) for part in told]
+
+
+def _without_and(part: str) -> str:
+    return _compiled("and_at_end").sub("", part).rstrip(" ,;")
+
+
+def _by_verb(clause: str) -> list[str]:
+    """Divide "I live in Graz and work as a nurse", with the person named again."""
+    person = found_in("person", clause)
+    if not person or found_in("bound", clause):
+        return [clause]
+    first, *others = (part.strip(" ,;") for part in _compiled("same_person").split(clause))
+    who = person[0].strip()
+    return [first, *(_with_person(who, part) for part in others if part)] if first else [clause]
+
+
+def _with_person(who: str, clause: str) -> str:
+    if who.casefold() in ("je", "j'", "j’"):
+        return f"J'{clause}" if clause[:1].casefold() in "aeéèhiou" else f"Je {clause}"
+    return f"{who} {clause}"
 
 
 def corrected(intents: Sequence[Intent], filed: str) -> tuple[Intent, ...]:
@@ -229,7 +255,13 @@ def facts_asked(text: str) -> set[str]:
 
 
 def _facts(text: str, way: str) -> set[str]:
-    found = {kind for kind in ("name", "home", "age") if found_in(f"{way}_{kind}", text)}
+    kinds = _TOLD_KINDS if way == "tells" else _ASKED_KINDS
+    found = {kind for kind in kinds if found_in(f"{way}_{kind}", text)}
+    if way == "tells":
+        known = facts.facts_in(text[: facts.READ_LENGTH])
+        found |= {_KINDS.get(fact.kind, fact.kind) for fact in known if fact.subject == facts.PERSON} & set(
+            _ASKED_KINDS
+        )
     if not found and (own := found_in(f"{way}_own", text)):
         words = " ".join(next(filter(None, own.groups())).lower().split())
         found.add(words.replace("favorite", "favourite").replace("color", "colour"))

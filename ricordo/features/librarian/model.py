@@ -136,6 +136,8 @@ def _told(view: LibrarianView, text: str) -> str:
     words = " ".join(redact(text[: grammar.READ_LENGTH]).text.split())
     filed = view.made(plan.INSERT, plan.REPLACE, plan.ARCHIVE)
     done = next((each for each in filed if words in " ".join(redact(each.new_words).text.split())), None)
+    if done is None and (revised := _revising(view, text)):
+        done, words = revised
     if done is None:
         note = plan.known_note(view, text)
         return f'I have that in my notes already: "{_short(note.words)}"' if note else _TEXTS["nowhere"]
@@ -149,6 +151,15 @@ def _told(view: LibrarianView, text: str) -> str:
     if done.tool == plan.REPLACE:
         return f'I have corrected my notes about you: "{words}" (before: "{_replaced(done)}")'
     return f'I have put this in my notes about you: "{words}"'
+
+
+def _revising(view: LibrarianView, text: str) -> tuple[LibrarianCall, str] | None:
+    """Return the call that changed a value in a note by this statement, and what the note says then."""
+    for each in view.made(plan.REPLACE):
+        words = plan.revised_words(note_of("", each.old_words.strip()).words, text)
+        if words and words in each.new_words:
+            return each, words
+    return None
 
 
 def _forgotten(done: LibrarianCall) -> str:
@@ -192,7 +203,8 @@ def _found(view: LibrarianView, question: str) -> str:
     wanted, kinds = grammar.topic(question), grammar.facts_asked(question)
     if not wanted and not kinds:
         return "I can look things up by their words. Ask again with a word or two that I can search for."
-    found = _best(view, wanted, kinds)
+    is_taste = bool(grammar.found_in("asks_taste", question))
+    found = _best(view, wanted, kinds, is_taste=is_taste)
     lines = [f'{each.opening}: "{_short(each.words, _LONGEST_QUOTE)}"' for each in found]
     if not lines:
         searched = dict.fromkeys(_PLACES[each.tool] for each in view.made(*plan.SEARCHES) if not each.failed)
@@ -207,13 +219,19 @@ def _found(view: LibrarianView, question: str) -> str:
     return "\n".join([*lines, *broken])
 
 
-def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str]) -> list[Evidence]:
+def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str], *, is_taste: bool = False) -> list[Evidence]:
     """Return the best evidence, best first; nothing that shares no word or kind of fact with the question."""
     # The last line first: of two lines from one day, the later is the newer.
     notes = [Evidence(note.words, _opening(note.said_on, note.label), 0, note.said_on) for note in reversed(view.notes)]
     ranked = [replace(each, points=plan.points_of(each.words, wanted, kinds)) for each in (*notes, *_hits(view))]
+    if is_taste:
+        # A favourite may be told as what is preferred to something else.
+        ranked = [
+            replace(each, points=each.points + 2 * bool(grammar.found_in("tells_taste", each.words))) for each in ranked
+        ]
     # A note that says something else of the same has taken the place of what was told before.
     ranked = [each for each in ranked if each.points and not (each.rank and _is_replaced(view, each.words))]
+    ranked = [each for each in ranked if not (each.rank and _is_outdated(view, each))]
     ranked.sort(key=lambda each: each.on, reverse=True)
     ranked.sort(key=lambda each: (-each.points, each.rank))
     facts = [each for each in ranked if kinds & grammar.facts_told(each.words)]
@@ -233,6 +251,12 @@ def _is_replaced(view: LibrarianView, words: str) -> bool:
         if grammar.is_same_frame(words, each.words) or grammar.is_denied(words, each.words)
     ]
     return bool(alike) and words not in alike
+
+
+def _is_outdated(view: LibrarianView, hit: Evidence) -> bool:
+    """Whether a note says something else of what was said before it: "I live in Graz.", "I moved to Vienna."."""
+    later = (note for note in view.notes if not note.said_on or note.said_on >= hit.on[:10])
+    return any(plan.revised_words(hit.words, note.words) for note in later if note.words != hit.words)
 
 
 def _is_past(item: Evidence, found: Sequence[Evidence]) -> bool:
@@ -269,7 +293,7 @@ def _rows(outcome: LibrarianCall) -> list[dict[str, Any]]:
     found = outcome.message.get("results") if isinstance(outcome.message, dict) else outcome.message
     rows = [row for row in found if isinstance(row, dict) and row.get("content")] if isinstance(found, list) else []
     # Turns that follow each other are one result.
-    rows += [{**row, **turn} for row in rows for turn in _turns(row.get("before"))]
+    rows += [{**row, **turn} for row in rows for turn in (*_turns(row.get("before")), *_turns(row.get("after")))]
     return [row for row in rows if row.get("role", "user") == "user"]
 
 

@@ -21,6 +21,8 @@ from ricordo.features.librarian.grammar import (
     words_in,
 )
 from ricordo.features.librarian.view import LibrarianCall, LibrarianView, Note, ShownBlock
+from ricordo.memory.facts import READ_LENGTH as READ_LENGTH_OF_FACTS
+from ricordo.memory.facts import revision_of
 
 INSERT, REPLACE, ARCHIVE = "memory_insert", "memory_replace", "archival_memory_insert"
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
@@ -29,6 +31,14 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
 }
 # An empty query gives the newest.
 LIST_ARCHIVE = LibrarianCall("archival_memory_search", {"query": "", "top_k": 20})
+# Words that answers have and questions lack.
+_ALSO_SEARCHED = {
+    "home": "moved home wohne gezogen habite vivo",
+    "diet": "allergic vegetarian allergisch allergique alérgico",
+    "job": "work arbeite travaille trabajo",
+    "name": "name heiße appelle llamo",
+    "birthday": "born birthday Geburtstag",
+}
 FORGET_WHICH = (
     'Several of my notes fit. Say "yes" and I forget all of these, or tell me more exactly which one to forget:'
 )
@@ -37,6 +47,13 @@ _MAX_ROUNDS = 20
 _LONGEST_CORRECTED = 120
 _LONGEST_QUERY = 400
 _OLDER = (("new_string", "content"), ("new_string", "new_content"), ("old_string", "old_content"))
+# Words that only say that something has changed, and so many others that say more.
+_OF_CORRECTIONS = (
+    "sorry wrong got mistake actually correction now moved move live lives last week month year yesterday recently just changed "
+    "mind jetzt nun gezogen umgezogen letzte woche entschuldigung falsch maintenant déménagé semaine dernière désolé pardon "
+    "ahora mudado mudé semana pasada perdón he she it is not no longer prefer turned favourite years old"
+)
+_LEAST_ADDED = 2
 # Words of a sentence that a note need not have.
 _UNSAID = "i im ive i'm i've am we we're my our is are was were a an the that to"
 _LEAST = {"boolean": False, "integer": 0, "number": 0, "array": [], "object": {}, "null": None}
@@ -184,9 +201,10 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
     for intent in told:
         line = f'{view.today.isoformat()}: "{" ".join(intent.text.split())}"'
         fits = len(line) <= room and (not archives or (is_personal(intent.text) and not intent.is_note))
-        if block and fits and REPLACE in view.tools and (old := _outdated(block, intent)):
-            yield _replacement(block.label, old.line, line, quote=intent.text)
-            room -= len(line) - len(old.line)
+        changed = _changed_line(view, block, intent, line) if block and REPLACE in view.tools else None
+        if block and changed and len(changed[1]) - len(changed[0]) <= room:
+            yield _replacement(block.label, *changed, quote=intent.text)
+            room -= len(changed[1]) - len(changed[0])
         elif fits and INSERT in view.tools:
             lines.append(line)
             room -= len(line) + 1
@@ -197,6 +215,35 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
         yield LibrarianCall(INSERT, words)
     if archives:
         yield from (LibrarianCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in archived)
+
+
+def _changed_line(view: LibrarianView, block: ShownBlock, intent: Intent, line: str) -> tuple[str, str] | None:
+    """Return the line that the new fact changes, and what stands in its place; None where it stands beside all lines."""
+    if old := _outdated(block, intent):
+        return old.line, line
+    if intent.is_note or len(intent.text) > READ_LENGTH_OF_FACTS:
+        return None
+    notes = [note for note in block.notes if note.is_told and block.value.count(note.line) == 1]
+    revised = revision_of([note.words for note in notes], intent.text)
+    if revised is None:
+        return None
+    note = notes[revised.index]
+    if revised.is_whole:
+        return note.line, line
+    dated = f'{view.today.isoformat()}: "{revised.line}"'
+    updated = dated if note.said_on else note.line.replace(note.words, revised.line, 1)
+    return note.line, f"{updated}\n{line}" if _adds_to(revised.line, intent.text) else updated
+
+
+def revised_words(old_words: str, told: str) -> str:
+    """Return what a note says after this correction; "" where it was not one."""
+    revised = revision_of([old_words], told)
+    return revised.line if revised else ""
+
+
+def _adds_to(revised: str, told: str) -> bool:
+    """Whether a correction says more than the value that it changes."""
+    return len(topic(told) - words_in(revised) - words_in(_OF_CORRECTIONS)) >= _LEAST_ADDED
 
 
 def _outdated(block: ShownBlock, intent: Intent) -> Note | None:
@@ -218,8 +265,8 @@ def _outdated(block: ShownBlock, intent: Intent) -> Note | None:
 def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
     words = question_of(intents)
     query = words if topic(words) else " ".join(facts_asked(words))
-    if "home" in facts_asked(words):
-        query += " moved home"
+    kinds = facts_asked(words)
+    query += "".join(f" {more}" for kind, more in _ALSO_SEARCHED.items() if kind in kinds)
     found = {tool: limits for tool, limits in SEARCHES.items() if query and tool in view.tools}
     calls = [LibrarianCall(tool, {"query": query[:_LONGEST_QUERY], **limits}) for tool, limits in found.items()]
     is_list = any(intent.kind == "list" for intent in intents) and LIST_ARCHIVE.tool in view.tools

@@ -11,7 +11,7 @@ from typing import Any
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.message import Message
 from ricordo.domain.model import ModelRequest, ToolSchema
-from ricordo.llm.written_calls import read_json
+from ricordo.llm.loose_json import read_json
 
 SEND = "send_message"
 _BLOCK = re.compile(

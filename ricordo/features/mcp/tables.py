@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from sqlalchemy import JSON, Column, UniqueConstraint
 
-from ricordo.storage.schema.columns import json_value, reference, root, seq, strings, table, timestamps
+from ricordo.storage.schema.columns import json_value, names, reference, root, seq, strings, table, timestamps
 
 ServerKind = Literal["stdio", "sse", "streamable_http"]
 
@@ -54,7 +54,8 @@ class ServedTool:
 mcp_servers = table(
     "mcp_servers",
     *root(),
-    *strings("name", "kind", null=False),
+    *names("name", null=False),
+    *strings("kind", null=False),
     json_value("config"),
     *strings("secret"),
     json_value("refused"),

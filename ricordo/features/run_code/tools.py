@@ -17,6 +17,7 @@ _SECONDS = 120.0
 _LIMITS = SandboxLimits(seconds=_SECONDS, cpu_seconds=60, output_kb=512)
 _LONGEST_CODE = 200_000  # characters
 _MOST_CALLS = 50  # of tools by one piece of code
+_LEFT = "The code ended while a tool answered."
 _SHOWN = 20_000  # characters of each stream
 _OWN = ("run_code", "run_code_with_tools")
 
@@ -94,14 +95,18 @@ async def _served(
             if calls > _MOST_CALLS:
                 error = f"The code was stopped: it called tools more than {_MOST_CALLS} times."
                 break
-            process.stdin.write(orjson.dumps(await _called(context, asked, tools)) + b"\n")
+            reply = orjson.dumps(await _called(context, asked, tools)) + b"\n"
+            if process.stdin.is_closing():
+                error = _LEFT
+                break
+            process.stdin.write(reply)
             await process.stdin.drain()
         else:
             error = "The code ended before its end: it left, or was stopped for what it used."
     except ValueError:  # a line beyond the reader's bound
         error = "The code was stopped: the arguments of one call have more than 64 kB."
     except ConnectionError:
-        error = "The code ended while a tool answered."
+        error = _LEFT
     finally:
         process.kill()
         stdout, stderr = await asyncio.gather(*streams)

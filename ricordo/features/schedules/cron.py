@@ -1,87 +1,128 @@
-"""When a cron expression comes next, in UTC: minute, hour, day of the month, month, and day of the week."""
+"""When a cron expression comes next, in a time zone: minute, hour, day of the month, month, and day of the week.
+
+The library steps through the times as Debian's cron does. Hours that are named are times of the clock: one that a night does not
+have comes once, at the end of the gap, and one that it has twice comes the first time alone. With `*` every real hour counts.
+"""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC
 
-from ricordo.domain.clock import to_datetime, to_micros
+from cronsim import CronSim, CronSimError
+
+from ricordo.domain.clock import to_datetime, to_micros, zone
 from ricordo.errors import Invalid
 
-_PART = re.compile("(?:[*]|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?")
-# The longest wait for a time that comes at all: for a 29th of February on a certain weekday, over a year like 2100.
-_YEARS = 41
-# Each with its least and its greatest number, and names for the numbers from the least on.
+NEVER = "This cron expression names a day that never comes. Check the day of the month."
+_ZONE = re.compile(r"(?:CRON_TZ|TZ)=(\S+)\s+(.*)", re.DOTALL)
+# As the library calls them, with their least and greatest number; a step has to be less than there are numbers.
 _FIELDS = (
-    ("minute", 0, 59, ""),
-    ("hour", 0, 23, ""),
-    ("day of the month", 1, 31, ""),
-    ("month", 1, 12, "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC"),
-    ("day of the week", 0, 7, "SUN MON TUE WED THU FRI SAT"),
+    ("minute", "minute", 0, 59),
+    ("hour", "hour", 0, 23),
+    ("day-of-month", "day of the month", 1, 31),
+    ("month", "month", 1, 12),
+    ("day-of-week", "day of the week", 0, 7),
 )
+_STEPS = (60, 24, 31, 12, 7)
+_STEP = re.compile(r"/([0-9]+)")
+_UNTIL_SUNDAY = re.compile(r"-(?:SUN|0)(?![0-9A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """The times of an expression. Where both kinds of days are restricted, a day of either kind counts, as in Unix."""
+    """The times of an expression in a time zone; `never` where it names a day that no month has."""
 
-    minutes: Sequence[int]
-    hours: Sequence[int]
-    days: Sequence[int]
-    months: Sequence[int]
-    weekdays: Sequence[int]
-    takes_either: bool
+    fields: tuple[str, ...]
+    timezone: str = "UTC"
+    never: bool = False
+
+    @property
+    def text(self) -> str:
+        """The expression as it is stored: its time zone stands before it."""
+        fields = " ".join(self.fields)
+        return fields if self.timezone == "UTC" else f"CRON_TZ={self.timezone} {fields}"
 
     def next_after(self, micros: int) -> int | None:
-        """Return the first time after this one; None where there is none. Times are microseconds."""
-        begin = to_datetime(micros).replace(second=0, microsecond=0) + timedelta(minutes=1)
-        day, end = begin.date(), min(begin.year + _YEARS, date.max.year)
-        while day.year < end:
-            if day.month not in self.months:
-                day = (day.replace(day=1) + timedelta(days=32)).replace(day=1)
-                continue
-            times = (time(hour, minute) for hour in self.hours for minute in self.minutes) if self._has(day) else ()
-            for each in times:
-                found = datetime.combine(day, each, UTC)
-                if found >= begin:
-                    return to_micros(found)
-            day += timedelta(days=1)
+        """Return the first time after this one; None where there is none. Times are microseconds. Raises Invalid."""
+        if self.never:
+            return None
+        where = zone(self.timezone)
+        try:
+            for time in CronSim(_stepped(self.fields), to_datetime(micros).astimezone(where)):
+                # In an hour that comes twice, the library may name a time of its first round.
+                if (moment := to_micros(time.astimezone(UTC))) > micros:
+                    return moment
+        except OverflowError:  # the end of the calendar
+            return None
         return None
 
-    def _has(self, day: date) -> bool:
-        is_day, is_weekday = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return (is_day or is_weekday) if self.takes_either else (is_day and is_weekday)
+
+def parse(expression: str, timezone: str | None = None) -> Cron:
+    """Return the times of an expression of five fields, before which may stand `CRON_TZ=Europe/Berlin`. Raises Invalid."""
+    cron = read_stored(expression, timezone)
+    for text, (_, name, _, _), most in zip(cron.fields, _FIELDS, _STEPS, strict=True):
+        for step in _STEP.findall(text):
+            if int(step) >= most:
+                raise Invalid(
+                    f'"{text[:40]}" of this cron expression has a step of {int(step)}, and there are {most} numbers of a {name}: '
+                    f"a step begins anew with each {_WHOLES[name]}, so it has to be less. Name the times one by one instead."
+                )
+    return cron
 
 
-def parse(expression: str) -> Cron:
-    """Return the times of an expression of five fields. Raises Invalid."""
-    given = expression.upper().split()
-    if len(given) != len(_FIELDS):
-        raise Invalid(
-            f"A cron expression has five fields, and this one has {len(given)}: minute, hour, day of the month, month, day of "
-            'the week. "0 9 * * MON-FRI" is every weekday at 9:00 UTC.'
-        )
-    minutes, hours, days, months, weekdays = (_values(text, *field) for text, field in zip(given, _FIELDS, strict=True))
-    takes_either = not given[2].startswith("*") and not given[4].startswith("*")
-    return Cron(minutes, hours, days, months, [day % 7 for day in weekdays], takes_either)
+_WHOLES = {"minute": "hour", "hour": "day", "day of the month": "month", "month": "year", "day of the week": "week"}
 
 
-def _values(text: str, name: str, least: int, most: int, names: str) -> list[int]:
-    """The numbers of one field."""
-    numbers = {word: str(number) for number, word in enumerate(names.split(), least)}
-    found: set[int] = set()
-    for part in text.split(","):
-        match = _PART.fullmatch(re.sub("[A-Z]+", lambda word: numbers.get(word[0], word[0]), part))
-        begin, end, step = match.groups() if match else (None, None, "0")
-        first = least if begin is None else int(begin)
-        last = int(end) if end else most if step or begin is None else first
-        if end and last == 0 and most == 7:
-            last = 7  # a range of weekdays may end with Sunday
-        if int(step or 1) == 0 or not least <= first <= last <= most:
-            or_names = f", or {' '.join(numbers)}" if numbers else ""
+def read_stored(expression: str, timezone: str | None = None) -> Cron:
+    """Return the times of an expression as it was stored: older versions took steps of any size. Raises Invalid."""
+    if match := _ZONE.fullmatch(expression.strip()):
+        if timezone not in (None, match[1]):
             raise Invalid(
-                f'"{part[:40]}" is no {name} of a cron expression. Use numbers from {least} to {most}{or_names}; ranges such as '
-                '"1-5", steps such as "*/2", and commas between them.'
+                f"The cron expression is in {match[1][:80]}, and timezone says {str(timezone)[:80]}. Give one."
             )
-        found.update(range(first, last + 1, int(step or 1)))
-    return sorted(found)
+        timezone, expression = match[1], match[2]
+    zone(timezone or "UTC")
+    fields = expression.upper().split()
+    if len(fields) != len(_FIELDS):
+        raise Invalid(
+            f"A cron expression has five fields, and this one has {len(fields)}: minute, hour, day of the month, month, day of "
+            'the week. "0 9 * * MON-FRI" is every weekday at 9:00.'
+        )
+    # A range of weekdays may end with Sunday.
+    fields[4] = _UNTIL_SUNDAY.sub("-7", fields[4])
+    cron = Cron(tuple(fields), timezone or "UTC")
+    fault = _fault_of(fields)
+    if fault is None:
+        return cron
+    if fault == "day-of-month" and _fault_of([*fields[:3], "*", *fields[4:]]) is None:
+        return Cron(cron.fields, cron.timezone, never=True)
+    place = next(number for number, field in enumerate(_FIELDS) if field[0] == fault)
+    _, name, least, most = _FIELDS[place]
+    raise Invalid(
+        f'"{fields[place][:40]}" is no {name} of a cron expression. Use numbers from {least} to {most}, or names such as '
+        'MON and JAN; ranges such as "1-5", steps such as "*/2", and commas between them.'
+    )
+
+
+def _fault_of(fields: list[str]) -> str | None:
+    """Return the library's name of the field that it does not read."""
+    try:
+        CronSim(" ".join(fields), to_datetime(0))
+    except CronSimError as error:
+        return str(error).removeprefix("Bad ")
+    except (ValueError, AssertionError, TypeError):  # such as a last weekday with a step
+        return "day-of-week" if "L" in fields[4] else "day-of-month"
+    return None
+
+
+def _stepped(fields: tuple[str, ...]) -> str:
+    """Return the expression as the library takes named hours for times of the clock: by fields that begin with no star."""
+    minute, hour, *rest = fields
+    if hour != "*":
+        minute = _numbered(minute, 59)
+        hour = _numbered(hour, 23)
+    return " ".join((minute, hour, *rest))
+
+
+def _numbered(text: str, most: int) -> str:
+    return f"0-{most}{text[1:]}" if text.startswith("*") else text

@@ -25,11 +25,14 @@ class OneTime(RequestPart):
 
 
 class Recurring(RequestPart):
-    """Again and again, as a cron expression says, in UTC."""
+    """Again and again, as a cron expression says."""
 
     type: Literal["recurring"]
     cron_expression: str = Field(
         min_length=1, max_length=200, description="Minute, hour, day of the month, month, day of the week."
+    )
+    timezone: str | None = Field(
+        None, max_length=100, description="The IANA time zone of these times; left out: the user's, or the agent's."
     )
 
 
@@ -72,9 +75,12 @@ class ScheduleRequest(RequestModel):
 
 
 def next_time(schedule: Json, after: int) -> int | None:
-    """Return when a schedule comes next after this time (microseconds); None where it does not. Raises Invalid."""
+    """Return when a schedule comes next after this time (microseconds); None where it does not. Raises Invalid.
+
+    One without a time zone was made by an older version, and is in UTC.
+    """
     if schedule["type"] == "recurring":
-        return cron.parse(schedule["cron_expression"]).next_after(after)
+        return cron.read_stored(schedule["cron_expression"], schedule.get("timezone")).next_after(after)
     at = round(schedule["scheduled_at"] * (SECOND // 1000))
     return at if at > after else None
 

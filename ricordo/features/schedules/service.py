@@ -1,17 +1,18 @@
 """Schedules: made, planned from one time to the next, and the scope that a turn of theirs runs in."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from ricordo.domain.clock import SECOND
+from ricordo.domain.clock import SECOND, zone
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import OPERATOR_SCOPES, Scope
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.features.schedules import queries
+from ricordo.features.schedules import cron, queries
 from ricordo.features.schedules.models import ScheduleRequest, next_time
 from ricordo.features.schedules.queries import ScheduledMessage
 from ricordo.storage import agents, jobs, keys, users
@@ -50,11 +51,15 @@ def create(tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest)
     """Store a new schedule, with the job of its first time. Raises Invalid, Conflict, Forbidden, NotFound."""
     message, schedule = asked.sent()
     now = tx.clock.now()
+    if schedule["type"] == "recurring":
+        usual = _usual_zone(tx, scope, agent_id)
+        read = cron.parse(schedule["cron_expression"], schedule["timezone"])
+        has_own = schedule["timezone"] or read.timezone != "UTC"
+        schedule = {**schedule, "timezone": read.timezone if has_own else usual}
     next_at = next_time(schedule, now)
     if next_at is None:
         is_recurring = schedule["type"] == "recurring"
-        never = "This cron expression names a day that never comes. Check the day of the month."
-        raise Invalid(never if is_recurring else "This time has passed already. Choose a time in the future.")
+        raise Invalid(cron.NEVER if is_recurring else "This time has passed already. Choose a time in the future.")
     agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)
     maker = maker_of(tx, scope, "schedule")
@@ -77,6 +82,17 @@ def create(tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest)
     queries.insert_one(tx, row)
     jobs.add(tx, job_of(row, next_at, not_before=next_at))
     return row
+
+
+def _usual_zone(tx: Transaction, scope: Scope, agent_id: str) -> str:
+    """Return the time zone of the user whose schedule it is, by their property `timezone`; else the agent's."""
+    user = users.find(tx, Scope(scope.organization_id), scope.subject) if scope.subject else None
+    named = [one.get("value") for one in user.properties if one.get("key") == "timezone"] if user else []
+    for name in named:
+        with suppress(Invalid):
+            zone(str(name))
+            return str(name)
+    return agents.timezone(tx, scope, agent_id)
 
 
 def delete(tx: Transaction, scope: Scope, agent_id: str, id: str) -> None:
@@ -122,7 +138,11 @@ def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
 
 def _plan(tx: Transaction, row: ScheduledMessage) -> ScheduledMessage:
     """Store when the message is due next, from now on: times that passed while no server ran are left out."""
-    row = replace(row, next_at=next_time(row.schedule, max(tx.clock.now(), row.next_at or 0)))
+    try:
+        next_at = next_time(row.schedule, max(tx.clock.now(), row.next_at or 0))
+        row = replace(row, next_at=next_at)
+    except Invalid as error:  # such as a time zone that is no more
+        row = replace(row, next_at=None, problem=str(error))
     queries.save(tx, row)
     if row.next_at:
         jobs.add(tx, job_of(row, row.next_at, not_before=row.next_at))

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field
 
 from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel, Timestamp
+from ricordo.errors import Invalid
+from ricordo.features.schedules.cron import read_stored
 from ricordo.features.tasks.queries import BackgroundTask, TaskRun
 
 _NAME = "[a-z0-9](?:[a-z0-9.-]{0,126}[a-z0-9])?"
@@ -12,10 +14,13 @@ _YEAR = 525_600  # minutes
 
 
 class CronTrigger(RequestPart):
-    """At the times of a cron expression, in UTC."""
+    """At the times of a cron expression."""
 
     type: Literal["cron"]
     schedule: str = Field(min_length=1, max_length=200)
+    timezone: str | None = Field(
+        None, max_length=100, description="The IANA time zone of these times; left out: the agent's."
+    )
 
 
 class IdleTrigger(RequestPart):
@@ -71,8 +76,17 @@ class TaskResponse(ResponseModel):
     def from_task(cls, task: BackgroundTask) -> Json:
         """Return the task as JSON."""
         idle = {"idle_minutes": task.idle_minutes, "cooldown_minutes": task.cooldown_minutes}
-        trigger: Json = {"type": "cron", "schedule": task.cron} if task.cron else {"type": "idle", **idle}
+        trigger: Json = _cron_json(task.cron) if task.cron else {"type": "idle", **idle}
         return cls.of(task, trigger=trigger)
+
+
+def _cron_json(text: str) -> Json:
+    """Return a stored expression as a trigger; one that cannot be read any more is shown as it is."""
+    try:
+        cron = read_stored(text)
+    except Invalid:
+        return {"type": "cron", "schedule": text, "timezone": None}
+    return {"type": "cron", "schedule": text.removeprefix(f"CRON_TZ={cron.timezone} "), "timezone": cron.timezone}
 
 
 class TaskRunResponse(ResponseModel):

@@ -18,12 +18,14 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import (
     flag,
     json_value,
+    names,
     numbers,
     partial_index,
     reference,
     root,
     strings,
     table,
+    texts,
     timestamps,
     usage,
 )
@@ -35,10 +37,10 @@ RunState = Literal["waiting", "running", "done", "failed", "skipped"]
 tasks = table(
     "background_tasks",
     *root(),
-    *strings("name", null=False),
+    *names("name", null=False),
     reference("agent_id", "agents"),
-    *strings("course"),
-    *strings("instructions", null=False),
+    *names("course"),
+    *texts("instructions", null=False),
     *strings("cron"),
     *numbers("idle_minutes", "cooldown_minutes", "max_steps", null=True),
     *numbers("active_days"),

@@ -1,5 +1,6 @@
 """Background tasks planned: courses' tasks taken over, and for every window that has come a run for each user."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ from ricordo.storage import agents, jobs, users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
+log = logging.getLogger(__name__)
 RUN = "tasks.run"
 ACTIVE_DAYS = 30
 MOST = 200  # tasks of an organization that no course brought
@@ -41,7 +43,9 @@ def put(tx: Transaction, scope: Scope, agent_id: str, asked: TaskRequest) -> Bac
         name=asked.name,
         agent_id=agent_id,
         instructions=asked.instructions,
-        cron=when.schedule if when.type == "cron" else None,
+        cron=_zoned(when.schedule, when.timezone, agents.timezone(tx, scope, agent_id))
+        if when.type == "cron"
+        else None,
         idle_minutes=when.idle_minutes if when.type == "idle" else None,
         cooldown_minutes=when.cooldown_minutes if when.type == "idle" else None,
         max_steps=asked.max_steps,
@@ -50,7 +54,7 @@ def put(tx: Transaction, scope: Scope, agent_id: str, asked: TaskRequest) -> Bac
         created_at=stored.created_at if stored else now,
     )
     if wanted.cron and cron.parse(wanted.cron).next_after(now) is None:
-        raise Invalid("This cron expression names a day that never comes. Check the day of the month.")
+        raise Invalid(cron.NEVER)
     return _store(tx, stored, wanted)
 
 
@@ -149,8 +153,20 @@ def wake(tx: Transaction) -> None:
         jobs.add(tx, Job(RUN, LOCAL_ORGANIZATION, key=RUN, is_single=True))
 
 
+def _zoned(expression: str, timezone: str | None, usual: str) -> str:
+    """Return the expression with its time zone before it, or the usual one. Raises Invalid."""
+    read = cron.parse(expression, timezone)
+    if timezone is None and read.timezone == "UTC" and usual != "UTC" and "TZ=" not in expression:
+        return f"CRON_TZ={usual} {expression}"
+    return expression if read.timezone == "UTC" or "TZ=" in expression else f"CRON_TZ={read.timezone} {expression}"
+
+
 def _next_time(task: BackgroundTask, now: int) -> int | None:
-    return cron.parse(task.cron).next_after(now) if task.cron and task.enabled else None
+    try:
+        return cron.read_stored(task.cron).next_after(now) if task.cron and task.enabled else None
+    except Invalid as error:  # such as a time zone that is no more: one task must not hold up the others
+        log.warning("a task has no next time", extra={"task": task.name, "reason": str(error)})
+        return None
 
 
 def _counted(tx: Transaction, task: BackgroundTask) -> Iterable[str]:
@@ -166,7 +182,8 @@ def follow_courses(tx: Transaction) -> None:
         stored = {task.name: task for task in queries.of_course(tx, SCOPE, course.name)}
         for name, one in wanted.items():
             agent_id = course.agents.get(one.agent)
-            if agent_id is None or agents.find(tx, SCOPE, agent_id) is None:
+            found = agents.find(tx, SCOPE, agent_id) if agent_id else None
+            if agent_id is None or found is None:
                 continue
             known, now = stored.pop(name, None), tx.clock.now()
             if known is None and queries.find(tx, SCOPE, name):
@@ -176,7 +193,7 @@ def follow_courses(tx: Transaction) -> None:
                 known or new,
                 agent_id=agent_id,
                 instructions=one.instructions.strip(),
-                cron=one.cron,
+                cron=_zoned(one.cron, one.timezone, found.timezone) if one.cron else None,
                 idle_minutes=one.idle_minutes,
                 cooldown_minutes=one.cooldown_minutes,
                 active_days=one.active_days or ACTIVE_DAYS,

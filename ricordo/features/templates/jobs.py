@@ -34,7 +34,7 @@ from ricordo.storage.engine.store import Transaction
 
 MIGRATE = "templates.migrate"
 # What of an agent's settings a template sets.
-_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_block_policy", "compaction")
+_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_block_policy", "model_profile", "compaction")
 # Policies by which the owner of a block decides about a change.
 _ASKS = ("propose", "explicit")
 _NAMED = 5

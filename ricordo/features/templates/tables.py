@@ -4,6 +4,7 @@ from sqlalchemy import UniqueConstraint
 
 from ricordo.storage.schema.columns import (
     json_value,
+    names,
     numbers,
     public_id,
     reference,
@@ -11,14 +12,15 @@ from ricordo.storage.schema.columns import (
     seq,
     strings,
     table,
+    texts,
     timestamps,
 )
 
 templates = table(
     "templates",
     *root(),
-    *strings("name", null=False),
-    *strings("description"),
+    *names("name", null=False),
+    *texts("description"),
     # The agent that it follows; it may be deleted.
     *strings("agent_id", erasure="keep"),
     *numbers("version"),
@@ -34,7 +36,7 @@ template_versions = table(
     public_id(),
     reference("template_id", "templates"),
     *numbers("number"),
-    *strings("message"),
+    *texts("message"),
     json_value("content"),
     *strings("digest", null=False, erasure="keep"),
     *strings("created_by", erasure="blank"),

@@ -26,6 +26,7 @@ from ricordo.api.errors import status_of
 from ricordo.api.guard import COOKIE
 from ricordo.api.routing import LazyRoute, Routes, refusal_of
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
+from ricordo.domain.text import normal_text
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features.web import filters, statics
 from ricordo.features.web.inside import RefusedByApi
@@ -167,11 +168,11 @@ async def form_of(request: Request) -> dict[str, str]:
 async def fields_of(request: Request) -> list[tuple[str, str]]:
     body = await request.body()
     try:
-        # Browsers end lines with CR LF in forms; memory has LF.
         given = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError as error:
         raise Invalid("This form cannot be read. Load the page again and send it once more.") from error
-    return [(name, value.replace("\r\n", "\n")) for name, value in given]
+    # Browsers end lines with CR LF in forms; memory has LF.
+    return [(name, normal_text(value)) for name, value in given]
 
 
 def local_path(path: str) -> str:

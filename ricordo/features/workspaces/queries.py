@@ -9,14 +9,14 @@ from sqlalchemy import Column, LargeBinary, Text, bindparam, delete, func, inser
 from ricordo.domain.ids import new_id
 from ricordo.storage.engine.repository import Repository, equal, new_values, setter
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import numbers, partial_index, root, strings, table, timestamps
+from ricordo.storage.schema.columns import names, numbers, partial_index, root, strings, table, timestamps
 
 workspace_files = table(
     "workspace_files",
     *root(),
     # None: of the workspace that is shared.
     *strings("user_id"),
-    *strings("path", null=False),
+    *names("path", null=False),
     Column("content", LargeBinary, nullable=False),
     *numbers("size"),
     *strings("digest", null=False),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ricordo.domain.agent import Agent, AgentState
+from ricordo.domain.text import normal_name
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, TooLong
 from ricordo.features.workspaces import queries
 from ricordo.features.workspaces.options import WorkspaceSettings
@@ -63,7 +64,7 @@ def with_instructions(tx: Transaction, state: AgentState) -> AgentState:
 
 def path_of(text: str) -> str:
     """Return the path as files are named by it. Raises Invalid for one that leads out, or that no system could store."""
-    path = unicodedata.normalize("NFC", text.strip())
+    path = normal_name(text.strip())
     path = path.removeprefix("./").removeprefix("/workspace/") if path.startswith(("./", "/workspace/")) else path
     parts = path.split("/")
     shown = path[:80]

@@ -17,6 +17,7 @@ import orjson
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
+from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_compatible import call_headers, call_url
 from ricordo.llm.policy import (
     CallPolicy,
@@ -29,7 +30,6 @@ from ricordo.llm.policy import (
 from ricordo.llm.provider_sdks import need
 from ricordo.llm.provider_table import Provider
 from ricordo.llm.tokens import shortened, text_tokens, writable
-from ricordo.llm.written_calls import read_json
 
 if TYPE_CHECKING:
     from pydantic_ai.embeddings.base import EmbeddingModel

@@ -17,6 +17,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+from ricordo.storage.schema.columns import NormalText
+
 Convert = Callable[[Any], Any]
 Row = Mapping[str, Any]
 _POSITION = "position"
@@ -132,7 +134,8 @@ class _ArrayOf(UserDefinedType[list[Any]]):
 
     def __init__(self, item: TypeEngine[Any]) -> None:
         self.item = item
-        self.name = next((name for kind, name in _KINDS.items() if isinstance(item, kind)), "")
+        stored = item.impl_instance if isinstance(item, NormalText) else item
+        self.name = next((name for kind, name in _KINDS.items() if isinstance(stored, kind)), "")
         if not self.name:
             raise LookupError(item)
 
@@ -140,9 +143,10 @@ class _ArrayOf(UserDefinedType[list[Any]]):
         return f"{self.name}[]"
 
     def bind_processor(self, dialect: sa.Dialect) -> Any:
-        if not isinstance(self.item, sa.JSON):
+        if not isinstance(self.item, sa.JSON | NormalText):
             return None
-        convert: Any = self.item.bind_processor(dialect)  # type: ignore[no-untyped-call]
+        item: Any = self.item
+        convert = item.bind_processor(dialect)
         return lambda values: list(map(convert, values))
 
 

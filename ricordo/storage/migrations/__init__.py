@@ -13,6 +13,7 @@ from sqlalchemy.schema import CreateColumn
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
+from ricordo.storage.migrations.normal_names import normalise_names
 from ricordo.storage.schema import core_tables as tables
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.memory_tables import blocks, blocks_users, proposals
@@ -94,6 +95,7 @@ MIGRATIONS: Sequence[Migration] = (
     add_options_of_tools,
     add_index_of_newest_messages,
     add_limits_of_keys,
+    normalise_names,
 )
 
 

@@ -17,6 +17,8 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy.schema import SchemaItem
 
+from ricordo.domain.text import normal_name, normal_text
+
 metadata = sa.MetaData(
     naming_convention={"uq": "%(table_name)s_%(column_0_N_name)s_key", "fk": "%(table_name)s_%(column_0_name)s_fkey"}
 )
@@ -25,6 +27,32 @@ KEEP: dict[str, Erasure] = {"erasure": "keep"}
 _Json = sa.JSON()
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _Seq = sa.Integer().with_variant(sa.BigInteger(), "postgresql")
+
+
+class NormalText(sa.TypeDecorator[str]):
+    """Text that is stored, and compared with what is stored, in its normal form, whoever writes it."""
+
+    impl = sa.Text
+    cache_ok = True
+    normalise = staticmethod(normal_text)
+
+    def bind_processor(self, dialect: Any) -> Any:  # noqa: ARG002 - SQLAlchemy's
+        normalise = self.normalise
+        return lambda value: normalise(value) if isinstance(value, str) else value
+
+
+class NormalName(NormalText):
+    """A name in its normal form: what people call a thing, by which it is looked up or told apart."""
+
+    cache_ok = True
+    normalise = staticmethod(normal_name)
+
+
+class NormalTag(NormalName):
+    """A name in a column that was made as VARCHAR."""
+
+    impl = sa.String  # type: ignore[assignment]  # a Text is a String
+    cache_ok = True
 
 
 class PackedId(sa.TypeDecorator[str]):
@@ -69,7 +97,7 @@ def tags_table(
 ) -> sa.Table:
     """The tags of another table's rows, found by tag; with the column `users_by` by the row's user first."""
     row = reference(f"{parent.removesuffix('s')}_id", parent)
-    tag: sa.Column[str] = sa.Column("tag", sa.String, nullable=False)
+    tag: sa.Column[str] = sa.Column("tag", NormalTag, nullable=False)
     about = strings("user_id", erasure="keep") if users_by else []  # erasure finds the user in the row itself
     indexes = [sa.Index(f"{name}_by_tag", *filter(None, [users_by]), "tag", row.name)]
     if users_by:
@@ -112,7 +140,18 @@ def flag(name: str) -> sa.Column[bool]:
 
 
 def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
+    """Return columns of text that is kept to the byte: ids, kinds, hashes, programs, what belongs to a version."""
     return [sa.Column(name, sa.Text, nullable=null, info={"erasure": erasure}) for name in names]
+
+
+def names(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
+    """Return columns of names that people give."""
+    return [sa.Column(name, NormalName, nullable=null, info={"erasure": erasure}) for name in names]
+
+
+def texts(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
+    """Return columns of text that people and models write."""
+    return [sa.Column(name, NormalText, nullable=null, info={"erasure": erasure}) for name in names]
 
 
 def json_value(name: str, default: str = "'{}'", *, erasure: Erasure | None = None) -> sa.Column[object]:

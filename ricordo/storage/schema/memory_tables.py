@@ -15,6 +15,7 @@ from ricordo.storage.schema.columns import (
     flag,
     git_id,
     json_value,
+    names,
     numbers,
     partial_index,
     reference,
@@ -23,6 +24,7 @@ from ricordo.storage.schema.columns import (
     strings,
     table,
     tags_table,
+    texts,
     timestamps,
 )
 
@@ -47,8 +49,10 @@ blocks = table(
     "blocks",
     *root(),
     reference("chain_id", "chains"),
-    *strings("label", "value", null=False),
-    *strings("description"),
+    *names("label", null=False),
+    # Whoever writes it makes it normal first, since a version holds it to the byte.
+    *strings("value", null=False),
+    *texts("description"),
     sa.Column("limit", sa.BigInteger, nullable=False),
     flag("read_only"),
     *strings("policy", null=False, erasure="keep"),
@@ -58,14 +62,16 @@ blocks = table(
     *strings("created_by", "updated_by", erasure="blank"),
     *timestamps("created_at", "updated_at"),
     git_id("head"),
-    *strings("title", "schema_ref"),
+    *names("title"),
+    *strings("schema_ref"),
     # Of a user's block: for this agent, or this course, alone.
-    *strings("agent_id", "course"),
+    *strings("agent_id"),
+    *names("course"),
     # Whether its text came from a step that had read untrusted content.
     flag("is_untrusted"),
     flag("shared"),
     # The label by which agents know a user's copy of a block, where its own differs.
-    *strings("seen_as"),
+    *names("seen_as"),
     sa.UniqueConstraint("chain_id", "label"),
     sa.Index("blocks_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",
@@ -76,7 +82,7 @@ agents_blocks = table(
     seq(),
     reference("agent_id", "agents"),
     reference("block_id", "blocks"),
-    sa.Column("label", sa.Text, nullable=False),
+    *names("label", null=False),
     sa.UniqueConstraint("agent_id", "block_id"),
     sa.UniqueConstraint("agent_id", "label"),
     sa.Index("agents_blocks_by_block", "block_id"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ricordo.tools.builtin import command, memory, patch, recall
+from ricordo.tools.builtin import command, facts, memory, patch, recall
 from ricordo.tools.toolbox import ServerTool
 
 # Older models and scripts of the retired Letta V1 server use the shorter names.
@@ -31,6 +31,9 @@ class BuiltinPlugin:
             ServerTool(memory.read_memory_block, "letta_memory_core", runs_in_parallel=True),
             ServerTool(memory.edit_memory_block, "letta_memory_core", edits_memory=True),
             ServerTool(memory.propose_memory_edit, "letta_memory_core"),
+            ServerTool(facts.remember, "letta_memory_core", edits_memory=True, is_stored=False),
+            ServerTool(facts.correct, "letta_memory_core", edits_memory=True, is_stored=False),
+            ServerTool(facts.search, "letta_core", runs_in_parallel=True, is_stored=False),
         )
 
 

@@ -8,7 +8,8 @@ import re
 from typing import Any
 
 from ricordo.errors import Invalid, NotFound
-from ricordo.memory.working_memory import LONGEST_REASON, EditReason, lines_with, replaced_piece
+from ricordo.memory.matching import hint, search, with_line_breaks
+from ricordo.memory.working_memory import LONGEST_REASON, EditReason, replaced_piece
 from ricordo.prompt.memory import LINE_NUMBER_WARNING
 from ricordo.tools.toolbox import ToolContext
 
@@ -20,7 +21,8 @@ def memory_insert(context: ToolContext, label: str, new_string: str, insert_line
 
     Args:
         label: Label of the block to edit.
-        new_string: Text to insert, as one or more whole lines. Do not write line numbers.
+        new_string: Text to insert, as one or more whole lines. Do not write line numbers. Where it has no line break, "\\n" written
+            out is one if an item of a list, a heading or a sentence follows.
         insert_line: The line after which to insert: 0 puts the text first, -1 puts it last.
     """
     refuse_line_numbers("new_string", new_string)
@@ -33,7 +35,7 @@ def memory_insert(context: ToolContext, label: str, new_string: str, insert_line
             f"Invalid `insert_line` parameter: {insert_line}. It should be within the range of lines of the memory block: "
             f"[0, {len(lines)}], or -1 to append to the end of the memory block."
         )
-    lines[insert_line:insert_line] = new_string.split("\n")
+    lines[insert_line:insert_line] = with_line_breaks(new_string).split("\n")
     return context.memory.write(label, "\n".join(lines), context.call_id)
 
 
@@ -43,23 +45,24 @@ def memory_replace(context: ToolContext, label: str, old_string: str, new_string
     Args:
         label: Label of the block to edit.
         old_string: The text to replace, word for word, with enough of its surroundings to stand only once in the block. Do not
-            write line numbers.
+            write line numbers. Only signs that look alike may differ: quotes, dashes, an ellipsis, blanks.
         new_string: The text to put in its place.
     """
     refuse_line_numbers("old_string", old_string)
     refuse_line_numbers("new_string", new_string)
     value = context.memory.block(label).value
-    if not old_string or old_string not in value:
+    found = search(value, old_string, new_string)
+    if found.replacement:
+        return context.memory.write(label, found.replacement.apply(value), context.call_id)
+    if found.count > 1:
         raise Invalid(
-            f"No replacement was performed, old_string `{old_string}` did not appear verbatim in memory block with label `{label}`."
+            f"No replacement was performed. Multiple occurrences of old_string `{old_string}` in lines {list(found.lines)}. "
+            f"Please ensure it is unique. It occurs {found.count} times."
         )
-    if value.count(old_string) > 1:
-        lines = lines_with(value, old_string)
-        raise Invalid(
-            f"No replacement was performed. Multiple occurrences of old_string `{old_string}` in lines {lines}. "
-            "Please ensure it is unique."
-        )
-    return context.memory.write(label, value.replace(old_string, new_string), context.call_id)
+    raise Invalid(
+        f"No replacement was performed, old_string `{old_string}` did not appear verbatim in memory block with label `{label}`."
+        f"{hint(value, old_string)}"
+    )
 
 
 def memory_rethink(context: ToolContext, label: str, new_memory: str) -> str:
@@ -70,7 +73,7 @@ def memory_rethink(context: ToolContext, label: str, new_memory: str) -> str:
         new_memory: The block's whole new text: whatever it leaves out is gone. Do not write line numbers.
     """
     refuse_line_numbers("new_memory", new_memory)
-    return context.memory.write(label, new_memory, context.call_id)
+    return context.memory.write(label, with_line_breaks(new_memory), context.call_id)
 
 
 def core_memory_append(context: ToolContext, label: str, content: str) -> str:
@@ -80,7 +83,7 @@ def core_memory_append(context: ToolContext, label: str, content: str) -> str:
         label: Label of the block to edit.
         content: The text to add, on a new line.
     """
-    value = context.memory.block(label).value
+    value, content = context.memory.block(label).value, with_line_breaks(content)
     return context.memory.write(label, f"{value}\n{content}" if value else content, context.call_id)
 
 
@@ -93,9 +96,13 @@ def core_memory_replace(context: ToolContext, label: str, old_content: str, new_
         new_content: The text to put in its place; leave it empty to delete.
     """
     block = context.memory.block(label)
-    if not old_content or old_content not in block.value:
-        raise Invalid(f"Old content '{old_content}' not found in memory block '{label}'")
-    return context.memory.write(label, block.replaced(old_content, new_content), context.call_id)
+    if old_content and old_content in block.value:
+        return context.memory.write(label, block.replaced(old_content, new_content), context.call_id)
+    found = search(block.value, old_content, new_content)
+    if found.replacement is None:
+        told = f" It fits {found.count} places." if found.count else hint(block.value, old_content)
+        raise Invalid(f"Old content '{old_content}' not found in memory block '{label}'{told and '.'}{told}")
+    return context.memory.write(label, found.replacement.apply(block.value), context.call_id)
 
 
 def memory_finish_edits(context: ToolContext) -> str:  # noqa: ARG001 - every tool takes a context

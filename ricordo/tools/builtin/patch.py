@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from itertools import dropwhile, pairwise
 
 from ricordo.errors import Invalid, NotFound
+from ricordo.memory.matching import folded_line, hint
 from ricordo.prompt.memory import LINE_NUMBER_WARNING
 from ricordo.tools.toolbox import ToolContext
 
 _LINE_NUMBER = re.compile(r"^[-+ ]?[ \t]*\d+→", re.MULTILINE)
 _HEADER = re.compile(r"\*\*\* (Begin Patch|End Patch|Add Block:|Delete Block:|Update Block:|Move to:)(.*)")
 _HUNK = re.compile(r"@@ -(\d+)")
+# Behind a line break that is written out, what a line of a patch begins with.
+_ESCAPED_LINE = re.compile(r"\\n(?:[-+ ]|@@|\*\*\* )")
 _SHOWN = 4
 _NO_HUNKS = "No applicable hunks found in patch. Ensure lines start with ' ', '-', or '+'."
 _NO_OPERATIONS = "No operations found. Provide at least one of: *** Add Block, *** Delete Block, *** Update Block."
@@ -54,7 +57,7 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
         raise Invalid(
             "Patch contains a line number prefix, which is not allowed. Do not include line numbers (they are for display only)."
         )
-    lines = patch.removesuffix("\n").split("\n")
+    lines = _with_line_breaks(patch).removesuffix("\n").split("\n")
     if any(_HEADER.fullmatch(line) for line in lines):
         operations = _operations(lines)
         with context.memory.as_one():
@@ -69,6 +72,12 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
             "A patch without *** headers needs the label of the block it is for. Call the tool again with it."
         )
     return context.memory.write(label, _patched(_value(context, label), lines), context.call_id)
+
+
+def _with_line_breaks(patch: str) -> str:
+    """The patch, with `\\n` written out as line breaks where there is none: a patch of one line changes nothing else."""
+    is_escaped = "\n" not in patch and _ESCAPED_LINE.search(patch)
+    return patch.replace("\\n", "\n") if is_escaped else patch
 
 
 def _operations(lines: Sequence[str]) -> list[_Operation]:
@@ -142,7 +151,13 @@ def _patched(value: str, lines: Sequence[str]) -> str:
     text = value.split("\n") if value else []
     shift = 0
     for after, old, new in _hunks(lines):
-        place = _place(text, old) if old else len(text) if after is None else max(0, min(after + shift, len(text)))
+        if old:
+            place = _place(text, old)
+            # Lines that are kept stay as they stand, also where the patch writes them with other signs.
+            standing = dict(zip(old, text[place : place + len(old)], strict=True))
+            new = [standing.get(line, line) for line in new]  # noqa: PLW2901
+        else:
+            place = len(text) if after is None else max(0, min(after + shift, len(text)))
         text[place : place + len(old)] = new
         shift += len(new) - len(old)
     return "\n".join(text)
@@ -182,11 +197,12 @@ def _hunk(lines: Sequence[str]) -> _Hunk:
 
 def _place(text: Sequence[str], old: list[str]) -> int:
     """Where in the text these lines stand: the index of the first one."""
-    places = [start for start in range(len(text) - len(old) + 1) if text[start : start + len(old)] == old]
+    places = _places(text, old) or _places([*map(folded_line, text)], [*map(folded_line, old)])
     if not places:
+        near = hint("\n".join(text), "\n".join(old)).strip()
         raise Invalid(
             "Failed to apply patch: expected hunk context not found in the memory block. Verify the target lines exist and "
-            "try providing more context. Expected start:\n" + "\n".join(old[:_SHOWN])
+            "try providing more context. Expected start:\n" + "\n".join([*old[:_SHOWN], *filter(None, [near])])
         )
     if len(places) > 1:
         raise Invalid(
@@ -194,6 +210,10 @@ def _place(text: Sequence[str], old: list[str]) -> int:
             "surrounding context to disambiguate."
         )
     return places[0]
+
+
+def _places(text: Sequence[str], old: Sequence[str]) -> list[int]:
+    return [start for start in range(len(text) - len(old) + 1) if list(text[start : start + len(old)]) == list(old)]
 
 
 def _trimmed(lines: Sequence[str]) -> list[str]:

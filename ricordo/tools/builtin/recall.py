@@ -43,7 +43,8 @@ async def conversation_search(
 ) -> dict[str, Any] | str:
     """Search everything that was ever said with you, also what is no longer in view. The best match comes first.
 
-    Each result says when it was said and by whom; `before` holds what was said right before it.
+    Each result says when it was said and by whom, and how well it matches; `matched_lines` are the lines of it that do. `before`
+    and `after` hold what was said right before and after it.
 
     Args:
         query: Words to look for; the more telling, the better.
@@ -70,7 +71,7 @@ async def conversation_search(
     allowed = next(
         (tool.return_limit for tool in context.state.tools if tool.name == "conversation_search"), DEFAULT_RETURN_LIMIT
     )
-    results, quoted = results_of(found, context.state.agent, where, context.store.clock.now(), allowed)
+    results, quoted = results_of(found, query, context.state.agent, where, context.store.clock.now(), allowed)
     for said in quoted:
         is_hers = said.is_said and said.user_id == context.state.conversation.user_id
         context.quoted.add(said.id, is_untrusted=said.is_untrusted, is_said=is_hers)

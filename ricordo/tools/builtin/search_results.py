@@ -1,10 +1,11 @@
-"""What `conversation_search` found, as an agent reads it: each hit with who spoke, when, and the turn before it.
+"""What `conversation_search` found, as an agent reads it: each hit with who spoke, when, why it was found, and the turn before it.
 
-Turns that follow each other are one result. All together stay within a part of the agent's context window, and what had to be
-cut is said.
+Turns that follow each other are one result, whose best hit stands as itself, with the others before and after it. All together
+stay within a part of the agent's context window, and what had to be cut is said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
 
@@ -13,8 +14,10 @@ import orjson
 from ricordo.domain.agent import Agent
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.message import Message, ReasoningPart
+from ricordo.domain.passage import Relevance
 from ricordo.memory.recall import FoundMessage
 from ricordo.prompt.truncation import shorten
+from ricordo.search.words import query_terms, terms
 from ricordo.storage.messages import searchable_text
 
 # Bytes of all results: four a token, an eighth of the context window at most.
@@ -26,10 +29,16 @@ _SHARE, _TOKEN = 8, 4
 _HIT_SHARE, _CONTEXT_SHARE = 6, 24
 
 
+# Of one hit so many lines are marked, each of so many characters.
+_MOST_MARKED, _LONGEST_MARKED = 3, 200
+# As much of a hit is looked through for them.
+_MOST_LINES, _LONGEST_LINE = 500, 2_000
+
+
 def results_of(
-    found: Sequence[FoundMessage], agent: Agent, where: tzinfo, now: int, limit: int
+    found: Sequence[FoundMessage], query: str, agent: Agent, where: tzinfo, now: int, limit: int
 ) -> tuple[dict[str, Any], list[Message]]:
-    """Return the result of the call, of at most `limit` bytes, and the messages that it quotes."""
+    """Return the result of the call, of at most `limit` bytes, and the messages that it quotes, in their order there."""
     room = min(MOST_ROOM, limit, agent.context_window * _TOKEN // _SHARE)
     told = "Showing {} results:"
     if found and not any(hit.relevance.matches_well or not hit.relevance.score for hit in found):
@@ -42,7 +51,7 @@ def results_of(
         if hit.message.id in quoted:
             continue
         turns = _exchange(hit, hits, following, quoted)
-        result = _result(turns, hits, agent, where, now, room)
+        result = _Writer(hits, {*query_terms(query)}, agent, where, now, room).result(turns, hit.message)
         size = len(orjson.dumps(result))
         if results and size > room:
             left = sum(other.message.id not in quoted for other in found[number:])
@@ -69,25 +78,59 @@ def _exchange(
     return [*reversed(before), *after]
 
 
-def _result(
-    turns: Sequence[Message], hits: dict[str, FoundMessage], agent: Agent, where: tzinfo, now: int, room: int
-) -> dict[str, Any]:
-    last, context = turns[-1], max(room // _CONTEXT_SHARE, 100)
-    share = max(room // _HIT_SHARE // sum(turn.id in hits for turn in turns), 100)
-    before = [_words(turn, agent, share if turn.id in hits else context) for turn in turns[:-1]]
-    thoughts = "\n".join(part.text for part in last.parts if isinstance(part, ReasoningPart))
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes turns that follow each other as one result. `words` are those of the query."""
+
+    hits: Mapping[str, FoundMessage]
+    words: Set[str]
+    agent: Agent
+    where: tzinfo
+    now: int
+    room: int
+
+    def result(self, turns: Sequence[Message], best: Message) -> dict[str, Any]:
+        place, context = turns.index(best), max(self.room // _CONTEXT_SHARE, 100)
+        share = max(self.room // _HIT_SHARE // sum(turn.id in self.hits for turn in turns), 100)
+        told = [self._words(turn, share if turn.id in self.hits else context) for turn in turns]
+        thoughts = "\n".join(part.text for part in best.parts if isinstance(part, ReasoningPart))
+        return {
+            "timestamp": timestamp(best.created_at, self.where),
+            "time_ago": time_ago(self.now - best.created_at),
+            **({"before": told[:place]} if place else {}),
+            **({"thinking": shorten(thoughts, context)} if thoughts else {}),
+            **told[place],
+            **({"after": told[place + 1 :]} if told[place + 1 :] else {}),
+        }
+
+    def _words(self, message: Message, limit: int) -> dict[str, Any]:
+        speaker = message.name or {"assistant": self.agent.name, "tool": "a tool"}.get(message.role, "the user")
+        text = searchable_text(message)
+        told: dict[str, Any] = {"role": message.role, "speaker": speaker, "content": shorten(text, limit)}
+        if hit := self.hits.get(message.id):
+            if marked := self._marked(text):
+                told["matched_lines"] = marked
+            told["relevance"] = _relevance(hit.relevance)
+        return told
+
+    def _marked(self, text: str) -> list[str]:
+        """The lines that hold most words of the query, in their order, where the text has several lines."""
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        if len(lines) < 2 or not self.words:
+            return []
+        counts = [len(self.words & {*terms(line[:_LONGEST_LINE])}) for line in lines[:_MOST_LINES]]
+        best = sorted((number for number, count in enumerate(counts) if count), key=lambda one: (-counts[one], one))
+        return [shorten(lines[number], _LONGEST_MARKED) for number in sorted(best[:_MOST_MARKED])]
+
+
+def _relevance(relevance: Relevance) -> dict[str, Any]:
+    """Why a hit was found, in as few words as that takes: an index that did not find it is left out."""
+    ranks = {"fts_rank": relevance.fts_rank, "vector_rank": relevance.vector_rank}
     return {
-        "timestamp": timestamp(last.created_at, where),
-        "time_ago": time_ago(now - last.created_at),
-        **({"before": before} if before else {}),
-        **({"thinking": shorten(thoughts, context)} if thoughts else {}),
-        **_words(last, agent, share),
+        "rrf_score": round(relevance.score, 4),
+        **{name: rank for name, rank in ranks.items() if rank is not None},
+        "search_mode": relevance.mode,
     }
-
-
-def _words(message: Message, agent: Agent, limit: int) -> dict[str, str]:
-    speaker = message.name or {"assistant": agent.name, "tool": "a tool"}.get(message.role, "the user")
-    return {"role": message.role, "speaker": speaker, "content": shorten(searchable_text(message), limit)}
 
 
 def time_ago(micros: int) -> str:

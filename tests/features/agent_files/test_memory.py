@@ -14,7 +14,7 @@ from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL, serving
 from tests.support import postgres
 
-BOTH = ("sqlite", "postgresql")
+BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.soak))
 # As the agent leaves its block.
 TEXT = "Ada of Turin.\n\nLikes tea."
 YEAR = 365 * 24 * 3600 * 1000  # milliseconds

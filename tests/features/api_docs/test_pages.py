@@ -2,12 +2,11 @@
 
 import re
 from html import unescape
-from pathlib import Path
 from urllib.parse import quote
 
 from ricordo.features.api_docs.pages import shape_of
 from tests.api.test_openapi import operations
-from tests.seams.server import serving
+from tests.seams.server import ServerInThread
 from tests.support.browser import open_browser, visit
 
 SCHEMAS = {
@@ -30,8 +29,8 @@ def test_a_schema_is_shown_as_what_is_sent_and_one_that_holds_itself_ends() -> N
     assert shape_of({}, SCHEMAS) == "any"
 
 
-def test_every_operation_has_its_place(tmp_path: Path) -> None:
-    with serving(tmp_path) as server, server.http() as http:
+def test_every_operation_has_its_place(server: ServerInThread) -> None:
+    with server.http() as http:
         document = http.get("/openapi.json").json()
         index = http.get("/docs")
         assert "script-src" in index.headers["content-security-policy"]
@@ -48,8 +47,8 @@ def test_every_operation_has_its_place(tmp_path: Path) -> None:
         assert http.get("/redoc").headers["location"] == "/docs"
 
 
-def test_a_browser_that_reaches_nothing_else_shows_it(tmp_path: Path) -> None:
-    with serving(tmp_path) as server, open_browser() as browser, visit(browser, server.url) as visitor:
+def test_a_browser_that_reaches_nothing_else_shows_it(server: ServerInThread) -> None:
+    with open_browser() as browser, visit(browser, server.url) as visitor:
         page = visitor.see("/docs")
         page.get_by_role("link", name="/v1/agents/{agent_id}/messages", exact=True).first.click()
         page.get_by_role("heading", name="POST /v1/agents/{agent_id}/messages", exact=True).wait_for()

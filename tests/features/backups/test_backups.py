@@ -4,8 +4,6 @@ import os
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
@@ -19,11 +17,14 @@ from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.backups.service import back_up, restore
 from ricordo.features.move.service import MoveReport
 from ricordo.settings import Settings
-from tests.cli.conftest import Shell
+from tests.cli.conftest import Shell, environment
 from tests.features.move.test_cli import fill
+from tests.features.processes import KilledCommand, after
 from tests.seams.http import ok
 from tests.seams.server import MODEL, serving
 from tests.support import postgres
+from tests.support.ready import Helper
+from tests.support.server_process import CAN_FORK
 
 
 def kept(done: MoveReport) -> dict[str, str]:
@@ -118,24 +119,24 @@ def test_a_damaged_backup_is_refused_and_the_old_database_stays(tmp_path: Path) 
     assert back_up(settings, tmp_path / "after.db", silent).hashes == whole.hashes
 
 
-def test_a_restore_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+@pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.soak)])
+def test_a_restore_that_is_killed_leaves_the_old_or_the_new(kills: int, tmp_path: Path, helper: Helper) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     fill(settings.database_path)
     old = kept(back_up(settings, tmp_path / "old.db", silent))
     fill(settings.database_path)
     new = kept(back_up(settings, tmp_path / "new.db", silent))
     restore(tmp_path / "old.db", settings, silent, replace=True)
-    command = [sys.executable, "-m", "ricordo.cli", "restore", str(tmp_path / "new.db"), "--replace"]
-    environment = {**os.environ, "RICORDO_DATA_DIR": str(settings.data_dir)}
-    began = time.monotonic()
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-    lasts = time.monotonic() - began
-    for number in range(4):
+    command = ("restore", str(tmp_path / "new.db"), "--replace")
+    variables = environment(settings.data_dir)
+    begin = time.monotonic()
+    KilledCommand(helper, command, tmp_path / "work", variables).finish()
+    duration = time.monotonic() - begin
+    for number in range(kills):
         restore(tmp_path / "old.db", settings, silent, replace=True)
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(random.uniform(lasts * 0.3, lasts * 1.1))  # noqa: S311 - a moment
-        process.kill()
-        process.wait()
+        moment = after(random.uniform(0, duration))  # noqa: S311 - a moment
+        KilledCommand(helper, command, tmp_path / "work", variables).kill_once(moment)
         assert kept(back_up(settings, tmp_path / f"now-{number}.db", silent)) in (old, new)
 
 

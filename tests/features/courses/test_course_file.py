@@ -49,6 +49,9 @@ FAULTS = [
     ),
     (AGENT + STUDENT + STUDENT, 7, 'the block "student" is in line 4 already'),
     (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\n', 4, 'a task has a "cron" expression or "idle_minutes"'),
+    (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\ncron = "*/90 * * * *"\n', 7, "a step of 90"),
+    (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\ncron = "0 7 * * *"\ntimezone = "CEST+2"\n', 8, "is unknown"),
+    (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\nidle_minutes = 5\ntimezone = "Asia/Tokyo"\n', 8, "belongs to"),
     (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\ncron = "61 * * * *"\n', 7, "minute"),
     (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\nidle_minutes = 0\n', 7, "must lie between 1 and"),
     (

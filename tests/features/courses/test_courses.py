@@ -137,7 +137,9 @@ def test_a_check_stores_nothing_and_says_what_there_is(http: httpx2.Client, tmp_
     task = '[[task]]\nname = "weekly"\ncron = "0 5 * * 1"\ninstructions = "Look."\n'
     told = ok(http.post("/v1/courses/essay/check", json={"source": AGENT + STUDENT + task}))
     assert told["blocks"] == [{"label": "student", "policy": "propose", "shared": False, "fields": ["name", "likes"]}]
-    assert told["tasks"] == [{"name": "weekly", "agent": "coach", "cron": "0 5 * * 1", "idle_minutes": None}]
+    assert told["tasks"] == [
+        {"name": "weekly", "agent": "coach", "cron": "0 5 * * 1", "timezone": None, "idle_minutes": None}
+    ]
     assert not (tmp_path / "courses").exists()
     assert ok(http.get("/v1/courses/")) == []
     refused(http.put("/v1/courses/..%2Fx", json={"source": AGENT}), 404)

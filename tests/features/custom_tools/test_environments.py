@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid
 from ricordo.features.custom_tools import environments
 from ricordo.features.custom_tools.environments import texts_of
 from ricordo.llm.scripted import call
@@ -26,6 +25,7 @@ from tests.support.attacked_server import attacked_server
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
 
+PATIENCE = 600  # seconds that pip may take on a busy machine
 GREETS = '''
 def greet(whom: str) -> str:
     """Greet somebody."""
@@ -56,37 +56,53 @@ def _index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-def try_out(api: Api, *requirements: dict[str, Any], source: str = GREETS, **args: Any) -> dict[str, Any]:
-    body = {"source_code": source, "args": args or {"whom": "Ada"}, "pip_requirements": list(requirements)}
-    answer = api.http.post("/v1/tools/run", json=body)
+def try_out(
+    api: Api, *requirements: dict[str, Any], source: str = GREETS, args: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    arguments = {"whom": "Ada"} if args is None else args
+    body = {"source_code": source, "args": arguments, "pip_requirements": list(requirements)}
+    answer = api.http.post("/v1/tools/run", json=body, timeout=PATIENCE)
     made: dict[str, Any] = answer.json() | {"code": answer.status_code}
     return made
 
 
 def test_an_agents_tool_has_its_packages_and_a_change_of_them_takes_their_place(api: Api) -> None:
-    tool = api.client.tools.create(source_code=GREETS, pip_requirements=[{"name": "salve", "version": "1.0"}])
+    client = api.client.with_options(timeout=PATIENCE)
+    tool = client.tools.create(source_code=GREETS, pip_requirements=[{"name": "salve", "version": "1.0"}])
     assert [(one.name, one.version) for one in tool.pip_requirements or ()] == [("salve", "1.0")]
-    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
+    agent = client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(call("greet", whom="Ada"), "Done.")
-    told = str(api.client.agents.messages.create(agent.id, input="Greet.").messages)
+    told = str(client.agents.messages.create(agent.id, input="Greet.").messages)
     assert "Salve Ada! (1.0)" in told
     page = api.http.post(f"/ui/tools/{tool.id}/try", content="arguments=%7B%22whom%22%3A%22Eve%22%7D")
     assert "Packages: <code>salve==1.0</code>" in page.text
     assert "Salve Eve! (1.0)" in page.text
-    api.client.tools.update(tool.id, pip_requirements=[{"name": "salve"}])
-    result = api.client.agents.tools.run("greet", agent_id=agent.id, args={"whom": "Bea"})
+    client.tools.update(tool.id, pip_requirements=[{"name": "salve"}])
+    result = client.agents.tools.run("greet", agent_id=agent.id, args={"whom": "Bea"})
     assert result.func_return == "Salve Bea! (2.0)", result
-    api.client.tools.delete(tool.id)
+    client.tools.delete(tool.id)
 
 
-def test_calls_at_once_have_one_environment_built(api: Api) -> None:
+def test_calls_at_once_have_one_environment_built_and_what_a_killed_build_left_is_removed(api: Api) -> None:
+    folder = api.server.settings.data_dir / "environments"
+    left, held = folder / "a.building", folder / "b.building"
+    for each in (left, held):
+        each.mkdir(parents=True)
+        (each / ".lock").touch()
     results: list[Any] = []
     wanted = {"name": "salve", "version": ">=1.0,<2"}
     threads = [threading.Thread(target=lambda: results.append(try_out(api, wanted))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with subprocess.Popen(["flock", str(held / ".lock"), "-c", "echo on; sleep 60"], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"on\n"
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (left.exists(), held.exists()) == (False, True)
+        holder.kill()
+    held.joinpath(".lock").unlink()
+    held.rmdir()
     assert [result["func_return"] for result in results] == ["Salve Ada! (1.0)"] * 4
     home = environments._home(api.server.settings, texts_of([wanted]))
     assert home.is_dir()
@@ -106,10 +122,7 @@ def test_what_cannot_be_installed_is_said_with_pips_words_and_tried_again_later(
     assert "cannot be installed" in try_out(api, wanted)["detail"]
     os.utime(failure, (0, 0))
     uses = "def f() -> int:\n    'x'\n    import nosuchthing\n    return nosuchthing.x"
-    assert (
-        api.http.post("/v1/tools/run", json={"source_code": uses, "pip_requirements": [wanted]}).json()["func_return"]
-        == 1
-    )
+    assert try_out(api, wanted, source=uses, args={})["func_return"] == 1
 
 
 async def test_servers_of_one_postgresql_build_each_their_own_once_for_all_who_wait(tmp_path: Path) -> None:
@@ -119,8 +132,6 @@ async def test_servers_of_one_postgresql_build_each_their_own_once_for_all_who_w
     (python,) = set(await asyncio.gather(*wanted))
     assert python is not None
     assert list(python.parent.parent.glob("lib/*/site-packages/salve.py"))
-    with pytest.raises(Invalid, match="No matching distribution"):
-        await environments.python_for(store, settings, Scope(), ("nosuchthing==2.0",))
 
 
 @pytest.mark.parametrize(
@@ -136,22 +147,6 @@ async def test_servers_of_one_postgresql_build_each_their_own_once_for_all_who_w
 )
 def test_a_requirement_is_the_name_of_a_package_and_versions(api: Api, wanted: dict[str, Any]) -> None:
     assert try_out(api, wanted)["code"] == 422
-
-
-def test_what_a_killed_build_left_is_removed_by_the_next_and_one_that_runs_is_not(api: Api) -> None:
-    folder = api.server.settings.data_dir / "environments"
-    left, held = folder / "a.building", folder / "b.building"
-    for each in (left, held):
-        each.mkdir(parents=True)
-        (each / ".lock").touch()
-    with subprocess.Popen(["flock", str(held / ".lock"), "-c", "echo on; sleep 30"], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout
-        assert holder.stdout.readline() == b"on\n"
-        assert try_out(api, {"name": "salve", "version": "===1.0"})["func_return"] == "Salve Ada! (1.0)"
-        assert (left.exists(), held.exists()) == (False, True)
-        holder.kill()
-    held.joinpath(".lock").unlink()
-    held.rmdir()
 
 
 def test_pip_ends_with_the_server() -> None:

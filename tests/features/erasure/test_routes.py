@@ -108,7 +108,7 @@ def peopled(server: ServerInThread, http: httpx2.Client) -> World:
     return made
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=[BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.soak)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """Both users on a server of the test's own, on each database, which keeps traces of everything."""
     is_file = request.param == BOTH[0]

@@ -53,7 +53,8 @@ def test_folders_are_given_to_an_agent_with_their_tools(api: Api, shelf: tuple[s
     assert {tool.tool_type for tool in agent.tools} == {"letta_files_core"}
     assert [(one.id, one.description) for one in agent.sources] == [(folder, "Our texts.")]
     blocks = agent.memory.file_blocks or []
-    assert [(one.source_id, one.is_open, one.value) for one in blocks] == [(folder, False, "")] * 3
+    assert [(one.source_id, one.is_open) for one in blocks] == [(folder, True)] * 3
+    assert "[Viewing file start (out of 4 lines)]\n1: # Bees" in (blocks[0].value or "")
     assert [one.id for one in api.client.agents.folders.list(agent_id)] == [folder]
     assert list(api.client.folders.agents.list(folder)) == [agent_id]
     other = api.client.folders.create(name=f"Other{time.monotonic_ns()}").id
@@ -77,6 +78,7 @@ def test_folders_are_given_to_an_agent_with_their_tools(api: Api, shelf: tuple[s
 def test_open_files_are_in_the_prompt_with_their_line_numbers(api: Api, shelf: tuple[str, str]) -> None:
     folder, agent_id = shelf
     name = api.client.folders.retrieve(folder).name
+    api.client.agents.files.close_all(agent_id)
     (opened,) = turn(
         api, agent_id, call("open_files", file_requests=[{"file_name": "poem.txt", "offset": 100, "length": 50}])
     )
@@ -143,6 +145,45 @@ def test_the_files_that_were_not_looked_at_for_longest_are_closed(api: Api, shel
     assert (len(rest.files), rest.has_more) == (1, False)
 
 
+def test_files_are_open_from_the_start_as_many_as_the_agent_may_have_open(api: Api, folder: str) -> None:
+    agent = api.client.agents.create(model=MODEL, include_base_tools=False, max_files_open=3).id
+    for number in range(5):
+        put(api, folder, f"{number}.txt", f"Text {number}.\n" * (number + 1))
+    attached = api.client.agents.folders.attach(folder, agent_id=agent)
+    blocks = {one.label.split("/")[1]: one for one in attached.memory.file_blocks or []}  # type: ignore[union-attr]
+    assert {name for name, one in blocks.items() if one.is_open} == {"2.txt", "3.txt", "4.txt"}
+    assert blocks["3.txt"].value == "[Viewing file start (out of 4 lines)]\n" + "\n".join(
+        f"{line}: Text 3." for line in range(1, 5)
+    )
+    assert blocks["0.txt"].value == ""
+
+    def opened() -> dict[str, bool]:
+        files = api.client.agents.files.list(agent).files
+        return {
+            one.file_name.split("/")[1][0]: one.is_open for one in files if bool(one.visible_content) == one.is_open
+        }
+
+    assert opened() == {"4": True, "3": True, "2": True, "1": False, "0": False}
+    turn(api, agent)
+    assert system_of(api).count('<file status="open"') == 3
+    # What is opened takes the place of the one not looked at for longest; what is closed stays so.
+    (told,) = turn(api, agent, call("open_files", file_requests=[{"file_name": "0.txt"}]))
+    assert "Closed 1 least recently used file(s)" in told
+    assert opened() == {"0": True, "4": True, "3": True, "2": False, "1": False}
+    api.client.agents.files.close_all(agent)
+    assert not any(opened().values())
+
+
+def test_a_file_that_is_uploaded_later_is_open_while_there_is_room(api: Api, folder: str) -> None:
+    agent = api.client.agents.create(model=MODEL, include_base_tools=False, max_files_open=2, folder_ids=[folder]).id
+    assert api.client.agents.files.list(agent).files == []
+    names = []
+    for number in range(3):
+        put(api, folder, f"{number}.txt", f"Text {number}.")
+        names.append([one.file_name[-5] for one in api.client.agents.files.list(agent, is_open=True).files])
+    assert names == [["0"], ["1", "0"], ["2", "1"]]
+
+
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
@@ -165,6 +206,7 @@ def test_what_cannot_be_opened_is_told(api: Api, shelf: tuple[str, str], request
 def test_long_files_are_cut_and_say_so(api: Api, shelf: tuple[str, str]) -> None:
     _, agent_id = shelf
     api.client.agents.update(agent_id, per_file_view_window_char_limit=500)
+    api.client.agents.files.close_all(agent_id)
     turn(api, agent_id, call("open_files", file_requests=[{"file_name": "poem.txt"}]))
     cut = "...[TRUNCATED]\n# NOTE: This block is truncated, use functions to view the full content."
     value = system_of(api).split("<value>\n")[1].split("\n</value>")[0]
@@ -205,6 +247,31 @@ def test_lines_are_found_by_regular_expressions(api: Api, shelf: tuple[str, str]
     assert "The pattern is no regular expression that RE2 reads: missing )" in wrong
     assert "bees" not in included
     assert "code.py" in included
+
+
+def test_files_to_search_are_named_by_wildcards_parts_or_regular_expressions(api: Api, shelf: tuple[str, str]) -> None:
+    folder, agent_id = shelf
+    name = api.client.folders.retrieve(folder).name
+    wanted = {
+        "*.py": {"code.py"},
+        "*.md": {"bees.md"},
+        "bees.md": {"bees.md"},
+        "code": {"code.py"},
+        f"{name}/poem.txt": {"poem.txt"},
+        f"{name}/*": {"bees.md", "code.py", "poem.txt"},
+        r".*\.txt$": {"poem.txt"},
+        r"\.(py|md)$": {"bees.md", "code.py"},
+        r"^poem\.txt$": {"poem.txt"},
+        r"BEES\.[a-z]+": {"bees.md"},
+        r"[bc][eo]+[sd]e?\.": {"bees.md", "code.py"},
+        "*.java": set(),
+        "(": set(),
+    }
+    told = turn(api, agent_id, *(call("grep_files", pattern=".", include=include) for include in wanted))
+    for (include, files), text in zip(wanted.items(), told, strict=True):
+        found = {one for one in ("bees.md", "code.py", "poem.txt") if f"  - {name}/{one}:" in text}
+        assert found == files, (include, text)
+        assert files or text == f"No files match filter pattern '{include}'"
 
 
 HOSTILE_PATTERNS = [
@@ -303,5 +370,5 @@ def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
         with count_statements(api.server.runtime.store) as counted:
             listed = {one["id"]: one for one in ok(api.http.get(path, params={"limit": 4}))}
         assert {agent: listed[agent] for agent in wanted} == wanted, path
-        # The key, the block, the agents, their folders, and one open file.
-        assert len(counted.statements) <= 1 + 1 + 4 + 4 + 1, path
+        # The key, the block, the agents, their folders, the files seen from their first line, and one seen in part.
+        assert len(counted.statements) <= 1 + 1 + 4 + 4 + 1 + 1, path

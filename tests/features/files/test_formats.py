@@ -82,6 +82,7 @@ def mail() -> bytes:
 
 
 PAGE = b"<html><head><title>T</title><script>evil()</script></head><body><h1>Bees</h1><p>Make <b>honey</b>.</p></body></html>"
+RTF = rb"{\rtf1\ansi\ansicpg1252 {\fonttbl\f0 Arial;}\f0 Gr\'f6\'dfe \b honey\b0\par Wax \u8364?\par}"
 READ: dict[str, tuple[bytes, str]] = {
     "a.pdf": (pdf("Bees make honey.", "Wasps do not."), "[page 1]\nBees make honey.\n\n[page 2]\nWasps do not."),
     "a.docx": (document(), "# Bees\n\nBees make honey.\n\none | two"),
@@ -96,6 +97,7 @@ READ: dict[str, tuple[bytes, str]] = {
     "mark.txt": ("\ufeffGröße".encode(), "Größe"),
     "wide.txt": ("Größe".encode("utf-16"), "Größe"),
     "old.txt": ("Größe".encode("cp1252"), "Größe"),
+    "a.rtf": (RTF, "Größe honey\nWax €"),
     "mac.txt": (b"one\rtwo\rthree", "one\ntwo\nthree"),
 }
 

@@ -70,14 +70,18 @@ def test_a_users_folder_is_hers_alone_and_goes_with_her(world: World) -> None:
         opens,
         call("open_files", file_requests=[{"file_name": "Mine/diary.txt"}]),
     )
+    world.ask(ada, "PATCH", f"/v1/agents/{agent}/files/close-all")
     for other in (bob, OPERATOR):
         told = say(world, other, agent, *looks)
         assert CANARY not in told.replace('"Mine/diary.txt"', "")
-        # What she has open is not open for others: they learn nothing of what she looks at.
-        assert '<file status="closed" name="Shelf/poem.txt">' in told
+        # What she closes stays open for others: they learn nothing of what she looks at.
+        assert '<file status="open" name="Shelf/poem.txt">' in told
         assert 'name="Mine/diary' not in told
-    assert SECRET in say(world, ada, agent)
-    assert world.ask(bob, "GET", f"/v1/agents/{agent}/files")["files"] == []
+    assert SECRET not in say(world, ada, agent)
+    assert SECRET in say(world, ada, agent, opens)
+    assert [one["file_name"] for one in world.ask(bob, "GET", f"/v1/agents/{agent}/files")["files"]] == [
+        "Shelf/poem.txt"
+    ]
     assert len(world.ask(ada, "GET", f"/v1/agents/{agent}/files", params={"is_open": True})["files"]) == 2
 
     receipt = world.send(OPERATOR, "DELETE", "/users/ada").json()

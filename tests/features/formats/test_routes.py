@@ -224,7 +224,7 @@ def test_everything_is_in_the_archive_in_many_portions(http: httpx2.Client, monk
 
     names = ["blocks/courses/maths.md", "blocks/empty.md", "blocks.jsonl", "history.jsonl", "proposals.jsonl"]
     assert archive.namelist() == names
-    assert archive.read(names[0]).decode() == "Übung 4\r\n"
+    assert archive.read(names[0]).decode() == "Übung 4\n"
     assert archive.read(names[1]) == b""
     settings = [json.loads(line) for line in archive.read("blocks.jsonl").splitlines()]
     assert [(one["label"], one["title"], "body" in one) for one in settings] == [

@@ -94,7 +94,7 @@ def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
             path.unlink()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_bytes(text.encode())
     git(clone, "add", "-A")
     git(clone, "commit", "-q", "-m", message)
     return git(clone, "rev-parse", "HEAD")
@@ -337,7 +337,40 @@ def test_an_editor_that_writes_other_line_ends_and_accents_makes_no_conflict(mem
     commit(clone, human=written)
     memory.put("human", "Name: Zoë Rossi\nLikes tea\nCity: Turin\n")
     git(clone, "push", "-q", "origin", "HEAD:propose/x")
-    assert {one.label: one.value for one in memory.waiting()} == {"human": "Name: Zoë Rossi\nLikes tea\nCity: Rome\r\n"}
+    assert {one.label: one.value for one in memory.waiting()} == {"human": "Name: Zoë Rossi\nLikes tea\nCity: Rome\n"}
+
+
+def test_a_push_of_another_form_of_text_gets_one_more_version_of_the_normal_one(memory: Memory, clone: Path) -> None:
+    memory.put("human", "line one\nline two\nline three\n")
+    git(clone, "pull", "-q")
+    texts = {
+        "human": "line one\r\nline 2\r\nline three\r\n",
+        "plans": "\ufeffone\r\ntwo",
+        "mac": "old\rends",
+        "accents": unicodedata.normalize("NFD", "Grüße, Zoë"),
+        unicodedata.normalize("NFD", "Grüße"): "a label",
+    }
+    commit(clone, **texts)
+    pushed = git(clone, "rev-parse", "HEAD").strip()
+    assert "Fetch it before you commit again" in run_git(clone, "push", "origin", "HEAD:main").stderr
+    # The commit is as it was made, and what it holds is normal on top of it.
+    assert pushed in memory.versions()
+    git(clone, "pull", "-q")
+    assert git(clone, "merge-base", "HEAD", pushed).strip() == pushed
+    wanted = {
+        "human": "line one\nline 2\nline three\n",
+        "plans": "one\ntwo",
+        "mac": "old\nends",
+        "accents": "Grüße, Zoë",
+        "Grüße": "a label",
+    }
+    there = {path.stem: path.read_bytes().decode() for path in clone.glob("*.md")}
+    assert there | wanted == there
+    assert not any(unicodedata.is_normalized("NFD", name) and not name.isascii() for name in there)
+    # From there on an edit of one line is one line of difference.
+    memory.put("human", "line one\nline 2\nline 3\n")
+    git(clone, "pull", "-q")
+    assert git(clone, "diff", "--numstat", "HEAD~1").split()[:2] == ["1", "1"]
 
 
 def test_git_packs_its_requests(memory: Memory, clone: Path, http: httpx2.Client) -> None:

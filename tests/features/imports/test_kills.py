@@ -1,12 +1,9 @@
 """An import whose process is killed, again and again, ends with what one that was not killed has: nothing lost, nothing twice."""
 
 import json
-import random
-import signal
-import subprocess
-import sys
-import time
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,10 @@ from sqlalchemy import text
 from ricordo.settings import Settings
 from ricordo.storage.engine.database import open_store
 from tests.cli.conftest import environment
+from tests.features.processes import KilledCommand
 from tests.support import postgres
 from tests.support.letta_database import fill
+from tests.support.ready import Helper
 
 # Of each table, what an import decides: no times of this run, and no ids that are made by chance.
 _CONTENT = {
@@ -47,23 +46,34 @@ def url() -> Iterator[str]:
     postgres.server().drop(made)
 
 
-def start(folder: Path, url: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "ricordo.cli", "import", "letta", "--database", url]
-    report = folder.with_suffix(".json")
-    return subprocess.Popen(
-        [*command, "--report", str(report)],
-        env=environment(folder),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+class Importer:
+    """Imports a database of the retired server into one of ours, by the command."""
 
+    def __init__(self, helper: Helper, folder: Path, url: str) -> None:
+        self.folder, self._helper, self._url = folder, helper, url
 
-def run(folder: Path, url: str) -> Any:
-    process = start(folder, url)
-    _, told = process.communicate(timeout=240)
-    assert process.returncode == 0, told.decode()
-    return json.loads(folder.with_suffix(".json").read_text())
+    def start(self) -> KilledCommand:
+        self._report.unlink(missing_ok=True)
+        command = ("import", "letta", "--database", self._url, "--report", str(self._report))
+        return KilledCommand(self._helper, command, self.folder.with_suffix(".work"), environment(self.folder))
+
+    def run(self) -> Any:
+        self.start().finish()
+        return json.loads(self._report.read_text())
+
+    def count(self) -> int:
+        """Return how many messages are there already."""
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as rows:
+            return int(rows.execute("SELECT count(*) FROM messages").fetchone()[0])
+        return 0
+
+    @property
+    def _database(self) -> Path:
+        return self.folder / "ricordo.db"
+
+    @property
+    def _report(self) -> Path:
+        return self.folder.with_suffix(".json")
 
 
 def content(folder: Path) -> dict[str, Any]:
@@ -78,35 +88,30 @@ def content(folder: Path) -> dict[str, Any]:
     return found
 
 
-def killed_and_run(tmp_path: Path, url: str, kills: int, luck: random.Random) -> None:
-    began = time.monotonic()
-    report = run(tmp_path / "whole", url)
-    lasted = time.monotonic() - began
-    folder = tmp_path / "killed"
-    has_left_off = 0
-    for _ in range(kills):
-        process = start(folder, url)
-        try:
-            process.wait(luck.uniform(0.3, 1.0) * lasted)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            has_left_off += 1
-        process.communicate()
-    assert has_left_off, "no process was killed in time"
-    assert run(folder, url) == report
-    whole, after = content(tmp_path / "whole"), content(folder)
-    for name, rows in whole.items():
+def killed_and_run(helper: Helper, tmp_path: Path, url: str, kills: int) -> None:
+    """Kill an import each time that some more has come, the first time before anything has; then let it end."""
+    whole, killed = Importer(helper, tmp_path / "whole", url), Importer(helper, tmp_path / "killed", url)
+    report = whole.run()
+    most = whole.count()
+    was_running = []
+    for number in range(kills):
+        process, part = killed.start(), most * number // kills
+        was_running.append(process.kill_once(lambda part=part: killed.count() >= part))  # type: ignore[misc]
+    assert any(was_running)
+    assert killed.run() == report
+    wanted, after = content(whole.folder), content(killed.folder)
+    for name, rows in wanted.items():
         assert after[name] == rows, name
     assert len({row[0] for row in after["messages"]}) == len(after["messages"]) > 0
 
 
 @pytest.mark.campaign
-def test_a_killed_import_goes_on(tmp_path: Path, url: str) -> None:
+def test_a_killed_import_goes_on(tmp_path: Path, url: str, helper: Helper) -> None:
     fill(url, messages=300, passages=120).connection.close()
-    killed_and_run(tmp_path, url, 3, random.Random())  # noqa: S311 - when to kill is no secret
+    killed_and_run(helper, tmp_path, url, 3)
 
 
 @pytest.mark.soak
-def test_a_long_import_is_killed_often(tmp_path: Path, url: str) -> None:
+def test_a_long_import_is_killed_often(tmp_path: Path, url: str, helper: Helper) -> None:
     fill(url, messages=3_000, passages=1_000).connection.close()
-    killed_and_run(tmp_path, url, 12, random.Random())  # noqa: S311
+    killed_and_run(helper, tmp_path, url, 12)

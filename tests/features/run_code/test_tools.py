@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.features.run_code import tools
 from ricordo.llm.scripted import call
 from tests.features.custom_tools.conftest import (
     Api,
@@ -70,7 +71,7 @@ CALLS: list[tuple[str, str]] = [
     ("try:\n    fail()\nexcept ToolError as e:\n    print('caught', 'broken' in str(e))", '"stdout":"caught True"'),
     ("fail()", "ValueError: broken"),
     ("double('x' * 100_000)", "more than 64 kB"),
-    ("for i in range(60): double(i)", "more than 50 times"),
+    ("for i in range(10): double(i)", "more than 5 times"),
     ("import os\nos.write(3, b'[]\\n')\ndouble(1)", "ended before its end"),
     (
         'import os\nos.write(3, b\'{"tool": "send_message", "arguments": {}}\\n\')\nimport sys\nprint(sys.stdin.readline())',
@@ -81,13 +82,20 @@ CALLS: list[tuple[str, str]] = [
     ("print('x' * 2_000_000)", "more than 512 kB"),
     (
         'import os\nfor i in range(100_000): os.write(3, b\'{"tool": "double", "arguments": {"number": 1}}\\n\')',
-        "more than 50 times",
+        "more than 5 times",
+    ),
+    (
+        'import os\nfor i in range(3): os.write(3, b\'{"tool": "double", "arguments": {"number": 1}}\\n\')',
+        "The code ended",
     ),
 ]
 
 
 @pytest.mark.parametrize(("code", "words"), CALLS, ids=range(len(CALLS)))
-def test_code_calls_tools_and_whatever_it_does_there_is_a_result(api: Api, code: str, words: str) -> None:
+def test_code_calls_tools_and_whatever_it_does_there_is_a_result(
+    api: Api, code: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tools, "_MOST_CALLS", 5)
     status, content = result_of(api, "run_code_with_tools", (DOUBLE, FAIL), code=code)
     assert status == "success"
     assert words in content

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ ESCAPES: dict[str, str] = {
     "open a vsock": "import socket; socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM); print('ESCAPED')",
     "talk to an abstract socket": "import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0ricordo-escape-{port}'); print('ESCAPED')",
     "follow a symlink out": "import os; os.symlink('{data}/secret.key', 'link'); print('ESCAPED', open('link').read())",
-    "hard-link a file": "import os; os.link('{data}/secret.key', 'link'); print('ESCAPED', open('link').read())",
+    "hard-link a file": "import os; os.link('{data}/secret.key', 'hard'); print('ESCAPED', open('hard').read())",
     "climb out of the workspace": reads("../../../../../../..{data}/secret.key"),
     "kill the server": "import os, signal; os.kill({pid}, signal.SIGTERM); print('ESCAPED' if '{shared}' else 'its own')",
     "kill everything": "import os, signal; os.kill(-1, signal.SIGKILL)",
@@ -110,6 +111,46 @@ ESCAPES: dict[str, str] = {
     "leave an orphan": "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        [os.close(n) for n in (0, 1, 2)]\n        time.sleep(991); os._exit(0)\n    os._exit(0)\nprint('left')",
     "ignore signals": "import signal, time\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\ntime.sleep(992)",
 }
+# These are tried in a sandbox of their own: they look at the process around them, or end it, or harm it.
+ALONE = (
+    *("read the parent's environment", "read through the parent's folder", "use inherited descriptors"),
+    *("kill everything", "bomb of forks", "bomb of memory", "fill the disk", "fill the disk with many files"),
+    *("write without end", "loop without end", "sleep without end", "leave an orphan", "ignore signals"),
+)
+# The others are forks of one program, since to start Python takes longer than to try.
+TOGETHER = """
+import json, os, sys
+for name, program in json.load(sys.stdin).items():
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        sys.stdout = sys.stderr = open(1, "w", closefd=False)
+        try:
+            exec(program, {"__name__": "__main__"})
+        except BaseException as error:
+            print(repr(error))
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as answers:
+        words = answers.read(300).decode("utf-8", "replace")
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps([name, words, code]))
+"""
+
+
+async def run_together(sandbox: Any, programs: dict[str, str], limits: Any) -> dict[str, Any]:
+    """Try programs in forks of one that is in the sandbox, and return how each ended."""
+    result = await sandbox.run_python(TOGETHER, json.dumps(programs).encode(), limits=limits)
+    lines = [json.loads(line) for line in result.stdout.decode().splitlines()]
+    assert len(lines) == len(programs), (result.reason, result.stderr[-2000:])
+    return {
+        name: {"out": words, "err": "", "code": code, "stopped_by": "", "reason": f"ended with {code}" if code else ""}
+        for name, words, code in lines
+    }
 
 
 async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any]:
@@ -130,16 +171,19 @@ async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0ricordo-escape-{port}")
     abstract.listen()
-    limits = SandboxLimits(memory_mb=256, cpu_seconds=2, seconds=4, processes=32, file_mb=50, output_kb=64)
+    limits = SandboxLimits(memory_mb=256, cpu_seconds=1, seconds=4, processes=32, file_mb=50, output_kb=64)
     ended: dict[str, Any] = {}
     try:
         async with sandbox.open(SandboxCall(("sleep", "800"), files={"secret.txt": SECRET.encode()})) as other:
             there = other.workspace or Path(f"/proc/{other.process.pid}/root/sandbox")
             values = {"data": data, "port": port, "pid": victim.pid, "other": there, "shared": other.workspace or ""}
 
+            programs = {
+                name: ESCAPES[name].format(**values) if "{" in ESCAPES[name] else ESCAPES[name] for name in names
+            }
+
             async def attempt(name: str) -> None:
-                program = ESCAPES[name].format(**values) if "{" in ESCAPES[name] else ESCAPES[name]
-                result = await sandbox.run_python(program, b"", limits=limits, readable=(shown,))
+                result = await sandbox.run_python(programs[name], b"", limits=limits, readable=(shown,))
                 ended[name] = {
                     "out": result.stdout.decode("utf-8", "replace")[:300],
                     "err": result.stderr.decode("utf-8", "replace")[-300:],
@@ -154,7 +198,10 @@ async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any
                 async with places:
                     await attempt(name)
 
-            await asyncio.gather(*map(in_turn, names))
+            together = {name: program for name, program in programs.items() if name not in ALONE}
+            many = replace(limits, seconds=60, cpu_seconds=30)
+            ended |= await run_together(sandbox, together, many)
+            await asyncio.gather(*map(in_turn, set(names) & {*ALONE}))
         ended["the victim"] = victim.poll() is None
         ended["the files"] = [(data / name).read_text() for name in ("ricordo.db", "secret.key")]
         ended["the folder"] = sorted(os.listdir(data))

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 # An ordinary user cannot read root's folders, in which this interpreter may lie.
 _SYSTEM = "/usr/bin/python3"
 _STOPPED = {
-    "bomb of memory": ("", "memory"),
+    "bomb of memory": ("", "memory", "time"),
     "write without end": ("output",),
     "loop without end": ("cpu", "time"),
     "sleep without end": ("time",),

@@ -1,7 +1,9 @@
 """Schedules over HTTP and on their page, as the official client reads and writes them."""
 
 import time
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from letta_client import BadRequestError, ConflictError, NotFoundError
@@ -11,7 +13,7 @@ from tests.features.schedules.conftest import Api
 from tests.features.schedules.test_sending import HOURLY, new_agent, plan
 from tests.features.web.test_home import visitor
 from tests.seams.http import ok, refused
-from tests.seams.server import serving
+from tests.seams.server import MODEL, serving
 
 PIXEL = "iVBORw0KGgo="
 
@@ -52,11 +54,38 @@ def test_a_schedule_is_shown_as_it_was_made(api: Api) -> None:
         api.client.agents.schedule.delete(recurring, agent_id=other)
 
 
+def test_a_schedule_is_in_its_own_time_zone_or_its_users_or_its_agents(api: Api) -> None:
+    said = [{"role": "user", "content": "Good morning."}]
+    people: Any = {"name": "Aiko", "identifier_key": "aiko", "identity_type": "user"}
+    people["properties"] = [{"key": "timezone", "value": "Asia/Tokyo", "type": "string"}]
+    ok(api.http.post("/v1/identities/", json=people))
+    agent = api.client.agents.create(model=MODEL, timezone="Europe/Berlin").id
+
+    def zone_of(schedule: dict[str, Any], user: str = "") -> tuple[str, str]:
+        headers = {"x-ricordo-user": user} if user else {}
+        body = {"messages": said, "schedule": {"type": "recurring", **schedule}}
+        made = ok(api.http.post(f"/v1/agents/{agent}/schedule", json=body, headers=headers))
+        shown = ok(api.http.get(f"/v1/agents/{agent}/schedule/{made['id']}", headers=headers))
+        name = shown["schedule"]["timezone"]
+        at = datetime.fromisoformat(made["next_scheduled_at"]).astimezone(ZoneInfo(name))
+        return name, at.strftime("%H:%M")
+
+    seven = {"cron_expression": "0 7 * * *"}
+    assert zone_of(seven) == ("Europe/Berlin", "07:00")
+    assert zone_of(seven, "aiko") == ("Asia/Tokyo", "07:00")
+    assert zone_of(seven | {"timezone": "America/New_York"}, "aiko") == ("America/New_York", "07:00")
+    assert zone_of(seven | {"timezone": "UTC"}) == ("UTC", "07:00")
+    assert zone_of({"cron_expression": "CRON_TZ=Asia/Kolkata 30 7 * * *"}) == ("Asia/Kolkata", "07:30")
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"schedule": {"scheduled_at": 1}}, "passed already"),
     ({"schedule": {"scheduled_at": 1e300}}, "less than or equal"),
     ({"schedule": {"type": "recurring", "cron_expression": "0 0 30 2 *"}}, "never comes"),
     ({"schedule": {"type": "recurring", "cron_expression": "soon"}}, "five fields"),
+    ({"schedule": {"type": "recurring", "cron_expression": "*/90 * * * *"}}, "has a step of 90"),
+    ({"schedule": {"type": "recurring", "cron_expression": "0 7 * * *", "timezone": "Mars/Base"}}, "is unknown"),
+    ({"schedule": {"type": "recurring", "cron_expression": "TZ=Mars 0 7 * * *"}}, "is unknown"),
     ({"schedule": {"type": "weekly"}}, "one-time"),
     ({"messages": []}, "at least 1"),
     ({"messages": [{"role": "user", "content": []}]}, "no message to answer"),

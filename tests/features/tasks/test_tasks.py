@@ -163,9 +163,18 @@ def test_a_course_says_its_tasks_and_a_pause_stays(server: ServerInThread, http:
     ok(http.put("/v1/courses/essay", json={"source": changed}))
     look(server)
     task = ok(http.get(f"/background/tasks/{TASK}"))
-    assert (task["trigger"], task["enabled"], task["next_at"]) == (DAILY | {"type": "cron"}, False, None)
+    assert (task["trigger"], task["enabled"], task["next_at"]) == (DAILY | {"timezone": "UTC"}, False, None)
     assert ok(http.post(f"/background/tasks/{TASK}/enable"))["next_at"].endswith("T03:00:00.000000Z")
     assert "essay/agents.toml" in refused(http.delete(f"/background/tasks/{TASK}"), 409)
+    local = f'timezone = "Europe/Berlin"\n{changed}'
+    ok(http.put("/v1/courses/essay", json={"source": local}))
+    look(server)
+    task = ok(http.get(f"/background/tasks/{TASK}"))
+    assert task["trigger"] == DAILY | {"timezone": "Europe/Berlin"}
+    assert ok(http.get(f"/v1/agents/{coach}"))["timezone"] == "Europe/Berlin"
+    ok(http.put("/v1/courses/essay", json={"source": local + 'timezone = "Asia/Tokyo"\n'}))
+    look(server)
+    assert ok(http.get(f"/background/tasks/{TASK}"))["next_at"].endswith("T18:00:00.000000Z")
     own = {"name": TASK, "agent_id": coach, "instructions": "x", "trigger": DAILY}
     assert "essay/agents.toml" in refused(http.post("/background/tasks", json=own), 409)
     ok(http.put("/v1/courses/essay", json={"source": COURSE.partition("[[task]]")[0]}))

@@ -4,7 +4,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,23 +148,42 @@ def visitor(browser: Browser, place: Place) -> Iterator[Visitor]:
         opened.require_quiet()
 
 
-@pytest.mark.parametrize(("width", "dark"), SIZES, ids=["wide and light", "narrow and dark"])
-def test_every_page_is_sound(browser: Browser, place: Place, width: int, dark: bool) -> None:
+def look_at(visitor: Visitor, path: str, sizes: Sequence[tuple[int, bool]], place: int) -> list[str]:
+    """Open a page and return what is wrong with it: axe-core looks at it once, in one of the sizes.
+
+    What all pages have around their main part is looked at with the first pages alone.
+    """
+    within = "main" if place >= len(SIZES) else None
+    page = visitor.see(path)
+    faults = []
+    for number, (width, dark) in enumerate(sizes):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme="dark" if dark else "light", reduced_motion="reduce")
+        faults += [f"wider than {width}"] if visitor.is_wider_than_the_screen() else []
+        faults += visitor.faults(within) if number == place % len(sizes) else []
+    faults += [] if page.title() not in ("owned", "1") else ["a script in a text ran"]
+    expected = "Failed to load resource: the server responded with a status of 404 (Not Found)"
+    faults += [words for words in visitor.told if words != expected or not path.startswith("/ui/runs/run-0000")]
+    visitor.told.clear()
+    return faults
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param(SIZES, id="in turn"),
+        pytest.param(SIZES[:1], id="wide and light", marks=pytest.mark.soak),
+        pytest.param(SIZES[1:], id="narrow and dark", marks=pytest.mark.soak),
+    ],
+)
+def test_every_page_is_sound(browser: Browser, place: Place, sizes: Sequence[tuple[int, bool]]) -> None:
     """No error, no request elsewhere, no serious finding of axe-core, nothing wider than the screen, and nothing that ran."""
     place.set_human("Ada likes tea.\nAda plays chess.")
     place.propose("tea", "coffee")
-    faults = {}
-    with visit(browser, place.server.url, width=width, dark=dark) as visitor:
-        for path in place.pages():
-            page = visitor.see(path)
-            found = visitor.faults() + (["wider than the screen"] if visitor.is_wider_than_the_screen() else [])
-            found += [] if page.title() not in ("owned", "1") else ["a script in a text ran"]
-            expected = "Failed to load resource: the server responded with a status of 404 (Not Found)"
-            found += [words for words in visitor.told if words != expected or not path.startswith("/ui/runs/run-0000")]
-            visitor.told.clear()
-            faults.update({path: found} if found else {})
+    with visit(browser, place.server.url) as visitor:
+        faults = {path: look_at(visitor, path, sizes, number) for number, path in enumerate(place.pages())}
         assert visitor.left == []
-    assert faults == {}
+    assert {path: found for path, found in faults.items() if found} == {}
     place.ask("POST", "/users/ada/diffs/reject", {"all": True})
 
 

@@ -210,7 +210,7 @@ async def test_pages_become_text(tmp_path: Path) -> None:
             assert words in text, (kind, body[:60], text[:200])
             assert "alert(1)" not in text
             assert title == ("Bees & honey" if body == ARTICLE.encode() else title)
-        for body in (b"<a>" * 60_000, b"<!--" * 90_000, b"&#x41;" * 90_000, b"\0" * 1000, b"", b"<div>" * 9_000 + b"x"):
+        for body in (b"<a>" * 6_000, b"<!--" * 90_000, b"&#x41;" * 90_000, b"\0" * 1000, b"", b"<div>" * 9_000 + b"x"):
             try:
                 _, text = await markdown_of(settings, WebPage("https://x.example/", "text/html", body))
             except Unavailable as error:

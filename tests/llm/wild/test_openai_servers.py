@@ -249,10 +249,8 @@ async def test_azure_is_called_by_deployment_and_with_its_own_key(
 async def test_a_broken_call_is_told_to_the_model_once_and_then_left_to_the_tool(
     server: ModelServer, connections: Connections
 ) -> None:
-    broken = body(
-        {"tool_calls": [call("get_weather", '{"city": Rome'), call("get_time", "{}", "call_2")]}, "tool_calls"
-    )
-    server.push(broken, broken)
+    bad = [call("get_weather", '{"city": Rome'), call("get_weather", "[1]", "call_2")]
+    server.push(*[body({"tool_calls": bad}, "tool_calls")] * 2)
     _, reply = await collect(model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER, CLOCK]))
     assert len(server.requests) == 2
     *_, answer, first, second = server.requests[1].body["messages"]
@@ -261,6 +259,9 @@ async def test_a_broken_call_is_told_to_the_model_once_and_then_left_to_the_tool
     assert "not valid JSON" in first["content"]
     assert "Call get_weather again." in first["content"]
     assert len(reply.parts) == 2
+    server.push(body({"tool_calls": [bad[0], call("get_time", "{}", "call_2")]}, "tool_calls"))
+    _, reply = await collect(model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER, CLOCK]))
+    assert (len(server.requests), len(reply.parts)) == (3, 2)
 
 
 @pytest.mark.parametrize("streams", [False, True])

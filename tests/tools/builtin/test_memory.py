@@ -66,7 +66,7 @@ async def test_an_edit_gives_the_blocks_new_value() -> None:
         assert len(one.memory.edits) == 1
 
 
-async def test_tabs_white_space_and_every_script_are_stored_to_the_letter(store: SqliteStore) -> None:
+async def test_tabs_white_space_and_every_script_are_stored_as_they_are(store: SqliteStore) -> None:
     one = await desk(store, ("human", TEXT), ("plans", ""), ("persona", ""))
     await one.said("memory_replace", label="human", old_string="\ttea", new_string="\t 水 \t🍵  ")
     await one.said("memory_insert", label="plans", new_string="\tمرحبا\n ")
@@ -75,7 +75,7 @@ async def test_tabs_white_space_and_every_script_are_stored_to_the_letter(store:
     assert {block.label: block.value for block in one.state.blocks} == {
         "human": "Name: Ada\nDrink:\t 水 \t🍵   ☕\nCity: Turin",
         "plans": "\tمرحبا\n ",
-        "persona": "\té\u0301\r",
+        "persona": "\té\u0301\n",
     }
 
 
@@ -93,7 +93,10 @@ BANNER = (
     "tools (line numbers are for display purposes only)."
 )
 NOT_THERE = "No replacement was performed, old_string `{}` did not appear verbatim in memory block with label `human`."
-TWICE = "No replacement was performed. Multiple occurrences of old_string `{}` in lines {}. Please ensure it is unique."
+TWICE = (
+    "No replacement was performed. Multiple occurrences of old_string `{}` in lines {}. Please ensure it is unique. "
+    "It occurs {} times."
+)
 LINE = (
     "Invalid `insert_line` parameter: {}. It should be within the range of lines of the memory block: [0, {}], or -1 to "
     "append to the end of the memory block."
@@ -103,7 +106,7 @@ LINE = (
 REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("memory_replace", replacing("coffee", "water"), NOT_THERE.format("coffee")),
     ("memory_replace", replacing("", "water"), NOT_THERE.format("")),
-    ("memory_replace", replacing(": ", "="), TWICE.format(": ", "[1, 3]")),
+    ("memory_replace", replacing(": ", "="), TWICE.format(": ", "[1, 3]", 2)),
     ("memory_replace", replacing("1→ Name: Ada", "Name: Eve"), PREFIX.format("old_string")),
     ("memory_replace", replacing("Ada", "Eve\n \t12→Pet: cat"), PREFIX.format("new_string")),
     ("memory_replace", replacing(f"{WARNING}\n1→ Name", "Eve"), BANNER.format("old_string")),
@@ -131,7 +134,7 @@ async def test_an_edit_that_is_not_right_is_refused_in_these_words(human: Desk) 
         assert await human.refused(name, **{"label": "human", **arguments}) == told, (name, arguments)
     one = paper_desk(make.block("human", "a\nb\n-\na\nb\nb a\nb"))
     assert await one.refused("memory_replace", label="human", **replacing("a\nb", "c")) == TWICE.format(
-        "a\nb", "[1, 4, 6]"
+        "a\nb", "[1, 4, 6]", 3
     )
 
 

@@ -36,8 +36,12 @@ async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("conversation_search", query=query, **arguments)
     value = {"results": []} if result.content == NOTHING else json.loads(result.content)
     assert not value["results"] or value["message"] == f"Showing {len(value['results'])} results:"
-    # Best first; of turns that follow each other the last one first.
-    return [turn["content"] for item in value["results"] for turn in (item, *reversed(item.get("before", [])))]
+    # Best first; of turns that follow each other the best one first.
+    return [
+        turn["content"]
+        for item in value["results"]
+        for turn in (item, *reversed(item.get("before", [])), *item.get("after", []))
+    ]
 
 
 async def filed(one: Desk, query: str, **arguments: Any) -> list[str]:
@@ -60,6 +64,8 @@ async def test_a_result_has_the_shape_that_agents_know(nina: Desk) -> None:
     answer = make.message(nina.state.agent, role="assistant", parts=thought, created_at=at(2026, 1, 20, 8, 12, 3))
     await make.stored_messages(nina.store, answer)
     value = await nina.read("conversation_search", query="jasmine")
+    why = value["results"][0].pop("relevance")
+    assert (list(why), why["fts_rank"]) == (["rrf_score", "fts_rank", "search_mode"], 1)
     assert value == {
         "message": "Showing 1 results:",
         "results": [
@@ -92,11 +98,10 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
     value = await nina.read("conversation_search", query="oolong", limit=2)
     (result,) = value["results"]
     assert value["message"] == "Showing 1 results:"
-    assert (result["speaker"], result["content"]) == ("Nina", "Oolong from Fujian?")
-    assert result["before"] == [
-        {"role": "assistant", "speaker": "Nina", "content": "What do you drink?"},
-        {"role": "user", "speaker": "Ada", "content": "Oolong."},
-    ]
+    assert (result["speaker"], result["content"]) == ("Ada", "Oolong.")
+    assert result["before"] == [{"role": "assistant", "speaker": "Nina", "content": "What do you drink?"}]
+    assert [(turn["speaker"], turn["content"]) for turn in result["after"]] == [("Nina", "Oolong from Fujian?")]
+    assert [turn["relevance"]["fts_rank"] for turn in (result, *result["after"])] == [1, 2]
     # Over results of tools, and never from another session.
     six, later = (await nina.read("conversation_search", query="sencha", limit=2))["results"]
     if later["content"] != "Sencha, much later.":
@@ -108,6 +113,24 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
         "results"
     ]
     assert "before" not in result
+
+
+async def test_the_best_hit_stands_first_and_its_matching_lines_are_marked(nina: Desk) -> None:
+    lines = [f"Line {number} of the list." for number in range(60)]
+    lines[41] = "The heliotrope stands by the well."
+    lines[50] = "A well, and no flower."
+    said = ["Tell me of the garden.", "\n".join(lines), "Is the well deep?", "Quite deep.", "What grows there?"]
+    for minute, text in enumerate(said):
+        role = "assistant" if minute % 2 else "user"
+        await keep(nina, text, role=role, created_at=at(2026, 1, 20, 9, minute))
+    (result, *_) = (await nina.read("conversation_search", query="heliotrope well"))["results"]
+    assert result["content"].startswith("Line 0 of the list.")
+    assert result["relevance"]["fts_rank"] == 1
+    assert result["matched_lines"] == [lines[41], lines[50]]
+    # What was said around it is there too, and hides nothing.
+    around = [*result["before"], result, *result["after"]]
+    assert [turn["content"][:10] for turn in around] == [text[:10] for text in said[: len(around)]]
+    assert all("relevance" in turn for turn in around if "well" in turn["content"])
 
 
 async def test_results_stay_within_a_part_of_the_window_and_say_what_is_missing(store: SqliteStore) -> None:
@@ -210,7 +233,7 @@ async def test_dates_are_the_agents_own(store: SqliteStore) -> None:
     # The message says so too.
     item = (await rome.read("conversation_search", query="midnight"))["results"][0]
     assert item["timestamp"] == "2026-01-21T00:30:00+01:00"
-    assert list(item) == ["timestamp", "time_ago", "before", "role", "speaker", "content"]
+    assert list(item) == ["timestamp", "time_ago", "before", "role", "speaker", "content", "relevance"]
     # A day may be an hour short.
     await keep(rome, "coffee late on the day of the change", created_at=at(2026, 3, 29, 21, 30))
     await keep(rome, "coffee the day after", created_at=at(2026, 3, 29, 22))

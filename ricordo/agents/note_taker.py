@@ -1,0 +1,183 @@
+"""Notes taken apart from the conversation, for agents with the profile `notes`: one short call of the model for each message.
+
+It runs as a job once the turn has ended, so no answer waits for it, and what goes wrong here is no failure of a turn. What it
+writes passes the same policies as an agent's own edits, and its tokens are in the ledger.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from ricordo.agents.budgets import put_off
+from ricordo.agents.conversations import effective
+from ricordo.agents.model_profile import profile_of
+from ricordo.agents.request import TurnContext
+from ricordo.domain.agent import AgentState
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.message import Message, TextPart
+from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.usage import Expense, Purpose
+from ricordo.errors import ModelError, RicordoError
+from ricordo.llm.chat import whole_reply
+from ricordo.memory.fact_lines import FactEdit, person_block, with_correction, with_fact
+from ricordo.memory.proposals import expiry_of
+from ricordo.memory.schemas import schemas_in
+from ricordo.memory.statements import notes_in, stated, to_forget, unnoted
+from ricordo.memory.step_commit import commit
+from ricordo.memory.working_memory import EditContext, EditReason, WorkingMemory
+from ricordo.prompt.texts import text
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, jobs, messages, runs
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.jobs import FencedStore
+from ricordo.tools.builtin.facts import NEW_DESCRIPTION, NEW_LABEL
+
+log = logging.getLogger(__name__)
+KIND = "take_notes"
+PURPOSE: Purpose = "notes"
+ANSWER_TOKENS = 120
+TIMEOUT = 180.0  # seconds for one call
+_ATTEMPTS = 3  # each later than the one before, as of all jobs
+_SHORT_ANSWER = 4  # words: a message as short as this may answer a question
+_REASON = "Noted from what was said."
+
+
+def wants_notes(turn: TurnContext) -> bool:
+    """Whether notes are taken apart on what is said in this turn."""
+    return turn.profile == "notes" and turn.run.purpose is None and bool(turn.request.messages)
+
+
+def add_note_job(tx: Transaction, run: Run) -> None:
+    """Let the notes on what was said in this run be taken. Jobs of one conversation never overlap, so notes keep its order."""
+    payload = {"run_id": run.id, "agent_id": run.agent_id, "conversation_id": run.conversation_id}
+    key = f"notes:{run.conversation_id}"
+    jobs.add(tx, Job(KIND, run.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=run.user_id))
+
+
+async def take_notes(runtime: Runtime, job: Job, report: Report) -> None:
+    """Ask the agent's model for the facts in each message of the run, and write those that are none of its inventions."""
+    if await put_off(runtime, job, job.payload["agent_id"]):
+        return
+    scope, run_id = Scope(job.organization_id), job.payload["run_id"]
+    state = await runtime.store.read(lambda tx: _load(tx, job))
+    window = await runtime.store.read(lambda tx: _around(tx, state, run_id))
+    models = await runtime.organization_providers.of(job.organization_id)
+    model = models.get(state.agent.model)
+    if profile_of(state.agent, model.info, runtime.settings.model_profile) != "notes":
+        return
+    said = [place for place, one in enumerate(window) if one.run_id == run_id and _is_persons(one, state)]
+    for number, place in enumerate(said, 1):
+        message = window[place]
+        statements = stated(message.text)
+        reply: ModelReply | None = None
+        notes: list[str] = []
+        if statements:
+            request = _request(state, message, statements, _question_before(window, place))
+            try:
+                async with asyncio.timeout(TIMEOUT):
+                    reply = await whole_reply(model, request)
+                notes = notes_in(_text(reply), [*statements, _question_before(window, place)])
+            except (ModelError, TimeoutError):
+                if job.attempts < _ATTEMPTS:
+                    raise
+                log.warning("no notes were taken by the model", extra={"run": run_id})
+            notes += unnoted(statements, notes)
+        await _write(runtime, job, scope, message, notes, reply)
+        report(number, len(said))
+
+
+def _is_persons(message: Message, state: AgentState) -> bool:
+    """Whether the conversation's own user said this: what others say, or a program sends, is no fact about them."""
+    return message.is_said and bool(message.text.strip()) and message.user_id == state.conversation.user_id
+
+
+def _load(tx: Transaction, job: Job) -> AgentState:
+    scope = Scope(job.organization_id)
+    return effective(agents.load(tx, scope, job.payload["agent_id"], job.payload["conversation_id"]))
+
+
+def _around(tx: Transaction, state: AgentState, run_id: str) -> list[Message]:
+    """The messages of the run, behind those in view, of which the last one may hold a question."""
+    window = messages.by_ids(tx, state.conversation.window[-20:])
+    of_run = messages.of_run(tx, run_id)
+    known = {message.id for message in of_run}
+    return [*(message for message in window if message.id not in known and _is_before(message, of_run)), *of_run]
+
+
+def _is_before(message: Message, of_run: Sequence[Message]) -> bool:
+    return bool(of_run) and message.created_at < of_run[0].created_at
+
+
+def _question_before(window: Sequence[Message], place: int) -> str:
+    """The question that a message of a few words answers; "" where there is none."""
+    if len(window[place].text.split()) > _SHORT_ANSWER:
+        return ""
+    before = next((one for one in reversed(window[:place]) if one.role == "assistant" and one.text.strip()), None)
+    words = before.text.strip() if before else ""
+    return words.replace("\n", " ").rsplit(". ", 1)[-1] if words.endswith("?") else ""
+
+
+def _request(state: AgentState, message: Message, statements: Sequence[str], question: str) -> ModelRequest:
+    said = f"Message: {' '.join(statements)}"
+    if question:
+        said = f"Asked: {question}\n{said}"
+    system = state.conversation.new_message("system", (TextPart(text("note_taker")),), message.created_at)
+    user = state.conversation.new_message("user", (TextPart(said),), message.created_at)
+    settings = ModelSettings(temperature=0, max_output_tokens=ANSWER_TOKENS, reasoning_effort="none")
+    return ModelRequest((system, user), settings=settings, user_id=message.user_id)
+
+
+def _text(reply: ModelReply) -> str:
+    return "\n".join(part.text for part in reply.parts if isinstance(part, TextPart))
+
+
+async def _write(
+    runtime: Runtime, job: Job, scope: Scope, message: Message, notes: Sequence[str], reply: ModelReply | None
+) -> None:
+    """Write the notes on one message, and what the call for them used."""
+    settings = runtime.settings
+
+    def write(tx: Transaction) -> None:
+        state = _load(tx, job)
+        if reply and reply.usage.total_tokens:
+            spent = Expense(job.organization_id, PURPOSE, state.agent.model, reply.usage, state.agent.id, job.user_id)
+            runs.add_expense(tx, spent)
+        memory = WorkingMemory(state, schemas=schemas_in(settings.data_dir))
+        for words in to_forget(message.text):
+            _edit(memory, words, None)
+        for note in notes:
+            _edit(memory, None, note)
+        if memory.edits:
+            context = EditContext(
+                Actor("agent", state.agent.id, state.agent.name),
+                message.run_id,
+                is_untrusted=message.is_untrusted,
+                said=(message.text,),
+                expires_after=expiry_of(settings),
+                schemas=schemas_in(settings.data_dir),
+            )
+            commit(tx, state, memory, scope, context)
+
+    await FencedStore(runtime.store, job).write(write)
+
+
+def _edit(memory: WorkingMemory, old: str | None, new: str | None) -> None:
+    """Note a fact, or strike out the line that `old` names; what memory refuses is left out."""
+    block = person_block(memory.current())
+    value = block.value if block else ""
+    edit: FactEdit | None = with_fact(value, new or "") if old is None else with_correction(value, old, "")
+    if edit is None:
+        return
+    try:
+        if block:
+            memory.write(block.shown_label, edit.value, new_id("call"), shown="nothing", reason=EditReason(_REASON))
+        elif edit.after:
+            memory.create(NEW_LABEL, edit.value, NEW_DESCRIPTION, new_id("call"), EditReason(_REASON))
+    except RicordoError as error:
+        log.info("a note was not taken", extra={"reason": type(error).__name__})
+
+
+HANDLER = JobHandler(KIND, take_notes)

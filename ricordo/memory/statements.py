@@ -1,0 +1,159 @@
+"""What a message states, and what of it may become a note: no question, request, hypothesis, greeting or invention. Pure.
+
+A small model that takes notes writes down junk too: questions, what it was asked to do, its own examples. The filter reads
+the message before the model does, and every line that the model wrote against the message.
+"""
+
+import re
+from collections.abc import Iterable
+
+from ricordo.memory.facts import facts_in
+from ricordo.search.words import STOP_WORDS, terms
+
+LONGEST_MESSAGE = 4_000  # characters that are read for notes
+_LONGEST_NOTE, _MOST_NOTES = 200, 8
+_SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’)]{0,3}\s+(?=\S)|\n+")
+_NO_END = re.compile(r"(?:^|\W)(?:\d{1,2}|dr|mr|mrs|ms|prof|st|nr|vs|ca|sig)\.$", re.IGNORECASE)
+_QUESTION = re.compile(r"[?？]\W{0,5}$")
+_ASKS = re.compile(
+    r"^\W{0,5}(?:what|who|whom|whose|where|when|which|why|how|is|are|am|was|were|do|does|did|can|could|should|would|will|shall|may"
+    r"|was|wer|wie|wo|wann|warum|welche[rsn]?|kannst|könntest|weißt|ist|sind|hast|bist|soll|darf"
+    r"|qui|que|quoi|où|quand|comment|pourquoi|quel(?:le)?s?|est-ce|peux-tu|pouvez-vous|sais-tu"
+    r"|qué|quién|dónde|cuándo|cómo|por qué|cuál|puedes|podrías|sabes)\b"
+    # "When I was young, we lived in Rome." tells.
+    r"(?! (?:i|we|my|ich|wir|je|nous|yo) )",
+    re.IGNORECASE,
+)
+_REQUESTS = re.compile(
+    r"^\W{0,5}(?:(?:please|bitte|s['’]il (?:te|vous) pla[iî]t|por favor|now|then|so|ok(?:ay)?|and|hey|can you"
+    r"|could you)[\s,]{1,3}){0,3}"
+    r"(?:tell|give|show|write|suggest|recommend|explain|list|find|search|translate|summari[sz]e|calculate|compute|help|make|create"
+    r"|draw|imagine|pretend|let['’]?s|repeat|say|answer|look|read|check|send|remind|play|stop|continue|go on"
+    r"|erz[äa]hle?|gib|zeige?|schreibe?|nenne?|erkl[äa]re?|[üu]bersetze?|such|finde|hilf|mach|sag|lies"
+    r"|dis|donne|montre|[ée]cris|explique|traduis|cherche|aide|raconte|fais"
+    r"|dime|dame|mu[ée]strame|escribe|explica|traduce|busca|ay[úu]dame|cu[ée]ntame|haz)\b",
+    re.IGNORECASE,
+)
+_HYPOTHETICAL = re.compile(
+    r"^\W{0,5}(?:if|suppose|imagine|what if|let['’]?s say|assuming|wenn|falls|angenommen|stell dir vor|si|imagine|suppos\w+|imagina"
+    r"|supong\w+)\b|\bif i (?:were|was|had)\b|\bi (?:wish|would|could|might|may)\b|\bi['’]d (?!like you|prefer)"
+    r"|\bich (?:würde|hätte|könnte|wünschte)\b|\bj['’]aimerais\b|\bje (?:voudrais|pourrais)\b|\bquisiera\b|\bojalá\b|\bperhaps i\b",
+    re.IGNORECASE,
+)
+_SMALL_TALK = re.compile(
+    r"^\W{0,5}(?:(?:hi|hello|hey|hallo|hola|bonjour|salut|ciao|good (?:morning|evening|day|night)|guten"
+    r" (?:tag|morgen|abend)|haha|thanks?"
+    r"|thank you|danke|merci|gracias|ok(?:ay)?|yes|no|yeah|nope|ja|nein|oui|non|sí|great|nice|cool|fine|perfect|bye|lol"
+    r"|how are you|see you)(?: (?:there|you|so much|very much|a lot|again|schön|sehr|beaucoup|mucho|muchas))?"
+    r"[\s,.!?]{0,5}){1,5}$",
+    re.IGNORECASE,
+)
+_KEEP = re.compile(
+    r"^\W{0,5}(?:please |bitte )?(?:remember|note|keep in mind|don['’]t forget|merke? dir|vergiss nicht|retiens|souviens-toi"
+    r"|n['’]oublie pas|recuerda|ten en cuenta|no olvides)\b[\s,:]{0,3}(?:that |dass |que )?",
+    re.IGNORECASE,
+)
+_FORGET = re.compile(
+    r"^\W{0,5}(?:please |bitte |por favor,? )?(?:can you |could you )?(?:forget|delete|remove|erase|vergiss|lösche?|streiche?"
+    r"|oublie|efface|supprime|olvida|borra|elimina)\b (?!it\b|nicht\b)(?:about |that |dass |que )?(?P<what>[^,.;!?\n]{2,120})",
+    re.IGNORECASE,
+)
+# Lines by which a model says that there is nothing, tells of the talk, or repeats its own examples.
+_NO_NOTE = re.compile(
+    r"^\W{0,5}(?:none|nothing|no (?:new )?facts?|n/?a|keine?\b.{0,20}|nichts|aucun\w*|rien|ningun\w*|nada)\W{0,5}$"
+    r"|\b(?:assistant|chatbot|language model|(?:the )?message|user (?:asks?|asked|wants? to know"
+    r"|requests?|said|says|is asking|greets?)"
+    r"|asks? (?:for|about|if|what|how|the)|asked|wants? to know|requests?|greets?|greeting|question|hypothetical|unknown"
+    r"|not (?:mentioned|specified|known|provided|stated)|fragt|möchte wissen|demande|pregunta)\b",
+    re.IGNORECASE,
+)
+_BULLET = re.compile(r"^\s*(?:[-*•–]+|\d{1,2}[.)])\s*")
+_NUMBER = re.compile(r"\d+")
+_NAME = re.compile(r"(?<![.!?] )(?<!^)\b[A-ZÀ-ÖØ-Þ][^\W\d_]{2,}")
+# Words by which a note says in the third person what the message says in the first.
+_NOTE_WORDS = frozenset(
+    terms(
+        "name named called live lives living home work works job has have likes like prefers prefer favourite favorite person user "
+        "wohnt heißt arbeitet hat mag habite travaille aime vive trabaja tiene llama birthday age old year years"
+    )
+)
+_FIRST_PERSON = re.compile(
+    r"\b(?:i|i['’]\w+|me|my|mine|we|our|us|ich|mein\w*|mir|mich|wir|uns\w*|je|j['’]\w+|mon|ma|mes|nous|notre|yo|mi|mis|nosotros)\b",
+    re.IGNORECASE,
+)
+_SHORT_WORDS = 6
+_STOP = frozenset().union(*STOP_WORDS.values())
+_SHARE = 0.5
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text, at most `LONGEST_MESSAGE` characters of it."""
+    parts: list[str] = []
+    for part in _SENTENCE.split(text[:LONGEST_MESSAGE]):
+        if parts and _NO_END.search(parts[-1]):
+            parts[-1] = f"{parts[-1]} {part}"
+        elif re.search(r"\w", part):
+            parts.append(part.strip())
+    return parts
+
+
+def is_statement(sentence: str) -> bool:
+    """Whether the sentence states something: it does not ask, request, suppose or greet."""
+    if _QUESTION.search(sentence) or _SMALL_TALK.search(sentence) or _FORGET.search(sentence):
+        return False
+    if _KEEP.search(sentence):
+        return True
+    return not (_REQUESTS.search(sentence) or _ASKS.search(sentence) or _HYPOTHETICAL.search(sentence))
+
+
+def stated(message: str) -> list[str]:
+    """Return the sentences of a message that state something."""
+    kept: list[str] = []
+    is_asked = False  # "Suggest a dinner. One or two sentences." goes on with what was asked
+    for one in sentences(message):
+        goes_on = is_asked and len(one.split()) <= _SHORT_WORDS and not (_FIRST_PERSON.search(one) or facts_in(one))
+        if is_statement(one) and not goes_on:
+            kept.append(_KEEP.sub("", one))
+        else:
+            is_asked = True
+    return kept
+
+
+def to_forget(message: str) -> list[str]:
+    """Return what the message wants to be forgotten, in its words."""
+    found = (_FORGET.search(one) for one in sentences(message) if not _QUESTION.search(one))
+    return [match["what"].strip() for match in found if match]
+
+
+def notes_in(answer: str, statements: Iterable[str]) -> list[str]:
+    """Return the lines of a note-taking model's answer that say what the statements say, each once."""
+    source = " ".join(statements)
+    lines = (_BULLET.sub("", line).strip() for line in answer.split("\n"))
+    kept = [line for line in dict.fromkeys(lines) if line and is_note(line, source)]
+    return kept[:_MOST_NOTES]
+
+
+def is_note(line: str, source: str) -> bool:
+    """Whether a line is a note on what the source says, and nothing that the model made up."""
+    if len(line) > _LONGEST_NOTE or _NO_NOTE.search(line) or not is_statement(line):
+        return False
+    if not set(_NUMBER.findall(line)) <= set(_NUMBER.findall(source)):
+        return False
+    folded = source.casefold()
+    if any(name.casefold() not in folded for name in _NAME.findall(line)):
+        return False
+    known = set(terms(source))
+    words = {word for word in terms(line) if word not in _STOP} - _NOTE_WORDS
+    if not words:
+        return False
+    return len(words & known) >= max(1, len(words) * _SHARE)
+
+
+def unnoted(statements: Iterable[str], notes: Iterable[str]) -> list[str]:
+    """Return the statements with a fact in them that no note has: they are noted word for word."""
+    written = " ".join(notes).casefold()
+    return [
+        one
+        for one in statements
+        if len(one) <= _LONGEST_NOTE and any(fact.value.casefold() not in written for fact in facts_in(one))
+    ]

@@ -1,0 +1,158 @@
+"""Notes that are taken apart from the conversation: one call for each message, filtered, by the policies, in the ledger."""
+
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tests.seams.scene import Scene, said, stopped, tools_of
+from tests.support.model_server import Answer
+
+Wire = dict[str, Any]
+
+
+def note_taking(scene: Scene, *, value: str = "", **body: Any) -> str:
+    blocks = [{"label": "persona", "value": "I am Nina."}, {"label": "human", "value": value}]
+    given = {"include_base_tools": True, "system": None, "memory_blocks": blocks, "model_profile": "notes"}
+    return scene.agent(**(given | body))
+
+
+def human(scene: Scene, agent: str) -> str:
+    return next(block["value"] for block in scene.state(agent)["blocks"] if block["label"] == "human")
+
+
+def wait_for_notes(scene: Scene, agent: str) -> None:
+    """Return when no job takes notes any more."""
+    waiting = text("SELECT count(*) AS count FROM jobs WHERE kind = 'take_notes' AND status IN ('waiting', 'running')")
+    for _ in range(2000):
+        if not scene.server.read(lambda tx: tx.all(waiting))[0].count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"notes of {agent} are still being taken")
+
+
+def test_facts_are_noted_one_a_line_beside_the_answer_and_counted(scene: Scene) -> None:
+    agent = note_taking(scene)
+    scene.says("Nice to meet you!", "- Name is Lena.\n- Lives in Graz.\n- Works as a nurse.")
+
+    answer = scene.send(agent, "I'm Lena, I live in Graz and work as a nurse. How are you?")
+    wait_for_notes(scene, agent)
+
+    assert said(answer) == ["Nice to meet you!"]
+    assert human(scene, agent) == "Name is Lena.\nLives in Graz.\nWorks as a nurse."
+    chat, extraction = scene.asked
+    assert set(tools_of(chat)) <= {"search"}
+    assert "How are you" not in extraction["messages"][-1]["content"]
+    assert extraction["messages"][-1]["content"].startswith("Message: I'm Lena")
+    assert not extraction.get("tools")
+    rows = scene.http.get("/v1/ledger", params={"group_by": "purpose", "agent_id": agent}).json()
+    assert "notes" in str(rows)
+    # A change takes the place of the old line.
+    scene.says("How nice!", "- Moved to Vienna.")
+    scene.send(agent, "I moved to Vienna last week.")
+    wait_for_notes(scene, agent)
+    assert human(scene, agent) == "Name is Lena.\nMoved to Vienna.\nWorks as a nurse."
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        "none",
+        "- Name is Tom.\n- Plays the violin.",
+        "- Asks about tea.\n- The user wants to know the time.",
+        "- Would like a dog.\n- What is his name?",
+        "- Likes tea with 12 sugars.",
+        "- Lives in Paris.",
+        "- The assistant likes tea.",
+        "Sure! Here are the notes you asked for:",
+        "- If it rains, likes tea.",
+        "- Tell me about tea.",
+    ],
+)
+def test_what_the_message_does_not_say_is_no_note(scene: Scene, junk: str) -> None:
+    agent = note_taking(scene)
+    scene.says("Good to know.", f"{junk}\n- Likes green tea.")
+
+    scene.send(agent, "I like green tea.")
+    wait_for_notes(scene, agent)
+
+    assert human(scene, agent) == "Likes green tea."
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["How are you today?", "Tell me a short joke.", "Hi!", "Thank you so much!", "If I were you, I would go.", "Wie heißt du?",
+     "Can you suggest a dinner? One or two sentences.", "Erzähl mir einen Witz.", "Quelle heure est-il ?", "¿Qué hora es?"],
+)  # fmt: skip
+def test_a_message_that_states_nothing_costs_no_call(scene: Scene, message: str) -> None:
+    agent = note_taking(scene)
+    scene.says("All right.")
+
+    scene.send(agent, message)
+    wait_for_notes(scene, agent)
+
+    assert len(scene.asked) == 1
+    assert human(scene, agent) == ""
+
+
+def test_a_fact_that_the_model_missed_is_noted_word_for_word(scene: Scene) -> None:
+    agent = note_taking(scene)
+    scene.says("Oh!", "none")
+
+    scene.send(agent, "Guess what. I moved to Vienna last week.")
+    wait_for_notes(scene, agent)
+
+    assert human(scene, agent) == "I moved to Vienna last week."
+
+
+def test_what_is_to_be_forgotten_is_struck_out_without_a_call(scene: Scene) -> None:
+    agent = note_taking(scene, value="Name is Lena.\nLocker is number 12.")
+    scene.says("Done.")
+
+    scene.send(agent, "Please forget my locker, I should not have told you.")
+    wait_for_notes(scene, agent)
+
+    assert len(scene.asked) == 1 or "locker" not in str(scene.asked[1:])
+    assert human(scene, agent) == "Name is Lena."
+
+
+def test_a_failed_call_for_notes_is_no_failure_of_the_turn(scene: Scene) -> None:
+    agent = note_taking(scene)
+    scene.says("Good to know.", Answer({"error": {"message": "busy"}}, status=429))
+
+    answer = scene.send(agent, "I like green tea.")
+    scene.wait_until_asked(1)
+    scene.server.write(lambda tx: tx.run(text("UPDATE jobs SET status = 'cancelled' WHERE kind = 'take_notes'")))
+
+    assert stopped(answer) == "end_turn"
+    scene.says("Still here.")
+    assert said(scene.send(agent, "Hi!")) == ["Still here."]
+
+
+@pytest.mark.parametrize("policy", ["direct", "guarded", "explicit", "propose", "read_only"])
+def test_the_policy_of_the_block_decides_what_a_note_becomes(scene: Scene, policy: str) -> None:
+    user = f"nora-{policy}"
+    scene.http.put(f"/users/{user}/blocks/human", json={"body": "Her name is Nora.", "policy": policy})
+    agent = note_taking(scene, user_id=user, memory_blocks=[{"label": "persona", "value": "I am Nina."}])
+    scene.says("Good to know.", "- Likes green tea.")
+
+    scene.send(agent, "I like green tea.")
+    wait_for_notes(scene, agent)
+
+    body = scene.http.get(f"/users/{user}/blocks/human").json()["body"]
+    waiting = [one for one in scene.http.get(f"/users/{user}/diffs").json() if "green tea" in str(one)]
+    assert ("Likes green tea." in body) == (policy in ("direct", "guarded"))
+    assert bool(waiting) == (policy in ("explicit", "propose"))
+
+
+def test_an_answer_of_a_word_is_noted_with_the_question_it_answers(scene: Scene) -> None:
+    agent = note_taking(scene)
+    scene.says("Hello. What is your dog's name?", "Nice name!", "- Dog's name is Bruno.")
+
+    scene.send(agent, "Hi!")
+    scene.send(agent, "Bruno.")
+    wait_for_notes(scene, agent)
+
+    assert scene.asked[-1]["messages"][-1]["content"] == "Asked: What is your dog's name?\nMessage: Bruno."
+    assert human(scene, agent) == "Dog's name is Bruno."

@@ -1,0 +1,175 @@
+"""Agents with small models: a short prompt, three tools, plain results, and the same memory and wire format as all others."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.seams.scene import Scene, calls, kinds, returns, stopped, tools_of
+
+Wire = dict[str, Any]
+USUAL = ["archival_memory_insert", "archival_memory_search", "conversation_search", "memory_insert", "memory_replace"]
+FACTS = ["remember", "correct"]
+
+
+def small(scene: Scene, *, value: str = "Her name is Ada.", **body: Any) -> str:
+    """Make an agent with the usual tools, the usual prompt and a small model."""
+    blocks = [{"label": "persona", "value": "I am Nina."}, {"label": "human", "value": value}]
+    given = {"include_base_tools": True, "system": None, "memory_blocks": blocks, "model_profile": "small"}
+    return scene.agent(**(given | body))
+
+
+def human(scene: Scene, agent: str) -> str:
+    return next(block["value"] for block in scene.state(agent)["blocks"] if block["label"] == "human")
+
+
+def base_prompt(body: Wire) -> str:
+    return str(body["messages"][0]["content"].partition("<memory_blocks>")[0])
+
+
+def test_a_small_model_gets_a_short_prompt_and_few_tools_and_the_agent_keeps_its_own_on_the_wire(scene: Scene) -> None:
+    agent = small(scene)
+    scene.says("Hello.")
+
+    scene.send(agent, "Hi!")
+
+    (asked,) = scene.asked
+    assert set(tools_of(asked)) - {"search"} == set(FACTS)
+    assert len(base_prompt(asked)) // 4 <= 130
+    assert "AGENT_ID" not in asked["messages"][0]["content"]
+    for tool in asked["tools"]:
+        assert "For example {" in tool["function"]["description"]
+    state = scene.state(agent)
+    assert sorted(tool["name"] for tool in state["tools"]) == USUAL
+    assert state["system"].startswith("<base_instructions>")
+
+
+def test_what_a_small_model_remembers_and_corrects_are_versions_of_the_block(scene: Scene) -> None:
+    agent = small(scene)
+    scene.says(calls(("remember", {"fact": "- Works as a nurse and lives in Graz."})), "Noted.")
+    answer = scene.send(agent, "I work as a nurse and live in Graz.")
+    assert kinds(answer) == ["tool_call", "tool_return", "assistant"]
+    assert returns(answer) == [("success", "Noted: Works as a nurse and lives in Graz.")]
+    scene.says(calls(("correct", {"old": "Graz", "new": "Vienna"})), "Changed.")
+    scene.send(agent, "I moved to Vienna.")
+
+    assert human(scene, agent) == "Her name is Ada.\nWorks as a nurse and lives in Vienna."
+    # The results are plain text, without an envelope and without the rest of the block.
+    results = [one["content"] for one in scene.asked[-1]["messages"] if one["role"] == "tool"]
+    assert results == [
+        "Noted: Works as a nurse and lives in Graz.",
+        "Changed: Works as a nurse and lives in Graz. -> Works as a nurse and lives in Vienna.",
+    ]
+    block = next(one for one in scene.state(agent)["blocks"] if one["label"] == "human")
+    history = scene.http.get(f"/v1/blocks/{block['id']}/history").json()
+    assert len(history) >= 3
+
+
+@pytest.mark.parametrize(
+    ("call", "value", "result"),
+    [
+        (("remember", {"fact": "Lives in Rome."}), "Name is Ada.\nLives in Rome.", "Changed: Lives in Turin. -> Lives in Rome."),
+        (("remember", {"fact": "name is ada"}), "Name is Ada.\nLives in Turin.", "That is in your notes already."),
+        (("remember", {"fact": "Likes tea.\nHas a cat."}), "Name is Ada.\nLives in Turin.\nLikes tea.\nHas a cat.", "Noted: "),
+        (("correct", {"old": "lives in Turin", "new": ""}), "Name is Ada.", "Struck out: Lives in Turin."),
+        (("correct", {"old": "Turin", "new": "Rome"}), "Name is Ada.\nLives in Rome.", "Changed: "),
+        (("correct", {"old": "her home", "new": "Lives in Rome"}), "Name is Ada.\nLives in Rome", "Changed: "),
+        (("correct", {"old": "the cat", "new": "Has a dog."}), "Name is Ada.\nLives in Turin.\nHas a dog.", "Noted: "),
+        (("correct", {"old": "the cat", "new": ""}), "Name is Ada.\nLives in Turin.", "There is no such note."),
+        (("correct", {"old": "", "new": "x"}), "Name is Ada.\nLives in Turin.", "old is empty"),
+        (("remember", {"fact": " "}), "Name is Ada.\nLives in Turin.", "There is nothing to note"),
+    ],
+)  # fmt: skip
+def test_a_fact_takes_the_place_of_the_one_that_it_makes_untrue(
+    scene: Scene, call: tuple[str, Wire], value: str, result: str
+) -> None:
+    agent = small(scene, value="Name is Ada.\nLives in Turin.")
+    scene.says(calls(call), "All right.")
+
+    answer = scene.send(agent, "Listen.")
+
+    assert human(scene, agent) == value
+    assert returns(answer)[0][1].startswith(result)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"include_base_tools": False, "tools": ["memory_insert", "conversation_search"]},
+        {"tool_rules": [{"type": "requires_approval", "tool_name": "memory_insert"}]},
+        {"system": "Call memory_insert for each fact."},
+        {"model_profile": "full"},
+        {"model_profile": "auto"},
+    ],
+)
+def test_an_agent_with_tools_chosen_one_by_one_or_with_a_large_model_keeps_its_own(scene: Scene, change: Wire) -> None:
+    agent = small(scene, **change)
+    scene.says("Hello.")
+
+    scene.send(agent, "Hi!")
+
+    assert "remember" not in tools_of(scene.asked[-1])
+    assert "memory_insert" in tools_of(scene.asked[-1])
+
+
+def test_other_tools_and_a_prompt_of_its_own_stay_beside_the_three(scene: Scene) -> None:
+    agent = small(scene, tools=["roll"], system="You play.")
+    scene.says(calls(("roll", {"sides": 4}), ("remember", {"fact": "Likes dice."})), "Four.")
+
+    answer = scene.send(agent, "Roll!")
+
+    assert set(tools_of(scene.asked[0])) - {"search"} == {"roll", *FACTS}
+    assert base_prompt(scene.asked[0]).startswith("You play.")
+    assert [status for status, _ in returns(answer)] == ["success", "success"]
+    assert human(scene, agent).endswith("Likes dice.")
+
+
+@pytest.mark.parametrize("policy", ["direct", "guarded", "explicit", "propose", "read_only"])
+def test_the_policy_of_the_block_decides_what_a_small_models_edit_becomes(scene: Scene, policy: str) -> None:
+    user = f"lena-{policy}"
+    answer = scene.http.put(f"/users/{user}/blocks/human", json={"body": "Her name is Lena.", "policy": policy})
+    assert answer.status_code < 300, answer.text
+    agent = small(scene, user_id=user, memory_blocks=[{"label": "persona", "value": "I am Nina."}])
+    scene.says(calls(("remember", {"fact": "Likes tea."})), "All right.")
+
+    outcome = scene.send(agent, "I like tea.")
+
+    assert stopped(outcome) == "end_turn"
+    text = scene.http.get(f"/users/{user}/blocks/human").json()["body"]
+    waiting = scene.http.get(f"/users/{user}/diffs").json()
+    is_applied = policy in ("direct", "guarded")
+    assert ("Likes tea." in text) == is_applied
+    assert len(waiting) == (policy in ("explicit", "propose"))
+
+
+def test_results_of_the_usual_memory_tools_are_changed_lines_for_a_small_model_alone(scene: Scene) -> None:
+    block = "\n".join(f"Fact {number}." for number in range(200))
+    for profile in ("small", "full"):
+        body = {"include_base_tools": False, "tools": ["memory_insert"], "model_profile": profile}
+        agent = small(scene, value=block, **body)
+        scene.says(calls(("memory_insert", {"label": "human", "new_string": "Likes tea."})), "Noted.")
+
+        answer = scene.send(agent, "I like tea.")
+
+        # Clients get the block's whole text, as from the retired Letta V1 server.
+        assert returns(answer)[0][1] == f"{block}\nLikes tea."
+        (result,) = [one["content"] for one in scene.asked[-1]["messages"] if one["role"] == "tool"]
+        if profile == "small":
+            assert result == "Saved: Likes tea."
+        else:
+            assert json.loads(result)["message"] == f"{block}\nLikes tea."
+
+
+def test_the_profile_follows_the_model_and_the_agents_setting(scene: Scene) -> None:
+    agent = small(scene, model_profile=None)
+    assert scene.state(agent)["model_profile"] is None
+    scene.says("One.", "Two.", "Three.")
+    scene.send(agent, "Hi!")
+    assert "memory_insert" in tools_of(scene.asked[-1])
+    assert scene.change(agent, model_profile="small")["model_profile"] == "small"
+    scene.send(agent, "Hi!")
+    assert "remember" in tools_of(scene.asked[-1])
+    scene.change(agent, model_profile="auto")
+    scene.send(agent, "Hi!")
+    assert "memory_insert" in tools_of(scene.asked[-1])
+    assert base_prompt(scene.asked[-1]).startswith("<base_instructions>")

@@ -1,0 +1,143 @@
+# ruff: noqa: E501 - tables of what people say
+"""Facts as people state them in four languages, and which line a new one takes the place of."""
+
+from itertools import product
+
+import pytest
+
+from ricordo.memory.fact_lines import with_correction, with_fact
+from ricordo.memory.facts import contrasts_in, corrects, facts_in, revision_of
+
+# Kind, values, and the forms in which each language states it; in forms of the second list the fact is new.
+FORMS = {
+    "name": (
+        [("Lena", "Petra"), ("Ada Lovelace", "Mia")],
+        ["My name is {}.", "Ich heiße {}.", "Mein Name ist {}.", "Je m'appelle {}.", "Me llamo {}.", "Mi nombre es {}."],
+        ["My name is now {}.", "Ich heiße jetzt {}.", "Je m'appelle maintenant {}.", "Mi nombre es ahora {}."],
+    ),
+    "home": (
+        [("Graz", "Wien"), ("San Sebastián", "New York"), ("Bad Ischl", "Linz")],
+        ["I live in {}.", "We live in {}.", "Ich wohne in {}.", "Ich lebe in {}.", "J'habite à {}.", "Je vis à {}.", "Vivo en {}.", "Lives in {}."],
+        ["I live in {} now.", "I moved to {} last week.", "I've moved to {}!", "Ich wohne jetzt in {}.", "Ich bin letzte Woche nach {} gezogen.", "J'habite maintenant à {}.", "J'ai déménagé à {}.", "Ahora vivo en {}.", "Me he mudado a {}."],
+    ),
+    "age": (
+        [("30", "31"), ("9", "10")],
+        ["I'm {}.", "I am {} years old.", "Ich bin {} Jahre alt.", "J'ai {} ans.", "Tengo {} años."],
+        ["I'm {} now.", "I turned {}.", "Ich bin jetzt {}.", "J'ai maintenant {} ans.", "Ahora tengo {} años."],
+    ),
+    "birthday": (
+        [("9 May", "10 June"), ("3 March", "1 January")],
+        ["My birthday is on {}.", "I was born on {}.", "Ich habe am {} Geburtstag.", "Mein Geburtstag ist am {}.", "Mon anniversaire est le {}.", "Mi cumpleaños es el {}."],
+        ["My birthday is actually on {}.", "Ich habe am {} Geburtstag.", "Mi cumpleaños es el {}."],
+    ),
+    "favourite": (
+        [("jasmine", "rooibos"), ("green", "blue")],
+        ["My favourite thing is {}.", "My favorite thing is {}."],
+        ["My favourite thing is now {}.", "My favourite is now {}.", "My favourite thing is {} now."],
+    ),
+    "favourite (German)": ([("Jasmin", "Rooibos")], ["Mein Lieblingstee ist {}."], ["Mein Lieblingstee ist jetzt {}."]),
+    "favourite (French)": ([("vert", "bleu")], ["Ma couleur préférée est {}."], ["Ma couleur préférée est maintenant {}."]),
+    "favourite (Spanish)": ([("verde", "azul")], ["Mi color favorito es {}."], ["Mi color favorito es ahora {}."]),
+}  # fmt: skip
+# What else a line may say, before or after the fact.
+AROUND = ["{}", "{} I have a cat.", "I have a cat. {}"]
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_new_fact_takes_the_place_of_the_old_one_and_what_else_the_line_says_stays(kind: str) -> None:
+    values, forms, newer = FORMS[kind]
+    wrong = []
+    for (old, new), form, change, around in product(values, forms, newer, AROUND):
+        line, statement = around.format(form.format(old)), change.format(new)
+        revised = revision_of(["Likes tea.", line], statement)
+        is_right = revised and revised.index == 1 and new in revised.line and old not in revised.line
+        if not is_right or ("cat" in line) != ("cat" in revised.line):
+            wrong.append((line, statement, revised))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_fact_does_not_touch_one_of_another_kind(kind: str) -> None:
+    (old, _), *_ = FORMS[kind][0]
+    lines = [form.format(old) for form in FORMS[kind][1]]
+    for other, (values, _, newer) in FORMS.items():
+        if other.partition(" ")[0] != kind.partition(" ")[0]:
+            for statement in (change.format(values[0][1]) for change in newer):
+                assert revision_of(lines, statement) is None, statement
+
+
+@pytest.mark.parametrize(
+    ("line", "statement", "revised"),
+    [
+        ("I'm Lena, I live in Graz and work as a nurse.", "I moved to Vienna.", "I'm Lena, I live in Vienna and work as a nurse."),
+        ("I have a dog called Bruno, he is a 4 year old beagle.", "He is 5 now.", "I have a dog called Bruno, he is a 5 year old beagle."),
+        ("I have a dog called Bruno, he is a 4 year old beagle.", "Sorry, I got that wrong: Bruno is 5, not 4.", "I have a dog called Bruno, he is a 5 year old beagle."),
+        ("My cat is grey and fat.", "No, my cat is black, not grey.", "My cat is black and fat."),
+        ("My favourite tea is jasmine.", "I prefer rooibos to jasmine now.", "I prefer rooibos to jasmine now."),
+        ("I prefer rooibos to jasmine.", "My favourite tea is jasmine.", "My favourite tea is jasmine."),
+        ("Mein Lieblingstee ist Jasmin.", "Ich mag Rooibos lieber als Jasmin.", "Ich mag Rooibos lieber als Jasmin."),
+        ("My exam is on Monday in Graz.", "The exam is not on Monday but Tuesday.", "My exam is on Tuesday in Graz."),
+        ("Die Prüfung ist am Montag in Graz.", "Die Prüfung ist nicht am Montag, sondern am Dienstag.", "Die Prüfung ist am Dienstag in Graz."),
+        ("L'examen est lundi à Lyon.", "L'examen n'est pas lundi, mais mardi.", "L'examen est mardi à Lyon."),
+        ("El examen es el lunes en Madrid.", "El examen no es el lunes, sino el martes.", "El examen es el martes en Madrid."),
+        ("Lives in Graz.", "Moved from Graz to Vienna.", "Lives in Vienna."),
+        ("I work as a nurse.", "I work as a teacher now.", "I work as a teacher now."),
+        ("My email is a@example.com.", "My new email is b@example.com.", "My new email is b@example.com."),
+        ("Bruno is 4. Mia is 9.", "Bruno is 5 now.", "Bruno is 5. Mia is 9."),
+        ("Mi perro tiene 4 años y se llama Toro.", "Mi perro tiene 5 años.", "Mi perro tiene 5 años y se llama Toro."),
+    ],
+)  # fmt: skip
+def test_a_correction_of_one_fact_keeps_the_others(line: str, statement: str, revised: str) -> None:
+    found = revision_of([line], statement)
+    assert found
+    assert found.line == revised
+
+
+@pytest.mark.parametrize(
+    ("line", "statement"),
+    [
+        ("I live in Graz.", "Petra lives in Linz."),
+        ("My sister lives in Graz.", "My brother lives in Linz."),
+        ("I'm 30.", "He is 5 now."),
+        ("Bruno is 4.", "Mia is 9."),
+        ("My favourite tea is jasmine.", "My favourite colour is green."),
+        ("I like jasmine.", "I like rooibos."),
+        ("I work as a nurse.", "I work as a gardener in my free time."),
+        ("My sister's name is Petra.", "My name is Lena."),
+        ("I live in Graz.", "I live in Graz."),
+        ("My locker is 12.", "My exam is on 3 March 2027."),
+        ("I speak French.", "I speak Italian."),
+    ],
+)
+def test_what_can_be_true_beside_a_line_takes_no_place(line: str, statement: str) -> None:
+    assert revision_of([line], statement) is None
+
+
+def test_a_pronoun_is_whoever_was_named_before_it() -> None:
+    (_, age) = facts_in("I have a dog called Bruno, he is a 4 year old beagle.")
+    assert (age.subject, age.kind, age.value) == ("bruno", "age", "4")
+
+
+@pytest.mark.parametrize("text", ["No, green.", "Nein, grün.", "Non, vert.", "Perdón, verde.", "It is green now.", "Er ist jetzt grün.", "Ahora es verde.", "C'est maintenant vert."])  # fmt: skip
+def test_a_correction_is_seen_in_each_language(text: str) -> None:
+    assert corrects(text)
+    assert not corrects("I like tea.")
+
+
+def test_a_contrast_names_the_new_value_and_the_old_one() -> None:
+    said = ["5, not 4", "not 4 but 5", "nicht 4, sondern 5", "pas 4, mais 5", "no 4, sino 5"]
+    assert {(one.new, one.old) for text in said for one in contrasts_in(text)} == {("5", "4")}
+
+
+def test_lines_of_facts_are_added_once_changed_and_struck_out() -> None:
+    assert with_fact("", "* Likes tea.") is not None
+    assert with_fact("Likes tea.", "likes tea") is None
+    added = with_fact("Likes tea.", "1. Has a cat.")
+    assert added is not None
+    assert added.value == "Likes tea.\nHas a cat."
+    struck = with_correction("Likes tea.\nHas a cat.", "the cat", "")
+    assert struck is not None
+    assert struck.value == "Likes tea."
+    long = with_fact("", "word " * 1000)
+    assert long is not None
+    assert len(long.value) == 400
