@@ -45,7 +45,7 @@ _ESSENTIAL = frozenset(
 _BUDGETS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "maxTokens")
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:[,. _'\u202f]\d{3})+(?![\d])|(?<![\w.])\d+")
 _LIMIT = re.compile(
-    r"(?:n_ctx|num_ctx|max_model_len|context[ _-]?(?:length|window|size|limit)?|max(?:imum|imal\w*|imo|ima)?|limit\w{0,20}"
+    r"(?:n_ctx|num_ctx|max_model_len|context[ _-]?(?:length|window|size|limit)?|max(?:imum|imal\w{0,20}|imo|ima)?|limit\w{0,20}"
     r"|límite|at most|up to"
     r"|only|supports?|exceeds?|kontext\w{0,20}|höchstens|максим\w{0,20}|最大\w{0,8}|上限\w{0,4}|限制\w{0,4}|超过了?|超出了?|最大長|최대\w{0,4}|>=?)"
     r"[^\d\n]{0,30}?(\d{1,3}(?:[,. _'\u202f]\d{3})+(?!\d)|\d+)",
