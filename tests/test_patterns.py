@@ -64,11 +64,8 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
     ("memory/facts.py", "f'(?<!\\\\w){re.escape(contrast.old)}(?!\\\\w)'"): lambda _: _compiled(
         [r"(?<!\w)5(?!\w)", r"(?<!\w)a\-a(?!\w)"], "search", re.IGNORECASE
     ),
-    ("memory/fact_lines.py", "f'(?<!\\\\w){re.escape(words.rstrip('.'))}(?!\\\\w)'"): lambda _: _compiled(
+    ("memory/fact_lines.py", "f\"(?<!\\\\w){re.escape(words.rstrip('.'))}(?!\\\\w)\""): lambda _: _compiled(
         [r"(?<!\w)5(?!\w)", r"(?<!\w)a\ a(?!\w)"], "search", re.IGNORECASE
-    ),
-    ("memory/working_memory.py", "re.escape(piece)"): lambda _: _compiled(
-        map(re.escape, ("a", "a a", "\n")), "finditer"
     ),
     ("prompt/memory.py", "pattern"): lambda module: [
         (made, _run(made, "sub")) for made in (module._closing(()), module._closing(("value", "notes")))
