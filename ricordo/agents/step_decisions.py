@@ -4,6 +4,7 @@ Agents talk in one of two styles (`agent_types.py`). A native agent speaks in pl
 tool calls. A heartbeat agent acts only by tools, speaks by `send_message`, and goes on only where it asks for a heartbeat.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,9 +22,10 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid
 from ricordo.memory.working_memory import EditReason
 from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for, without_nulls
-from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
+from ricordo.tools.rules import Allowed, DeadEnd, FinishedCall, Rulebook
 from ricordo.tools.toolbox import failed_result, schema_of
 
+log = logging.getLogger(__name__)
 ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
@@ -97,7 +99,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     agent, rules = turn.state.agent, turn.rules
     client = frozenset(tool.name for tool in turn.request.client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
-    allowed = rules.allowed(turn.finished)
+    allowed = allowed_tools(turn)
     names = frozenset(allowed.names)
     wanted = turn.request.wanted_tools & names
     if len(wanted) == 1 or len(turn.finished) >= _OWN_CALLS:
@@ -123,6 +125,15 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     gated = client | {name for name in tools if name in rules.gated}
     forced = next(iter(wanted)) if len(wanted) == 1 else None
     return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered, forced)
+
+
+def allowed_tools(turn: TurnContext) -> Allowed:
+    """The tools that the rules allow now; none where they leave no way on, so that the agent can say so and end its turn."""
+    try:
+        return turn.rules.allowed(turn.finished)
+    except DeadEnd as error:
+        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": str(error)})
+        return Allowed(())
 
 
 def is_heartbeat(turn: TurnContext) -> bool:
