@@ -144,6 +144,7 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
                 if isinstance(item, ModelReply):
                     EXCHANGE.set(None)
                     turn.asking, step.model_ns = None, time.monotonic_ns() - step.asked_ns
+                    turn.runtime.speeds.note(turn.model.info.handle, item.usage, step.model_ns / 1e9)
                     step.message_id = deltas.message_id
                     calibrate(turn, request, item.usage)
                     yield item
@@ -184,6 +185,8 @@ def build_request(
         window, agent.timezone, agent.context_window, packs_user_messages=packs, has_plain_results=is_plain
     )
     settings = agent.model_settings
+    if settings.max_output_tokens is None:
+        settings = replace(settings, max_output_tokens=turn.output_budget)
     if asked.response_format is not None:
         settings = replace(settings, response_format=asked.response_format)
     if offered.tools and offered.is_ordered:

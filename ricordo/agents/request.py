@@ -15,6 +15,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
+from ricordo.llm.output_budget import usual_output_tokens
 from ricordo.memory.edit_guard import EditGuard, GuardSources, search_results
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.runtime import Runtime
@@ -172,6 +173,12 @@ class TurnContext:
     def reads_plain_results(self) -> bool:
         """Whether the model is small, or has no role for results of tools."""
         return self.profile != "full" or self.model.info.calls_tools is False
+
+    @property
+    def output_budget(self) -> int | None:
+        """The bound of an answer for an agent that sets none."""
+        window, chosen = self.state.agent.context_window, self.runtime.settings.max_output_tokens
+        return usual_output_tokens(self.model.info, window, is_small=self.profile != "full", chosen=chosen)
 
     def refresh_system(self, text: str, key: str, now: int) -> None:
         self.window[0] = replace(self.window[0].with_text(text), created_at=self.window[0].created_at or now)

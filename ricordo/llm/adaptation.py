@@ -45,6 +45,10 @@ class LearnedModel:
         learned = self.dialect
         return learned.window if learned.told_window == self.info.context_window else None
 
+    def lines(self) -> list[str]:
+        """Return what was learned, in words for people."""
+        return replace(self.dialect, window=self.window).lines()
+
     def learn_window(self, tokens: int) -> None:
         """Remember that the model's window is smaller than its server tells."""
         self.store.learn(self.key, replace(self.dialect, window=max(1, tokens), told_window=self.info.context_window))
@@ -111,17 +115,17 @@ class Adaptation:
         """
         if not error.words and error.status is None:
             return error
+        refusal = Refusal.of(error.words, self.body(request))
         if error.kind == "context_window_exceeded":
-            return self._answer_length(error, request)
+            return self._answer_length(error, refusal, request)
         is_refusal = error.status in _REFUSED or (error.status is None and error.kind == "llm_bad_request")
         may_be = is_refusal or error.status in _FAILED or (error.status is None and error.kind == "llm_error")
-        refusal = Refusal.of(error.words, self.body(request))
         if not may_be or not refusal.is_about_form:
             return error
         if self._try_first(lessons(refusal, self.learned), request, is_guess=False):
             return None
-        if is_refusal and self._is_too_long(error, request, estimate := request_tokens(request)):
-            return self._answer_length(_too_long(error), request, estimate)
+        if is_refusal and self._is_too_long(refusal, request):
+            return self._answer_length(_too_long(error), refusal, request)
         if (is_refusal or is_last) and self.may_guess and not _has_pictures(request) and self._guess(request):
             self.is_doubtful = not is_refusal
             return None
@@ -150,25 +154,21 @@ class Adaptation:
                 return True
         return False
 
-    def _is_too_long(self, error: ModelError, request: ModelRequest, estimate: int) -> bool:
-        del request
+    def _is_too_long(self, refusal: Refusal, request: ModelRequest) -> bool:
         accepted = self.model.store.accepted(self.model.key)
         window = self.model.window or self.model.info.context_window
-        return is_too_long(error.words, estimate=estimate, window=window, accepted=accepted)
+        return is_too_long(refusal.words, estimate=request_tokens(request), window=window, accepted=accepted)
 
     def _may_be_too_long(self, request: ModelRequest) -> bool:
         """Whether no form helped, and the request is larger than all that was ever taken."""
         estimate, accepted = request_tokens(request), self.model.store.accepted(self.model.key)
         return estimate > (accepted or _LARGE)
 
-    def _answer_length(
-        self, error: ModelError, request: ModelRequest, estimate: int | None = None
-    ) -> ModelError | None:
+    def _answer_length(self, error: ModelError, refusal: Refusal, request: ModelRequest) -> ModelError | None:
         """Ask for a shorter answer where that alone makes room; else say what window the words name."""
-        estimate = request_tokens(request) if estimate is None else estimate
-        body = self.body(request)
-        budget = next((body[name] for name in _BUDGETS if name in body), 0)
-        error.limit = limit_in(error.words, estimate=estimate, budget=budget)
+        estimate = request_tokens(request)
+        budget = next((refusal.body[name] for name in _BUDGETS if name in refusal.body), 0)
+        error.limit = limit_in(refusal.words, estimate=estimate, budget=budget)
         window = error.limit or self.model.window or self.model.info.context_window
         # What surrounds each message is not in our estimate, and a cut that is too small is refused again.
         room = window - estimate * 5 // 4 - max(_MARGIN, window // 50)

@@ -158,8 +158,12 @@ class LearnedDialects:
     def keep_in(self, folder: Path) -> None:
         """Read the lessons of earlier starts, and keep those to come in this folder."""
         self._path = folder / FILE_NAME
+        self.read(folder)
+
+    def read(self, folder: Path) -> None:
+        """Add the lessons that a server keeps in this folder."""
         try:
-            rows = orjson.loads(self._path.read_bytes())
+            rows = orjson.loads((folder / FILE_NAME).read_bytes())
             self._entries |= {tuple(row["key"]): _Entry(_read(row["learned"]), float(row["until"])) for row in rows}
         except FileNotFoundError:
             return

@@ -5,7 +5,7 @@ Known words are looked for first, in several languages; what no words tell is gu
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,25 @@ from ricordo.llm.openai_conform import kind_of
 
 Json = dict[str, Any]
 
+# Characters of an answer that are read: no error has more to say.
+WORDS_LENGTH = 4_000
 _TABLE = tomllib.loads(Path(__file__).with_name("provider_words.toml").read_text("utf-8"))
+TOO_LONG = re.compile("|".join(_TABLE["too_long"]), re.IGNORECASE)
+_WORD = re.compile(r"\w+")
 
 
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile("|".join(_TABLE[name]), re.IGNORECASE)
+def _words_of(name: str) -> tuple[str, ...]:
+    return tuple(word.strip("\n").casefold() for word in _TABLE[name].replace("\n|", "|").strip("\n").split("|"))
 
 
-TOO_LONG = _pattern("too_long")
-_THINGS, _TOO_MUCH = _pattern("length_things"), _pattern("too_much")
-_ROLES, _SYSTEM, _NO_SYSTEM = _pattern("roles"), _pattern("system_role"), _pattern("no_system_role")
-_STREAMS, _UNKNOWN_FIELD, _NOT_ABOUT_FORM = _pattern("streams"), _pattern("unknown_field"), _pattern("not_about_form")
+_THINGS, _TOO_MUCH = _words_of("length_things"), _words_of("too_much")
+_ROLES, _SYSTEM, _NO_SYSTEM = _words_of("roles"), _words_of("system_role"), _words_of("no_system_role")
+_STREAMS, _UNKNOWN_FIELD, _NOT_ABOUT_FORM = (
+    _words_of("streams"),
+    _words_of("unknown_field"),
+    _words_of("not_about_form"),
+)
+_NO_MODEL = re.compile(r"\bmodel\b.{0,80}(not found|not exist|no longer|decommissioned)", re.IGNORECASE)
 _NO_TOOLS = re.compile(
     r"(not|n't|no) (support|accept|allow)\w*.{0,20}\b(tools?|functions?)\b"
     r"|\b(tools?|function[- ]calling|tool use)\b.{0,20} (is|are|was) not (supported|enabled|available)",
@@ -44,16 +52,16 @@ _ESSENTIAL = frozenset(
 )
 _BUDGETS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "maxTokens")
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:[,. _'\u202f]\d{3})+(?![\d])|(?<![\w.])\d+")
-_LIMIT = re.compile(
-    r"(?:n_ctx|num_ctx|max_model_len|context[ _-]?(?:length|window|size|limit)?|max(?:imum|imal\w*|imo|ima)?|limit\w*"
-    r"|límite|at most|up to"
-    r"|only|supports?|exceeds?|kontext\w*|höchstens|максим\w*|最大\w{0,8}|上限\w{0,4}|限制\w{0,4}|超过了?|超出了?|最大長|최대\w{0,4}|>=?)"
-    r"[^\d\n]{0,30}?(\d{1,3}(?:[,. _'\u202f]\d{3})+(?!\d)|\d+)",
-    re.IGNORECASE,
-)
+# What stands before a number that is a limit, within so many characters.
+_LIMIT_WORDS = _words_of("limit_words")
+_BEFORE = 40
+_AFTER_NUMBER = re.compile(r"[\d\n]")
 # Where the words of a code meet.
 _JOINTS = re.compile(r"[_-]+|(?<=[a-z])(?=[A-Z])")
+# Two numbers that are compared, and a limit.
+_COMPARED = re.compile(r"\d ?>=? ?\d|<=? ?\d")
 _RANGE = re.compile(r"\[\s*\d+\s*,\s*(\d[\d,._]{2,})\s*\]")
+_QUOTES = ("''", '""', "``", "“”", "‘’", "「」", "«»")
 _LEAST_WINDOW = 512
 _LEAST_BUDGET = 16
 
@@ -69,12 +77,13 @@ class Refusal:
     @classmethod
     def of(cls, answer: str, body: Json) -> "Refusal":
         """Return what was refused with this answer, which may be JSON."""
-        return cls(answer, "\n".join(_texts(read_json(answer))) or answer, body)
+        words = "\n".join(_texts(read_json(answer))) or answer
+        return cls(answer, words[:WORDS_LENGTH], body)
 
     @property
     def is_about_form(self) -> bool:
         """Whether another form of the request might be taken."""
-        return _NOT_ABOUT_FORM.search(self.words) is None
+        return not (_speaks_of(_NOT_ABOUT_FORM, self.words) or _NO_MODEL.search(self.words))
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -97,15 +106,15 @@ def lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[LearnedDialec
     if _NULL_CONTENT.search(refusal.words):
         yield replace(learned, no_null=True)
     yield from _field_lessons(refusal, learned, [*structured, *certain])
-    if _ROLES.search(refusal.words) or any(path.startswith("messages") for path in structured):
+    if _speaks_of(_ROLES, refusal.words) or any(path.startswith("messages") for path in structured):
         yield from _role_lessons(refusal, learned)
     if _NO_TOOLS.search(refusal.words):
         yield _with_refused(learned, [("tools", "")])
     yield from _field_lessons(refusal, learned, [path for path in in_words if path not in certain])
-    if _STREAMS.search(refusal.words) and "stream_options" not in refusal.words:
+    if _speaks_of(_STREAMS, refusal.words) and "stream_options" not in refusal.words:
         if not refusal.body.get("stream"):
             yield replace(learned, stream="always")
-        elif _UNKNOWN_FIELD.search(refusal.words):
+        elif _speaks_of(_UNKNOWN_FIELD, refusal.words):
             yield replace(learned, stream="never")
 
 
@@ -120,13 +129,14 @@ def guesses(learned: LearnedDialect, *, is_stream: bool) -> tuple[LearnedDialect
 
 def speaks_of_length(words: str) -> bool:
     """Whether the words name a thing that can be too long, and say that it is too much."""
-    words = _in_words(words)
-    return _THINGS.search(words) is not None and _TOO_MUCH.search(words) is not None
+    return _speaks_of(_THINGS, words) and (_speaks_of(_TOO_MUCH, words) or _COMPARED.search(words) is not None)
 
 
-def _in_words(text: str) -> str:
-    """Return a text with its codes, as `PromptTooLong` and `ctx_limit`, written as words behind it."""
-    return f"{text} {_JOINTS.sub(' ', text)}"
+def _speaks_of(known: Iterable[str], words: str) -> bool:
+    """Whether one of the known words stands in a text, in its sentences or in codes as `PromptTooLong` and `ctx_limit`."""
+    plain = " ".join(_WORD.findall(words))
+    text = f" {plain} {_JOINTS.sub(' ', plain)} ".casefold()
+    return any(word in text for word in known)
 
 
 def is_too_long(words: str, *, estimate: int, window: int, accepted: int) -> bool:
@@ -139,7 +149,7 @@ def is_too_long(words: str, *, estimate: int, window: int, accepted: int) -> boo
     if speaks_of_length(words):
         names_sizes = any(estimate <= 3 * number and number <= 3 * estimate for number in numbers_in(words))
         return names_sizes or is_new_size
-    if _TOO_MUCH.search(words):
+    if _speaks_of(_TOO_MUCH, words):
         return estimate * 2 >= window or (accepted > 0 and is_new_size)
     return False
 
@@ -153,7 +163,7 @@ def limit_in(words: str, *, estimate: int, budget: int = 0) -> int | None:
     """Return the context window that the words name, in tokens; None where they name none that can be."""
     numbers = numbers_in(words)
     most = max(numbers, default=0)
-    named = [_number(each) for each in (*_LIMIT.findall(words), *_RANGE.findall(words))]
+    named = [*_limits_in(words), *map(_number, _RANGE.findall(words))]
     largest = 2 * estimate + budget
     possible = [number for number in named if _LEAST_WINDOW <= number <= largest]
     if not possible:
@@ -162,6 +172,15 @@ def limit_in(words: str, *, estimate: int, budget: int = 0) -> int | None:
         return min(pair) if len(pair) == 2 else None
     smaller = [number for number in possible if number < most]
     return max(smaller or possible)
+
+
+def _limits_in(words: str) -> Iterator[int]:
+    """Yield the numbers that a word for a limit stands before."""
+    for match in _NUMBER.finditer(words):
+        before = words[max(0, match.start() - _BEFORE) : match.start()].casefold()
+        before = _AFTER_NUMBER.split(before)[-1]
+        if any(word in before for word in _LIMIT_WORDS):
+            yield _number(match.group())
 
 
 def _number(text: str) -> int:
@@ -193,22 +212,23 @@ def _path(text: str) -> str:
 
 def _named_in_words(refusal: Refusal) -> list[str]:
     """Return the paths of the body's fields whose names stand in the words, the longest names first."""
-    named = []
-    for path in dict.fromkeys(_paths(refusal.body)):
-        name = re.escape(path.rpartition(".")[2])
-        # A name that is also an ordinary word counts between quotes, or as the field that an error is about.
-        form = rf"\b{name}\b" if "_" in name else rf"[\"'`“‘「]{name}[\"'`”’」]|(?:^|\n){name}(?::|\n)"
-        if len(name) > 2 and re.search(form, refusal.words):
-            named.append(path)
-    if not named:
-        named = [path for path in dict.fromkeys(_paths(refusal.body)) if _is_word(path, refusal.words)]
+    paths, tokens = list(dict.fromkeys(_paths(refusal.body))), set(_WORD.findall(refusal.words))
+    named = [path for path in paths if _is_named(path.rpartition(".")[2], refusal.words, tokens)]
+    if not named and _speaks_of(_UNKNOWN_FIELD, refusal.words):
+        named = [path for path in paths if "." not in path and len(path) > 3 and path in tokens]
     return sorted(named, key=len, reverse=True)
 
 
-def _is_word(path: str, words: str) -> bool:
-    """Whether a field of the first level stands in words that say a field is unknown."""
-    is_top = "." not in path and len(path) > 3
-    return is_top and bool(_UNKNOWN_FIELD.search(words)) and bool(re.search(rf"\b{re.escape(path)}\b", words))
+def _is_named(name: str, words: str, tokens: Container[str]) -> bool:
+    """Whether a field is named. A name that is also an ordinary word counts in quotes only, or as what a line is about."""
+    if len(name) < 3:
+        return False
+    if "_" in name:
+        return name in tokens
+    lines = [line.strip() for line in words.split("\n")]
+    return any(f"{begin}{name}{end}" in words for begin, end in _QUOTES) or any(
+        line == name or line.startswith(f"{name}:") for line in lines
+    )
 
 
 def _paths(body: Json) -> Iterator[str]:
@@ -226,7 +246,7 @@ def _paths(body: Json) -> Iterator[str]:
 
 
 def _field_lessons(refusal: Refusal, learned: LearnedDialect, paths: Iterable[str]) -> Iterator[LearnedDialect]:
-    is_unknown = _UNKNOWN_FIELD.search(refusal.words) is not None
+    is_unknown = _speaks_of(_UNKNOWN_FIELD, refusal.words)
     refused: list[tuple[str, str]] = []
     for path in paths:
         if path.startswith("messages.") and path.endswith(".content"):
@@ -262,8 +282,10 @@ def _smaller_budget(refusal: Refusal, budget: int) -> int:
 
 
 def _role_lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[LearnedDialect]:
-    words = _NO_SYSTEM.sub("", refusal.words)
-    if _SYSTEM.search(words):
+    words = refusal.words.casefold()
+    for phrase in _NO_SYSTEM:
+        words = words.replace(phrase, "")
+    if _speaks_of(_SYSTEM, words):
         if any(row["role"] == "system" for row in refusal.body["messages"][1:]):
             yield replace(learned, one_system=True)
         else:

@@ -128,8 +128,14 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
     arguments = _object(call.arguments) if schema and "null" in call.arguments else None
     if schema is None or arguments is None:
         return call
-    kept = _without_nulls(arguments, schema.parameters, schema.parameters)
+    kept = given_arguments(arguments, schema)
     return call if kept == arguments else replace(call, arguments=_dumps(kept))
+
+
+def given_arguments(arguments: Mapping[str, Any], schema: ToolSchema) -> dict[str, Any]:
+    """The arguments without those at null that may be left out and whose schema has no null, also within objects."""
+    kept: dict[str, Any] = _without_nulls(dict(arguments), schema.parameters, schema.parameters)
+    return kept
 
 
 def _without_nulls(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:

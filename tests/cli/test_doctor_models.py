@@ -1,6 +1,7 @@
 """`ricordo doctor models`: which models can run an agent, found out by what they do."""
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError, NotFound
 from ricordo.features.librarian.model import Librarian
 from ricordo.llm.chat import ChatModel
+from ricordo.llm.learned_dialect import LearnedDialect, LearnedDialects
 from ricordo.llm.scripted import Line, ScriptedModel, call
 from ricordo.settings import ProviderSettings, Settings
 from tests.support.model_server import Answer, ModelServer, Seen, completion
@@ -50,6 +52,49 @@ def dull(_request: ModelRequest) -> Line:
 def clumsy(request: ModelRequest) -> Line:
     is_asked = request.messages[-1].role == "user" and not request.stream
     return call("memory_insert", block="human", text="?") if is_asked else "Done. Really."
+
+
+def offers(request: ModelRequest, name: str) -> bool:
+    return name in [tool.name for tool in request.tools]
+
+
+def simple(request: ModelRequest) -> Line:
+    """A model that can call tools that name no block."""
+    said = next(message.text for message in reversed(request.messages) if message.role == "user")
+    done = sum(message.role == "tool" for message in request.messages)
+    if done or not offers(request, "remember"):
+        return "Done."
+    if "Rex" in said:
+        return call("remember", fact="Her dog is Rex.\nLives in Oslo.")
+    if "gardener" in said:
+        return call("remember", fact="Works as a gardener.")
+    return call("correct", old="colour is blue", new="colour is green") if "colour" in said else "You are welcome."
+
+
+def talkative(request: ModelRequest) -> Line:
+    """A model that calls no tool, and can write down what it is told."""
+    said = request.messages[-1].text
+    if not request.messages[0].text.startswith("You keep notes"):
+        return "How nice."
+    if "Rex" in said:
+        return "- Dog is called Rex.\n- Lives in Oslo."
+    return "- Works as a gardener." if "gardener" in said else "- Favourite colour is green."
+
+
+async def test_the_profile_that_fits_is_the_fullest_with_which_a_model_does_what_is_needed() -> None:
+    for answer, name, profile in (
+        (clever, "model", "full"),
+        (simple, "model", "small"),
+        (simple, "some-1.5b", "small"),
+        (talkative, "model", "notes"),
+        (talkative, "some:3b", "notes"),
+        (dull, "model", None),
+        (dull, "some-1b", None),
+    ):
+        report = await tried(ScriptedModel(answer, name=name))
+        assert report.profile == profile, (answer, name, report)
+        assert report.can_run_an_agent == (profile is not None)
+        assert f"  {profile or '-':<8} " in report.line(20)
 
 
 async def tried(model: ChatModel, limit: float = 20) -> ModelReport:
@@ -96,6 +141,37 @@ async def test_the_table_has_a_line_for_each_model(monkeypatch: pytest.MonkeyPat
         assert await examine_models("ricordo/librarian", say=lines.append)
         with pytest.raises(NotFound, match="Handle openai/other not found"):
             await examine_models("openai/other", say=lines.append)
+
+
+def notice_in(folder: Path, address: str) -> None:
+    """Let the running server have noticed that a model's prompts are clipped."""
+    folder.mkdir()
+    running = LearnedDialects()
+    running.keep_in(folder)
+    running.learn(("", address, "strict"), LearnedDialect(clipped_at=2_050))
+
+
+async def test_what_a_model_was_learned_to_need_is_said_below_its_line(
+    monkeypatch: pytest.MonkeyPatch, data: Path
+) -> None:
+    def strict(seen: Seen) -> Answer:
+        if seen.method == "GET":
+            return Answer({"data": [{"id": "strict"}]})
+        if "tool_choice" in seen.body:
+            return Answer({"error": {"message": "Unsupported parameter: 'tool_choice'"}}, 400)
+        return completion("I cannot do that.")
+
+    async with ModelServer(strict) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("RICORDO_MODEL", "openai/strict")
+        notice_in(data, server.url)
+        lines: list[str] = []
+        await examine_models(say=lines.append)
+    shutil.rmtree(data)
+    assert lines[1].startswith("openai/strict")
+    below = [line for line in lines[2:] if line.startswith("  ")]
+    assert any("left out or sent otherwise: tool_choice" in line for line in below)
+    assert any("cuts longer prompts off at about 2,050 tokens" in line for line in below)
 
 
 async def test_a_provider_with_very_many_models_is_not_tried_unasked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,11 @@ from fastapi import Request, Response
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.domain.message import Message
 from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.errors import NotFound
 from ricordo.features.web import queries
 from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, render
+from ricordo.llm.adaptation import learned_of
 
 router = Pages("/ui/agents/{agent_id}/context", scope="agents")
 # The parts of a window in their order, as the API counts them, with the name that people read.
@@ -49,8 +51,19 @@ async def show_context(request: Request, agent_id: str) -> Response:
         summaries=summaries,
         trace=await api.find(f"/v1/steps/{step}/trace") if step else None,
         step=step,
+        lessons=_lessons(request, agent["model"] or ""),
         is_large=True,
     )
+
+
+def _lessons(request: Request, handle: str) -> list[str]:
+    """What the agent's model was learned to need, in words."""
+    models = request.app.state.runtime.organization_providers.known(request.scope[REQUEST_SCOPE].organization_id)
+    try:
+        learned = learned_of(models.get(handle))
+    except NotFound:
+        return []
+    return learned.lines() if learned else []
 
 
 def _sections(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from ricordo.domain.model import ModelInfo
+from ricordo.llm.addresses import Connections
+from ricordo.llm.learned_dialect import LearnedDialect
+from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.llm.policy import CallPolicy
 from tests.features.web.test_home import visitor
 
 HOSTILE = "<script>alert(1)</script> [x](javascript:alert(1)) \u202egnp.exe"
@@ -96,6 +101,19 @@ def test_the_context_window_is_counted_by_section(browser: TestClient, agent: st
     assert "<script>alert" not in page
     step = browser.get("/v1/steps/").json()[0]["id"]
     assert "RICORDO_TRACES=all" in browser.get(f"/ui/agents/{agent}/context", params={"step": step}).text
+
+
+def test_what_an_agents_model_was_learned_to_need_is_said(browser: TestClient, agent: str) -> None:
+    assert "What its model needs" not in browser.get(f"/ui/agents/{agent}/context").text
+    info = ModelInfo("local/strict", "local", "strict", "openai", endpoint="http://127.0.0.1:9/v1")
+    model = OpenAICompatibleModel(info, Connections(1), CallPolicy())
+    model.learned.store.learn(model.learned.key, LearnedDialect(by_turns=True, clipped_at=2_050))
+    browser.app.state.runtime.models.add(model)  # type: ignore[attr-defined]
+    strict = browser.post("/v1/agents/", json={"model": "local/strict", "memory_blocks": []}).json()["id"]
+    page = browser.get(f"/ui/agents/{strict}/context").text
+    assert "What its model needs" in page
+    assert "speak by turns" in page
+    assert "cuts longer prompts off at about 2,050 tokens" in page
 
 
 def test_the_prompt_of_a_step_is_shown_where_it_was_kept(tmp_path: Path) -> None:
