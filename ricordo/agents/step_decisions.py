@@ -99,7 +99,11 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     agent, rules = turn.state.agent, turn.rules
     client = frozenset(tool.name for tool in turn.request.client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
-    allowed = allowed_tools(turn)
+    try:
+        allowed = rules.allowed(turn.finished)
+    except DeadEnd as error:  # without tools the agent can still say so, and end its turn
+        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": str(error)})
+        allowed = Allowed(())
     names = frozenset(allowed.names)
     wanted = turn.request.wanted_tools & names
     if len(wanted) == 1 or len(turn.finished) >= _OWN_CALLS:
@@ -125,15 +129,6 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     gated = client | {name for name in tools if name in rules.gated}
     forced = next(iter(wanted)) if len(wanted) == 1 else None
     return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered, forced)
-
-
-def allowed_tools(turn: TurnContext) -> Allowed:
-    """The tools that the rules allow now; none where they leave no way on, so that the agent can say so and end its turn."""
-    try:
-        return turn.rules.allowed(turn.finished)
-    except DeadEnd as error:
-        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": str(error)})
-        return Allowed(())
 
 
 def is_heartbeat(turn: TurnContext) -> bool:

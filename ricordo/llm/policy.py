@@ -261,7 +261,8 @@ async def _repaired(
                     yield chunk
                 continue
             reply = await offload(partial(repair, ids.in_reply(item), request.tools), size)
-            reply = in_format(reply, request)
+            if request.settings.response_format or request.forced_tool:
+                reply = in_format(reply, request)
             if is_empty(reply):
                 raise EmptyReply(reply)
             rest = tuple(stream.close(reply)) if request.stream else ()
