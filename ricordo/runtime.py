@@ -11,6 +11,7 @@ from ricordo.domain.event import Event
 from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import Scope
 from ricordo.errors import Unsupported
+from ricordo.llm.model_speeds import ModelSpeeds
 from ricordo.llm.policy import policy_from
 from ricordo.llm.registry.models import Models
 from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders
@@ -82,6 +83,7 @@ class Runtime:
     live: dict[str, LiveTurn] = field(default_factory=dict)
     recordings: dict[str, LiveRecording] = field(default_factory=dict)
     resting_writers: RestingWriters = field(default_factory=RestingWriters)
+    speeds: ModelSpeeds = field(default_factory=ModelSpeeds)
     is_stopping: bool = False
     organization_providers: OrganizationProviders = field(init=False)
     recall: Recall = field(init=False)

@@ -172,6 +172,11 @@ class Settings(BaseSettings):
         "By default the embedded model, if the extra `embeddings` is installed."
     )
     find_local_models: bool = about("Look for Ollama, LM Studio, vLLM and llama.cpp on this machine at start.", True)
+    max_output_tokens: int | None = about(
+        "Most tokens of an answer for agents that set none. By default a quarter of the context window, at most 16384; 1024 for "
+        "small models.",
+        ge=16,
+    )
     model_timeout: float = about("Seconds to wait for a model's next data; an answer gets six times this.", 600, gt=0)
     model_retries: int = about("How often a failed call to a model is retried.", 3, ge=0, le=10)
     approval_expiry: float = about(

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from ricordo.api.callbacks import signature, signing_key
+from ricordo.api.conversations import ConversationFields
 from ricordo.api.models import agents, turns
 from ricordo.cli import app
 from ricordo.cli.settings_list import listed_settings
@@ -328,11 +329,11 @@ def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
 
 def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None:
     text = page_text("status.md")
-    refused = {*agents.AgentFields.unsupported, *turns.SendRequest.unsupported}
+    refused = {*ConversationFields.unsupported}
     rows = [line for line in text.splitlines() if line.startswith("|") and line.endswith("| 422 |")]
     named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
     assert refused - named == set()
-    models = (agents.AgentRequest, agents.AgentUpdate, turns.AsyncSendRequest)
+    models = (agents.AgentRequest, agents.AgentUpdate, turns.AsyncSendRequest, ConversationFields)
     known = {field for model in models for field in model.model_fields}
     assert (named & known) - refused == set()
 

@@ -39,7 +39,7 @@ from ricordo.llm.tokens import (
     transcript_tokens,
 )
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
-from ricordo.memory.summary import Summary, Writer, summarize
+from ricordo.memory.summary import TIMEOUT, Summary, Writer, summarize, timeout_for
 from ricordo.prompt.system_prompt import system_prompt
 from ricordo.prompt.transcript import transcript
 from ricordo.prompt.truncation import fit
@@ -190,13 +190,24 @@ async def compact(turn: TurnContext, request: ModelRequest, *, stop: StopReason 
     # Who asks for a compaction asks the writer too.
     if writer and turn.request.compaction is None and resting.holds(agent.id, writer, clock.now()):
         writer = None
-    summary = await summarize(found.evicted, settings, writer=writer, room=room, timezone=agent.timezone)
+    timeout = _summary_timeout(turn, found, writer, room)
+    summary = await summarize(
+        found.evicted, settings, writer=writer, room=room, timezone=agent.timezone, timeout=timeout
+    )
     if writer:
         resting.note(agent.id, writer, summary, clock.now())
     found = _with_current_prompt(turn, found)
     message = _summary_message(turn, request, found, summary)
     traces = traces_of_summary(turn, calls)
     return await save_compaction(turn, found, message, summary, traces, stop)
+
+
+def _summary_timeout(turn: TurnContext, found: Cut, writer: Writer | None, room: int) -> float:
+    """The seconds for a summary, by how fast its writer has answered so far."""
+    if writer is None:
+        return TIMEOUT
+    read = transcript_tokens(found.evicted) + tool_tokens(writer.tools)
+    return timeout_for(turn.runtime.speeds.seconds_for(writer.model.info.handle, read, room))
 
 
 async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
@@ -217,7 +228,12 @@ def _with_current_prompt(turn: TurnContext, found: Cut) -> Cut:
     # The summary is one message more, inside of the window.
     recall_count = turn.state.conversation.message_count + turn.unsaved - len(found.kept)
     prompt = system_prompt(
-        turn.state, turn.model.info.provider, now, recall_count=max(0, recall_count), rule_lines=turn.rules.lines
+        turn.state,
+        turn.model.info.provider,
+        now,
+        recall_count=max(0, recall_count),
+        rule_lines=turn.rules.lines,
+        is_brief=turn.profile != "full",
     )
     turn.refresh_system(prompt.text, prompt.key, now)
     return replace(found, kept=(turn.window[0], *found.kept[1:]))

@@ -58,7 +58,8 @@ class Deltas:
         if isinstance(chunk, TextChunk):
             return (TextDelta(*self._place("text"), chunk.text),) if chunk.text else ()
         if isinstance(chunk, ReasoningChunk):
-            return (ReasoningDelta(*self._place("reasoning"), chunk.text),) if chunk.text else ()
+            is_empty = not (chunk.text or chunk.signature)
+            return () if is_empty else (ReasoningDelta(*self._place("reasoning"), chunk.text, chunk.signature),)
         if isinstance(chunk, ToolCallChunk):
             if chunk.name is not None and chunk.name in self._held:
                 self._silent.add(chunk.index)
@@ -215,5 +216,8 @@ def _joined(one: Event, other: Event) -> Event | None:
         return None
     if (one.message_id, one.part) != (other.message_id, other.part):
         return None
+    if isinstance(one, ReasoningDelta) and isinstance(other, ReasoningDelta):
+        # A signature ends its thought.
+        return None if one.signature else replace(other, text=one.text + other.text)
     name = "arguments" if isinstance(one, ToolCallDelta) else "text"
     return replace(one, **{name: getattr(one, name) + getattr(other, name)})

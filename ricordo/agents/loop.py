@@ -30,6 +30,7 @@ from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved, Tool
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, Restarted
 from ricordo.errors import Invalid, ModelError
+from ricordo.llm.answer_format import with_instruction
 from ricordo.llm.exchange import EXCHANGE
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
@@ -143,6 +144,7 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
                 if isinstance(item, ModelReply):
                     EXCHANGE.set(None)
                     turn.asking, step.model_ns = None, time.monotonic_ns() - step.asked_ns
+                    turn.runtime.speeds.note(turn.model.info.handle, item.usage, step.model_ns / 1e9)
                     step.message_id = deltas.message_id
                     calibrate(turn, request, item.usage)
                     yield item
@@ -183,14 +185,21 @@ def build_request(
         window, agent.timezone, agent.context_window, packs_user_messages=packs, has_plain_results=is_plain
     )
     settings = agent.model_settings
+    if settings.max_output_tokens is None:
+        settings = replace(settings, max_output_tokens=turn.output_budget)
+    if asked.response_format is not None:
+        settings = replace(settings, response_format=asked.response_format)
     if offered.tools and offered.is_ordered:
         settings = replace(settings, parallel_tool_calls=False)
     if offered.how.response_format is not None:
         settings = replace(settings, response_format=None)  # it is in the speaking tool's arguments
+    elif settings.response_format is not None:
+        shown = with_instruction(shown, settings.response_format)
     return ModelRequest(
         messages=with_thoughts(shown) if offered.how.thinks_in_arguments else shown,
         tools=tuple(offered.tools.values()),
         tool_choice=offered.choice,
+        forced_tool=offered.forced,
         settings=settings,
         stream=asked.streams_tokens,
         user_id=asked.scope.user_id,

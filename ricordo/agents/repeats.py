@@ -2,6 +2,8 @@
 
 What was taken is not taken twice: who repeats it gets the answer of the run that took it, its failure too. Only where the server
 was stopped in the middle of that run is the message answered anew, by a new run that takes it over (`docs/decisions/0004`).
+An answer to calls is another matter: where its run was cancelled or failed, the calls have their results and the agent has not
+spoken yet, so the same answer lets a new run continue.
 """
 
 from collections.abc import Sequence
@@ -64,21 +66,20 @@ def same_decision(tx: Transaction, request: TurnRequest) -> Run | None:
     approval = request.approval
     if approval is None:
         return None
-    parts = approval.parts
-    if approval.approves is not None and approval.request_id:
-        asked = messages.by_ids(tx, [approval.request_id])
-        calls = [call for message in asked for call in message.tool_calls if call.is_gated]
-        parts = tuple(ApprovalPart(call.call_id, approval.approves, approval.reason) for call in calls)
-    decisions, newest = _by_call(parts), Page(limit=_DECISIONS)
-    given = messages.page(tx, request.scope, newest, conversation_id=conversation_of(request), role="approval")
-    same = (message for message in given if decisions and _by_call(message.parts) == decisions)
-    found = next((message.run_id for message in same if message.run_id), None)
-    return runs.get(tx, request.scope, found) if found else None
+    newest = Page(limit=_DECISIONS)
+    stored = messages.page(tx, request.scope, newest, conversation_id=conversation_of(request), role="approval")
+    run_id = next((one.run_id for one in stored if one.run_id and _is_same_decision(approval, one)), None)
+    return runs.get(tx, request.scope, run_id) if run_id else None
 
 
 def was_cut_off(run: Run) -> bool:
     """Whether the server was stopped or killed in the middle of this run."""
     return run.status == "failed" and (run.error or {}).get("type") == INTERRUPTED
+
+
+def was_broken_off(run: Run) -> bool:
+    """Whether the run ended without its answer, so that the same decision, sent again, continues the turn."""
+    return run.status in ("cancelled", "failed") and not was_cut_off(run)
 
 
 def input_of(tx: Transaction, run: Run) -> list[Message]:
@@ -104,6 +105,16 @@ def _is_same(sent: NewMessage | Approval, stored: Message | None) -> bool:
     if sent.approves is not None:
         return stored.role == "approval" and all(part.approves == sent.approves for part in decided)
     return _by_call(sent.parts) == _by_call(stored.parts)
+
+
+def _is_same_decision(approval: Approval, stored: Message) -> bool:
+    if approval.approves is None:
+        decisions = _by_call(approval.parts)
+        return bool(decisions) and _by_call(stored.parts) == decisions
+    decided = [part for part in stored.parts if isinstance(part, ApprovalPart)]
+    # Older clients name the message that asked, or its call.
+    is_named = any(approval.request_id in (part.request_id, part.call_id) for part in decided)
+    return is_named and all((one.approves, one.reason) == (approval.approves, approval.reason) for one in decided)
 
 
 def _by_call(parts: Sequence[object]) -> dict[str, object]:

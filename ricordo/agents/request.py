@@ -15,6 +15,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
+from ricordo.llm.output_budget import usual_output_tokens
 from ricordo.memory.edit_guard import EditGuard, GuardSources, search_results
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.runtime import Runtime
@@ -88,7 +89,8 @@ class TurnRequest:
     of the agent's for this turn alone. `body_hash` names the request as it was sent; with `is_retry` an equal one of the last
     minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes
     the window smaller, in this way. `also_save` is called in the transaction that starts the run, and in the one that ends it,
-    with the turn's messages where a step ended it.
+    with the turn's messages where a step ended it. `response_format` takes the place of the agent's for this turn, and one of
+    `wanted_tools`, the client's own, has to be called before the turn ends.
     """
 
     scope: Scope
@@ -110,6 +112,8 @@ class TurnRequest:
     is_retry: bool = False
     request_config: dict[str, Any] = field(default_factory=dict)
     also_save: Callable[[Transaction, Run, Sequence[Message]], None] | None = None
+    response_format: dict[str, Any] | None = None
+    wanted_tools: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -169,6 +173,12 @@ class TurnContext:
     def reads_plain_results(self) -> bool:
         """Whether the model is small, or has no role for results of tools."""
         return self.profile != "full" or self.model.info.calls_tools is False
+
+    @property
+    def output_budget(self) -> int | None:
+        """The bound of an answer for an agent that sets none."""
+        window, chosen = self.state.agent.context_window, self.runtime.settings.max_output_tokens
+        return usual_output_tokens(self.model.info, window, is_small=self.profile != "full", chosen=chosen)
 
     def refresh_system(self, text: str, key: str, now: int) -> None:
         self.window[0] = replace(self.window[0].with_text(text), created_at=self.window[0].created_at or now)

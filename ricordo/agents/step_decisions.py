@@ -27,6 +27,8 @@ from ricordo.tools.toolbox import failed_result, schema_of
 ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
+# So many of its own tools an agent may call before it has to call one that the client wants.
+_OWN_CALLS = 5
 REMINDER = (
     "Your reply called no tool, so the user has not seen it. Call a tool now; to answer the user, call send_message."
 )
@@ -36,7 +38,8 @@ REMINDER = (
 class OfferedTools:
     """The tools of one step by name, as the model sees them and as they are (`bare`), and how they are presented.
 
-    Calls of tools in `gated` wait for an approval, or for the client that runs them (`client`).
+    Calls of tools in `gated` wait for an approval, or for the client that runs them (`client`). The one that is `forced`, where
+    there is one, has to be called now.
     """
 
     tools: Mapping[str, ToolSchema]
@@ -47,6 +50,7 @@ class OfferedTools:
     gated: frozenset[str] = frozenset()
     client: frozenset[str] = frozenset()
     is_ordered: bool = False
+    forced: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,9 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     attached = [tool for tool in turn.state.tools if tool.name not in client]
     allowed = rules.allowed(turn.finished)
     names = frozenset(allowed.names)
+    wanted = turn.request.wanted_tools & names
+    if len(wanted) == 1 or len(turn.finished) >= _OWN_CALLS:
+        names = wanted or names
     schemas = (*map(schema_of, attached), *turn.request.client_tools)
     bare = {schema.name: schema for schema in schemas if schema.name in names}
     quotes = any(block.rule == "explicit" for block in turn.state.blocks)
@@ -105,15 +112,17 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         toolbox = turn.runtime.toolbox
         editing = frozenset(tool.name for tool in attached if toolbox.edits_memory(tool))
     how = ToolPresentation(quoting=editing if quotes else frozenset(), reasoning=editing if reasons else frozenset())
-    must_call = allowed.must_call
+    must_call = allowed.must_call or bool(wanted)
     if is_heartbeat(turn):
-        thinks, speech = bool(agent.model_settings.thinks_in_arguments), agent.model_settings.response_format
+        thinks = bool(agent.model_settings.thinks_in_arguments)
+        speech = turn.request.response_format or agent.model_settings.response_format
         how = replace(how, heartbeat=True, thinks_in_arguments=thinks, response_format=speech)
         must_call = True
     tools = {name: schema_for(tool, how, is_terminal=name in rules.terminal) for name, tool in bare.items()}
     choice: ToolChoice = "none" if not tools else "required" if must_call else "auto"
     gated = client | {name for name in tools if name in rules.gated}
-    return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered)
+    forced = next(iter(wanted)) if len(wanted) == 1 else None
+    return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered, forced)
 
 
 def is_heartbeat(turn: TurnContext) -> bool:

@@ -26,6 +26,7 @@ from ricordo.agents.repeats import (
     same_body,
     same_decision,
     same_otids,
+    was_broken_off,
     was_cut_off,
 )
 from ricordo.agents.request import Answered, Approval, NewMessage, TurnContext, TurnRequest, WindowLimit
@@ -34,7 +35,7 @@ from ricordo.agents.step_decisions import finished_calls, rulebook
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import ApprovalPart, Message, ToolReturnPart
+from ricordo.domain.message import ApprovalPart, EventPart, Message, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
@@ -54,6 +55,10 @@ NOTHING_WAITS = "No tool call is currently awaiting approval"
 STILL_WAITING = (
     "Cannot send a new message: The agent is waiting for approval on a tool call. "
     "Please approve or deny the pending request before continuing."
+)
+# A wire fact too. It is what the agent reads where an answer to calls comes again after its run was broken off.
+KEEP_ALIVE = (
+    "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
 )
 EXPIRED = "The request for approval was not answered in time, so the tool call was denied."
 
@@ -147,7 +152,10 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
         _stored(item, run, now, is_others(item, request, turn.state.conversation.user_id)) for item in request.messages
     ]
     before: list[Message] = []
-    if approval := _due(tx, turn):
+    approval = _due(tx, turn)
+    if request.approval and not approval and not said:
+        said = [run.new_message("user", (EventPart(KEEP_ALIVE),), now)]
+    if approval:
         before = [_take_approval(tx, turn, approval, now)]
         turn.delayed = said
     elif late := waiting_in(turn.window):
@@ -217,9 +225,12 @@ def _due(tx: Transaction, turn: TurnContext) -> Approval | None:
         else set()
     )
     is_due = bool(waiting and (not named or named & {call.call_id for call in waiting.tool_calls}))
-    if approval is None or is_due or same_decision(tx, turn.request) is None:
+    if approval is None or is_due:
         return approval
-    if not turn.request.messages:
+    repeated = same_decision(tx, turn.request)
+    if repeated is None:
+        return approval
+    if not (turn.request.messages or was_broken_off(repeated)):
         raise Collision("This answer was accepted before.")
     return None
 
@@ -246,9 +257,18 @@ def answered(window: Sequence[Message], approval: Approval) -> Answered:
         raise Invalid(NOTHING_WAITS)
     gated = {call.call_id: call for call in request.tool_calls if call.is_gated}
     if approval.approves is not None:
-        if approval.request_id not in (None, "", request.id):
+        if approval.request_id not in (None, "", request.id, *gated):
             raise Invalid(f"Invalid approval request ID. Expected '{request.id}' but received '{approval.request_id}'.")
         parts = tuple(ApprovalPart(id, approval.approves, approval.reason) for id in gated)
+    if len(gated) == len(parts) == 1:
+        # Older clients name the message that asked in place of its only call.
+        (call_id,) = gated
+        parts = tuple(
+            replace(one, call_id=call_id)
+            if isinstance(one, ApprovalPart | ToolReturnPart) and one.call_id == request.id
+            else one
+            for one in parts
+        )
     ids = [part.call_id for part in parts if isinstance(part, ApprovalPart | ToolReturnPart)]
     if sorted(ids) != sorted(gated):
         raise Invalid(f"Invalid tool call IDs. Expected '{list(gated)}', but received '{ids}'.")
@@ -281,6 +301,8 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
     if conversation is None or not is_there or conversation.agent_id != request.agent_id:
         raise NotFound(f"Conversation with ID {request.conversation_id} not found")
     repeated = same_otids(tx, request) or same_body(tx, request) or same_decision(tx, request)
+    if repeated and request.approval and was_broken_off(repeated):
+        repeated = None
     if repeated and not was_cut_off(repeated):
         return repeated
     for run in runs.open_runs(tx, conversation_id=conversation.id):

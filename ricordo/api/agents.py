@@ -49,7 +49,6 @@ _KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_blo
 @router.post("/", response_model=AgentResponse)
 async def create(here: Here, body: AgentRequest) -> Json:
     """Make an agent."""
-    body.refuse_unsupported()
     return agent_json(here, await create_agent(here.runtime, here.scope, spec_of(here.runtime, body)))
 
 
@@ -118,7 +117,6 @@ def retrieve(tx: Transaction, here: Here, agent_id: str) -> Json:
 @router.patch("/{agent_id}", response_model=AgentResponse)
 async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Json:
     """Change an agent; fields that are left out stay. Its prompt follows at its next turn."""
-    body.refuse_unsupported()
     if body.timezone:
         zone(body.timezone)
     before = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
@@ -235,9 +233,9 @@ def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
     for name, older in _OLDER_SETTINGS:
         if older in body.model_fields_set:
             changes[name] = getattr(body, older)
-    if body.enable_reasoner is False:
+    if body.thinks is False:
         changes |= {"reasoning_effort": "none", "max_reasoning_tokens": None}
-    elif body.enable_reasoner and current.reasoning_effort == "none":
+    elif body.thinks and current.reasoning_effort == "none":
         changes.setdefault("reasoning_effort", None)
     return replace(current, **changes)
 

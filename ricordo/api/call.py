@@ -14,6 +14,7 @@ from ricordo.api.bodies import decode
 from ricordo.api.guard import FIELDS, USER_HEADER
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.warnings import warn
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import is_id
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
@@ -117,7 +118,9 @@ def _require_known(request: Request) -> None:
         return
     known = {"user_id", *_query_names(dependant)}
     for name in request.query_params:
-        if name not in known and name not in IGNORED_QUERIES:
+        if name in IGNORED_QUERIES and name not in known:
+            warn([name], IGNORED_QUERIES[name])
+        elif name not in known:
             raise Unsupported(
                 f"The query parameter {name[:80]} is not supported by this version of Ricordo. Leave it out. "
                 f"Here are: {', '.join(sorted(known))}."

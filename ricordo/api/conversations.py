@@ -5,7 +5,7 @@ Everywhere a conversation is named by its id, as `default` with `agent_id`, or, 
 
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Depends, Query, Response
 from pydantic import Field
@@ -132,13 +132,9 @@ class ConversationSendRequest(SendRequest):
 class RecompileRequest(RequestModel):
     """Which agent's own conversation is meant."""
 
-    unsupported = ("compaction_settings",)
-    reasons = {  # noqa: RUF012 - a class variable of the base
-        "compaction_settings": "Recompiling a prompt compacts nothing: compaction_settings has no effect."
-    }
+    ignored: ClassVar = {"compaction_settings": "Recompiling a prompt compacts nothing."}
 
     agent_id: str | None = None
-    compaction_settings: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +183,9 @@ class ConversationResponse(AuthorFields):
     created_at: Timestamp
     updated_at: Timestamp
     user_id: str | None
+
+
+ConversationFields.take_back(ConversationResponse)
 
 
 @router.post("/conversations/", response_model=ConversationResponse)
@@ -247,7 +246,6 @@ async def recompile(
 ) -> str:
     """Rebuild the conversation's system message and return it; with `dry_run` it is not saved."""
     asked = body or RecompileRequest()
-    asked.refuse_unsupported()
     conversation = await _named(here, conversation_id, asked.agent_id or agent_id)
     return await recompile_system(here.runtime, here.scope, conversation.id, is_dry=dry_run)
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from fastapi import FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ricordo.api.call import ID_PREFIXES, answer
+from ricordo.api.guard import with_openai_error
 from ricordo.api.models.base import FaultResponse, Json
 from ricordo.api.routing import REFUSALS
 from ricordo.domain.run import INTERRUPTED
@@ -108,7 +110,7 @@ def _refused(content: Json, status: int, *, is_final: bool = False) -> Response:
     return response
 
 
-async def _invalid_request(_request: Request, error: RequestValidationError) -> Response:
+async def _invalid_request(request: Request, error: RequestValidationError) -> Response:
     # What was sent is not repeated: it may be long, or secret.
     every = error.errors()
     faults = [_fault(fault) for fault in every[:_MOST_FAULTS]]
@@ -119,7 +121,7 @@ async def _invalid_request(_request: Request, error: RequestValidationError) -> 
         name = next(fault["loc"][1] for fault in faults if fault["loc"][0] == "path")
         prefix = ID_PREFIXES.get(str(name), "agent")
         content["examples"] = [f"{prefix}-123e4567-e89b-42d3-8456-426614174000"]
-    return answer(content, 422)
+    return _answered(request, content, 422)
 
 
 def _fault(fault: Json) -> Json:
@@ -146,17 +148,26 @@ def _encodable(text: str) -> str:
 
 
 async def _no_such_route(request: Request, error: HTTPException) -> Response:
-    if error.status_code not in (404, 405):
+    if error.status_code < 400:
         return await http_exception_handler(request, error)
-    words = f"There is no route {request.method} {_shortened(request.url.path, _LONGEST_NAME)} here."
-    told = f"{words} docs/compatibility.md lists the routes that are served, and those that are not."
-    return answer({"detail": told}, error.status_code)
+    words = str(error.detail)
+    if error.status_code in (404, 405):
+        route = f"{request.method} {_shortened(request.url.path, _LONGEST_NAME)}"
+        words = f"There is no route {route} here. docs/compatibility.md lists the routes that are served, and those that are not."
+    response = _answered(request, {"detail": words}, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
 
 
-async def _disconnected(_request: Request, _error: Exception) -> Response:
-    return answer({"detail": "The connection was closed before the request had come whole. Send it again."}, 400)
+async def _disconnected(request: Request, _error: Exception) -> Response:
+    words = "The connection was closed before the request had come whole. Send it again."
+    return _answered(request, {"detail": words}, 400)
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
     log.error("request failed", exc_info=error, extra={"method": request.method, "path": request.url.path})
-    return answer({"detail": "An unknown error occurred"}, 500)
+    return _answered(request, {"detail": "An unknown error occurred"}, 500)
+
+
+def _answered(request: Request, content: Json, status: int) -> Response:
+    return answer(with_openai_error(content, status, get_route_path(request.scope)), status)

@@ -26,9 +26,21 @@ from ricordo.storage.keys import TOKEN
 _HEALTH = ("/v1/health", "/v1/health/")
 # What anybody may see: that a server is here and how to talk to it.
 OPEN_PATHS = ("/", *_HEALTH)
-# Whose clients read refusals in OpenAI's shape.
-_OPENAI_PATH = re.compile(r"/v1/(?:chat/completions|responses|embeddings)(?:/|$)")
-_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+# Whose clients read refusals in OpenAI's shape: all that OpenAI serves, whether it is served here or not. `/v1/models/`, with a
+# slash at its end, and its list of embedding models are Letta's.
+_OPENAI_PATH = re.compile(
+    r"/v1/(?:(?:chat|completions|responses|embeddings|moderations|images|audio|assistants|threads|vector_stores|fine_tuning"
+    r"|files|uploads|batches|realtime)(?:/|$)|models(?:$|/(?!embedding(?:/|$))[^/]))"
+)
+_OPENAI_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "unavailable_error",
+}
 # git sends a key as the password of any user, and only after it was asked for one.
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 # A login's key, which a browser sends by itself.
@@ -302,11 +314,26 @@ def _is_navigation(scope: Scope) -> bool:
 
 def refuse(status: int, detail: str, headers: dict[str, str] | None = None, *, path: str = "") -> Response:
     """Return the answer to a request that no route sees; OpenAI's clients read what `error` says."""
-    told: dict[str, Any] = {"detail": detail}
-    if _OPENAI_PATH.match(path):
-        kind = _OPENAI_TYPES.get(status, "invalid_request_error")
-        told["error"] = {"type": kind, "message": detail, "param": None, "code": None}
-    return Response(orjson.dumps(told), status, headers, "application/json")
+    content = with_openai_error({"detail": detail}, status, path)
+    return Response(orjson.dumps(content), status, headers, "application/json")
+
+
+def with_openai_error(content: dict[str, Any], status: int, path: str) -> dict[str, Any]:
+    """Return a refusal as the clients of this path read it: those of OpenAI under `error`."""
+    if not _OPENAI_PATH.match(path):
+        return content
+    return content | openai_error(content["detail"], openai_type(status))
+
+
+def openai_type(status: int) -> str:
+    """Return what OpenAI's clients call a refusal of this status."""
+    return _OPENAI_TYPES.get(status, "invalid_request_error")
+
+
+def openai_error(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """Return a refusal as OpenAI's clients read it."""
+    text = message.encode("utf-8", "replace").decode()  # a name that was sent may hold half a character
+    return {"error": {"type": kind, "message": text, "param": param, "code": code}}
 
 
 def _is_near(scope: Scope) -> bool:

@@ -148,7 +148,6 @@ async def turn_request(
     callback: Mapping[str, Any] | None = None,
 ) -> TurnRequest:
     """The turn that a body asks for, in this conversation (None: the agent's default). Raises Unsupported and Invalid."""
-    body.refuse_unsupported()
     if body.override_model:
         models = await here.runtime.organization_providers.of(here.scope.organization_id)
         await models.require(body.override_model)

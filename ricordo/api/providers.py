@@ -81,6 +81,9 @@ class ProviderResponse(ResponseModel):
     last_synced: Timestamp | None
 
 
+ProviderUpdate.take_back(ProviderResponse)
+
+
 def _plain(key: SecretStr | None) -> str | None:
     return str(key.get_secret_value()) if key else None
 

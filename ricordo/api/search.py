@@ -30,9 +30,9 @@ _SPOKEN: tuple[str, ...] = ("user", "assistant")
 class _SearchRequest(RequestModel):
     """What all searches share."""
 
-    unsupported = ("project_id", "template_id")
-    reasons: ClassVar = {
-        name: f"Filtering by {name} is not supported by this version of Ricordo." for name in unsupported
+    ignored: ClassVar = {
+        "project_id": "Everything is in one project.",
+        "template_id": "Results are of all agents, whatever they were made from.",
     }
 
     query: str | None = None
@@ -43,8 +43,6 @@ class _SearchRequest(RequestModel):
     end_date: str | None = None
     agent_id: str | None = None
     user_id: str | None = Field(None, description="Only what this user sees: what is theirs, and what is shared.")
-    project_id: str | None = None
-    template_id: str | None = None
 
     def span(self, where: tzinfo) -> tuple[int | None, int | None]:
         """Return the first and the last wanted timestamp, in microseconds UTC; raises Invalid."""
@@ -188,7 +186,6 @@ async def search_stored_messages(here: Here, body: StoredMessageSearchRequest) -
 @needs("archives:read", "messages:read")
 async def search_passages(here: Here, body: PassageSearchRequest) -> Sequence[FoundPassage]:
     """The best matching passages of an archive, of an agent's archives, or of all, best first. Without a query: the newest."""
-    body.refuse_unsupported()
     here = await for_user(here, body.user_id)
 
     def wanted(tx: Transaction) -> PassageFilter:
@@ -223,7 +220,6 @@ def _zone(tx: Transaction, here: RequestContext, body: _SearchRequest) -> tzinfo
 
 
 async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequence[FoundMessage]:
-    body.refuse_unsupported()
     here = await for_user(here, body.user_id)
     conversation_id = body.conversation_id
     if conversation_id == "default":

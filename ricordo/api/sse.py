@@ -92,7 +92,7 @@ class SseEncoder:
         kind = wire["message_type"]
         if field := _TEXT_FIELDS.get(kind):
             self._add(wire["id"] + field, wire[field])
-            self._proofs.update([wire["signature"]] if wire.get("signature") else ())
+            self._proofs.update([wire["id"] + wire["signature"]] if wire.get("signature") else ())
         elif kind == "tool_call_message":
             calls = wire["tool_calls"] if isinstance(wire["tool_calls"], list) else [wire["tool_calls"]]
             for call in calls:
@@ -117,14 +117,15 @@ class SseEncoder:
 
     def _unsent_text(self, wire: Json, field: str) -> list[Json]:
         key = wire["id"] + field
+        if wire["id"] + (wire.get("signature") or "") in self._proofs:
+            wire = {**wire, "signature": None}
         sent, whole = self._sent.pop(key, ""), wire[field]
         if not sent:
             return [wire]
         if sent.startswith(whole):
             self._sent[key] = sent[len(whole) :]
-            # A signature comes with the whole message only, so it is sent by itself.
-            has_proof = wire.get("signature") and wire["signature"] not in self._proofs
-            return [{**wire, field: ""}] if has_proof else []
+            # Of some providers the signature comes with the whole message only, so it is sent by itself.
+            return [{**wire, field: ""}] if wire.get("signature") else []
         return [{**wire, field: _rest(whole, sent)}]
 
     def _unsent_calls(self, wire: Json) -> list[Json]:
@@ -269,7 +270,7 @@ def _delta_fields(event: Delta) -> Json:
     if isinstance(event, TextDelta):
         return {"message_type": "assistant_message", "content": event.text}
     if isinstance(event, ReasoningDelta):
-        fields = {"reasoning": event.text, "source": "reasoner_model", "signature": None}
+        fields = {"reasoning": event.text, "source": "reasoner_model", "signature": event.signature}
         return {"message_type": "reasoning_message", **fields}
     # Keys without a value are left out here: a wire fact that clients build on when they add deltas up.
     given = {"name": event.name, "arguments": event.arguments}

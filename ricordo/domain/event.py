@@ -32,9 +32,10 @@ class TextDelta(_PartDelta):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta(_PartDelta):
-    """A piece of reasoning."""
+    """A piece of reasoning. `signature` is the provider's proof of the thought that ends with it."""
 
     text: str
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ricordo.domain.message import Message, Part
 from ricordo.domain.model_size import MOST_SMALL, is_small
 from ricordo.domain.usage import Usage
+from ricordo.errors import Invalid
 
 # The model of a built-in feature, for a server where no other is configured or found.
 LIBRARIAN = "ricordo/librarian"
@@ -39,6 +40,23 @@ class ModelSettings:
     response_format: dict[str, Any] | None = None
     thinks_in_arguments: bool | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+def answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the JSON schema of an answer in this `response_format`; None for plain text. Raises Invalid for any other format."""
+    kind = (response_format or {"type": "text"}).get("type", "text")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object", "description": "What to say, as a JSON object."}
+    given = (response_format or {}).get("json_schema")
+    schema = given.get("schema", given) if isinstance(given, Mapping) else None
+    if kind == "json_schema" and isinstance(schema, Mapping) and schema:
+        return dict(schema)
+    raise Invalid(
+        'This response_format is not one we know. Use {"type": "text"}, {"type": "json_object"}, or '
+        '{"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
+    )
 
 
 def settings_changes(wire: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,9 +154,10 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningChunk:
-    """A piece of reasoning, as it arrives."""
+    """A piece of reasoning, as it arrives. `signature` is the provider's proof of the thought that ends with it."""
 
     text: str
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ _FIRST_JOINED = "\u0590"
 _LATIN_AND_GREEK_AGAIN = ("\u1e00", "\u1fff")
 # To put many marks on one letter in order takes the square of their number: 12 s for 80,000.
 _MOST_MARKS = 256
-_LONG_RUN = re.compile(r"[^\x00-\x7f]{512,}")
+# Marks are no letters; a long run of others, as of signs of punctuation, is only looked at in pieces too.
+_LONG_RUN = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS},}}")
 
 # Fields of requests that hold names, wherever they stand.
 NAME_FIELDS = frozenset(

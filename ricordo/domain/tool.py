@@ -36,7 +36,8 @@ REPLACEMENTS = {
 class Tool:
     """A stored tool. `json_schema` is `{name, description, parameters}`; `return_limit` is in characters.
 
-    `options` has, where they are set, `args_json_schema`, `pip_requirements` and `npm_requirements` ({name, version} each).
+    `options` has, where they are set, `args_json_schema`, `pip_requirements` and `npm_requirements` ({name, version} each), and
+    `function`, the function of the source that the tool is where it has another name.
     """
 
     id: str

@@ -19,9 +19,10 @@ from ricordo.domain.message import EventPart, Part, TextPart, ToolCallPart, Tool
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.answer_bounds import BoundReached, CallIds, has_too_many_calls, require_within, size_of
+from ricordo.llm.answer_format import answer_fault, in_format
 from ricordo.llm.loose_json import read_json
 from ricordo.llm.refusals import TOO_LONG
-from ricordo.llm.repair import Fault, StreamRepair, fault_in, is_empty, repair
+from ricordo.llm.repair import Fault, StreamRepair, is_empty, repair
 from ricordo.offload import offload
 from ricordo.settings import Settings
 
@@ -260,10 +261,11 @@ async def _repaired(
                     yield chunk
                 continue
             reply = await offload(partial(repair, ids.in_reply(item), request.tools), size)
+            reply = in_format(reply, request)
             if is_empty(reply):
                 raise EmptyReply(reply)
             rest = tuple(stream.close(reply)) if request.stream else ()
-            if (fault := fault_in(reply, request)) is not None:
+            if (fault := answer_fault(reply, request)) is not None:
                 raise BrokenReply(fault, reply, rest)
             for chunk in rest:
                 yield chunk

@@ -207,6 +207,7 @@ class _ChunkReader:
     def __init__(self) -> None:
         self._calls: dict[int, int] = {}  # the number of each call by the number of its part
         self._thought: str | None = None
+        self._signed: set[int] = set()  # the numbers of thoughts whose signature stands for itself
 
     def read(self, event: Any) -> Chunk | None:
         """Return the event as a chunk; None for one that brings nothing to read."""
@@ -215,6 +216,8 @@ class _ChunkReader:
         match delta.part_delta_kind:
             case "text" if delta.content_delta:
                 return TextChunk(delta.content_delta)
+            case "thinking" if delta.signature_delta and event.index in self._signed:
+                return ReasoningChunk(delta.content_delta or "", delta.signature_delta)
             case "thinking" if delta.content_delta:
                 return ReasoningChunk(delta.content_delta)
             case "tool_call":
@@ -229,6 +232,8 @@ class _ChunkReader:
             case "thinking":
                 is_next = provider_messages.is_summary(part) and part.id == self._thought
                 self._thought = part.id
+                if part.id is None:
+                    self._signed.add(index)
                 text = provider_messages.THOUGHT_BREAK + part.content if is_next else part.content
                 return ReasoningChunk(text) if text else None
             case "tool-call":

@@ -7,6 +7,7 @@ behind the same system message and tools as ever, so that its provider's cache h
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSc
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.output_budget import usual_output_tokens
 from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
 from ricordo.prompt.memory import disarm
 from ricordo.prompt.texts import text
@@ -26,6 +28,8 @@ from ricordo.prompt.transcript import local_time
 from ricordo.prompt.truncation import exchanges, fit, shorten
 
 TIMEOUT = 120.0
+# A model that was measured to be slow gets longer: so many times what it will take, within this bound.
+_SLOWER, _LONGEST_TIMEOUT = 3, 1_200.0
 # How long a writer that failed is left alone.
 _REST = 300 * SECOND
 log = logging.getLogger(__name__)
@@ -42,6 +46,11 @@ _WORDS_PER_TOKEN = 0.6
 # Longer than this, in characters, it would tell a reader nothing more.
 _LONGEST_OUTLINE = 8_000
 _OUTLINE_NOTE = "(No model wrote this summary. It lists what was said; the messages themselves can still be searched.)"
+_EARLIER = "Earlier summary:"
+_BEGINNINGS = "How the messages begin, oldest first:"
+_LEFT_OUT = re.compile(r"^\((\d{1,9}) older ones are left out\)", re.MULTILINE)
+_COUNTS = re.compile(r"^(\d{1,9}) messages from (.{1,60}?) to (.{1,60}?)\.(.*)$", re.MULTILINE)
+_CALLS = re.compile(r"([\w-]{1,64}) \((\d{1,9})(?:, (\d{1,9}) failed)?\)")
 _FIRST_WORDS = 160
 _EARLIER_SHARE = 0.6
 _MOST_TOOLS = 20
@@ -155,6 +164,11 @@ async def summarize(
     return Summary(clipped(plain, settings.clip_chars, room), "deterministic", "", draft.usage)
 
 
+def timeout_for(expected: float | None) -> float:
+    """Return the seconds that a writer gets, by how long the summary will take it; None: it was never measured."""
+    return TIMEOUT if expected is None else min(_LONGEST_TIMEOUT, max(TIMEOUT, _SLOWER * expected))
+
+
 async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], writer: Writer) -> None:
     """Ask a writer who sees the messages as data."""
     entries = [(_entry(message, draft.timezone), index + 1) for index, message in enumerate(evicted)]
@@ -233,6 +247,9 @@ async def _fold(
 
 async def _reply(draft: _SummaryDraft, writer: Writer, request: ModelRequest) -> ModelReply:
     settings = _settings(writer.settings, draft.settings.model_settings)
+    if settings.max_output_tokens is None and writer.system is None:
+        budget = usual_output_tokens(writer.model.info, writer.window)
+        settings = replace(settings, max_output_tokens=budget)
     return await whole_reply(writer.model, replace(request, settings=settings, user_id=writer.user_id))
 
 
@@ -293,16 +310,62 @@ def _message(like: Message, role: Role, words: str) -> Message:
 def outline(
     messages: Sequence[Message], *, earlier: str = "", timezone: str = "UTC", longest: int = _LONGEST_OUTLINE
 ) -> str:
-    """Outline the messages in at most `longest` characters; `earlier` was said of those before."""
+    """Outline the messages in at most `longest` characters; `earlier` was said of those before.
+
+    An earlier outline is continued: its counts are added, and its lines stand before the new ones. Outlines never nest.
+    """
     longest = min(longest, _LONGEST_OUTLINE)
+    before = _read_outline(earlier)
+    said = [message for message in messages if message.role != "summary" and not message.is_event]
+    times = [local_time(time, timezone) for time in (said[0].created_at, said[-1].created_at)] if said else []
+    first, last = before.first or (times[0] if times else ""), times[1] if times else before.last
     parts = [_OUTLINE_NOTE]
-    if before := earlier.removeprefix(_OUTLINE_NOTE).strip():
-        parts.append("Earlier summary:\n" + shorten(before, int(longest * _EARLIER_SHARE)))
-    if said := [message for message in messages if message.role != "summary" and not message.is_event]:
-        times = [local_time(time, timezone) for time in (said[0].created_at, said[-1].created_at)]
-        parts.append(f"{len(said)} messages from {times[0]} to {times[1]}.{_tools(said)}")
+    if before.written:
+        parts.append(f"{_EARLIER}\n{shorten(before.written, int(longest * _EARLIER_SHARE))}")
+    if count := before.count + len(said):
+        calls = before.calls + Counter(call.name for message in said for call in message.tool_calls)
+        failed = before.failed + Counter(
+            part.name for message in said for part in message.tool_returns if part.status == "error"
+        )
+        parts.append(f"{count} messages from {first} to {last}.{_tools(calls, failed)}")
     head = "\n\n".join(parts)
-    return head + _said(said, timezone, longest - len(head)) if len(head) < longest else clipped(head, longest)
+    lines = [*before.lines, *_said(said, timezone)]
+    return (
+        head + _newest(lines, before.left_out, longest - len(head)) if len(head) < longest else clipped(head, longest)
+    )
+
+
+@dataclass(slots=True)
+class _OutlineParts:
+    """What an outline says: `written` by a model of what came before it, counts, times, and how the messages begin."""
+
+    written: str = ""
+    count: int = 0
+    first: str = ""
+    last: str = ""
+    calls: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    lines: list[str] = field(default_factory=list)
+    left_out: int = 0
+
+
+def _read_outline(earlier: str) -> _OutlineParts:
+    """Take an earlier outline apart; a summary by a model is `written` as a whole."""
+    if not earlier.startswith(_OUTLINE_NOTE):
+        return _OutlineParts(earlier.strip())
+    rest, _, listed = earlier.removeprefix(_OUTLINE_NOTE).partition(_BEGINNINGS)
+    parts = _OutlineParts(lines=[line for line in listed.split("\n") if line.startswith("- ")])
+    if found := _LEFT_OUT.search(listed):
+        parts.left_out = int(found[1])
+    counts = list(_COUNTS.finditer(rest))
+    if counts:
+        found = counts[-1]
+        parts.count, parts.first, parts.last = int(found[1]), found[2], found[3]
+        for name, count, failures in _CALLS.findall(found[4]):
+            parts.calls[name], parts.failed[name] = int(count), int(failures or 0)
+        rest = rest[: found.start()]
+    parts.written = rest.strip().removeprefix(_EARLIER).strip()
+    return parts
 
 
 def clipped(text: str, clip_chars: int | None, room: int | None = None) -> str:
@@ -315,9 +378,7 @@ def clipped(text: str, clip_chars: int | None, room: int | None = None) -> str:
     return text
 
 
-def _tools(said: Sequence[Message]) -> str:
-    calls = Counter(call.name for message in said for call in message.tool_calls)
-    failed = Counter(part.name for message in said for part in message.tool_returns if part.status == "error")
+def _tools(calls: Counter[str], failed: Counter[str]) -> str:
     listed = [
         f"{name} ({count}{f', {failed[name]} failed' if failed[name] else ''})"
         for name, count in calls.most_common(_MOST_TOOLS)
@@ -326,23 +387,29 @@ def _tools(said: Sequence[Message]) -> str:
     return f" Tools called: {', '.join(listed)}{more}." if listed else ""
 
 
-def _said(said: Sequence[Message], timezone: str, room: int) -> str:
-    """How the messages of the user and the agent begin; where there is no room for all, the newest ones."""
-    title = "\n\nHow the messages begin, oldest first:"
-    spoken = [message for message in said if message.role in ("user", "assistant") and message.spoken]
-    room -= len(title) + len("\n(1000000 older ones are left out)")
+def _said(said: Sequence[Message], timezone: str) -> list[str]:
+    """Return how the messages of the user and the agent begin."""
     lines: list[str] = []
-    for message in reversed(spoken):
-        speaker = "user" if message.role == "user" else "agent"
-        words = clipped(" ".join(message.spoken.split()), _FIRST_WORDS)
-        line = f"\n- {local_time(message.created_at, timezone)}, {speaker}: {words}"
-        room -= len(line)
+    for message in said:
+        if message.role in ("user", "assistant") and message.spoken:
+            speaker = "user" if message.role == "user" else "agent"
+            words = clipped(" ".join(message.spoken.split()), _FIRST_WORDS)
+            lines.append(f"- {local_time(message.created_at, timezone)}, {speaker}: {words}")
+    return lines
+
+
+def _newest(lines: Sequence[str], left_out: int, room: int) -> str:
+    """Return the newest lines that there is room for, with how many older ones are left out."""
+    room -= len(_BEGINNINGS) + 2 + len("\n(1000000 older ones are left out)")
+    kept: list[str] = []
+    for line in reversed(lines):
+        room -= len(line) + 1
         if room < 0:
             break
-        lines.append(line)
-    left_out = len(spoken) - len(lines)
-    older = f"\n({left_out} older ones are left out)" if left_out else ""
-    return title + older + "".join(reversed(lines)) if lines else ""
+        kept.append(line)
+    left_out += len(lines) - len(kept)
+    older = [f"({left_out} older ones are left out)"] if left_out else []
+    return "\n".join([f"\n\n{_BEGINNINGS}", *older, *reversed(kept)]) if kept else ""
 
 
 def _with_dots(text: str, length: int) -> str:

@@ -50,14 +50,14 @@ def system_prompt(
 ) -> SystemPrompt:
     """The system prompt for this state. `recall_count` counts the messages outside the window; `rule_lines` tell the rules.
 
-    With `is_brief`, for a small model, the date is all that stands behind the memory.
+    With `is_brief`, for a small model, only the date and the count stand behind the memory.
     """
     agent = state.agent
     shown = (state.blocks, tuple(rule_lines), state.directories, agent.max_files_open)
     memory = render_memory(MemorySection(agent.agent_type, provider, *shown))
     local = to_datetime(now).astimezone(zone(agent.timezone))
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
-    metadata = _date_line(local) if is_brief else _metadata(state, local, recall_count, tags)
+    metadata = _brief(local, recall_count) if is_brief else _metadata(state, local, recall_count, tags)
     template, told = agent.system, _instructions(state.instructions)
     body = "\n\n".join(filter(None, (told, memory, metadata)))
     text = template.replace(PLACEHOLDER, body) if PLACEHOLDER in template else f"{template}\n\n{body}"
@@ -89,6 +89,12 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
         # Agents choose tags, perhaps from what they read somewhere: one line, and no way out of the section.
         lines.append(disarm(f"- Available archival memory tags: {_listed([' '.join(tag.split()) for tag in tags])}"))
     return "<memory_metadata>\n" + "\n".join(lines) + "\n</memory_metadata>"
+
+
+def _brief(local: datetime, recall_count: int) -> str:
+    """The metadata for a small model: the date, and whether there is something to search."""
+    earlier = f"\n- {recall_count} earlier messages are no longer in view; search finds them." if recall_count else ""
+    return _date_line(local) + earlier
 
 
 def _date_line(local: datetime) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from sqlalchemy import bindparam, insert
 
-from ricordo.domain.message import Message, parts_from_json, parts_to_json
+from ricordo.domain.message import Message, TextPart, parts_from_json, parts_to_json
+from ricordo.domain.text import is_normal_text, normal_text
 from ricordo.storage.engine.repository import Page, Repository, equal, new_values, one_of, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
@@ -21,7 +22,7 @@ get, by_ids, by_numbers, page = _ROWS.get, _ROWS.by_ids, _ROWS.by_numbers, _ROWS
 
 
 def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
-    rows = [_values(message) for message in new]
+    rows = [_values(_normal(message)) for message in new]
     tx.run(_INSERT, rows)
     return rows
 
@@ -73,6 +74,17 @@ def searchable_text(message: Message) -> str:
 
 
 _UNSEARCHED = {"send_message", "conversation_search", "archival_memory_search"}
+
+
+def _normal(message: Message) -> Message:
+    """The message with its text in normal form; what a provider signed stays to the byte."""
+    parts = tuple(
+        replace(part, text=normal_text(part.text))
+        if isinstance(part, TextPart) and part.signature is None and not is_normal_text(part.text)
+        else part
+        for part in message.parts
+    )
+    return message if parts == message.parts else replace(message, parts=parts)
 
 
 def _values(message: Message) -> dict[str, Any]:

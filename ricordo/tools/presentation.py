@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from ricordo.domain.message import SPEECH_ARGUMENT, SPEECH_TOOL, Message, Part, ReasoningPart, ToolCallPart
-from ricordo.domain.model import ToolSchema
+from ricordo.domain.model import ToolSchema, answer_schema
 from ricordo.errors import Invalid
 
 THINKING, HEARTBEAT, QUOTE, REASONING = "thinking", "request_heartbeat", "quote", "reasoning"
@@ -83,29 +83,12 @@ class ParsedCall:
 def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) -> ToolSchema:
     """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
     heartbeat, thinks = how.heartbeat and not is_terminal, how.thinks_in_arguments
-    speech = speech_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
+    speech = answer_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
     added = tuple(name for name, tools in _by_tools(how) if tool.name in tools)
     if not (heartbeat or thinks or added or speech is not None):
         return tool
     said, parameters = b"" if speech is None else orjson.dumps(speech), orjson.dumps(tool.parameters)
     return _presented(tool.name, tool.description, parameters, said, heartbeat=heartbeat, thinks=thinks, added=added)
-
-
-def speech_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The JSON schema of what is said in this `response_format`; None for plain text. Raises Invalid for any other format."""
-    kind = (response_format or {"type": "text"}).get("type", "text")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object", "description": "What to say, as a JSON object."}
-    given = (response_format or {}).get("json_schema")
-    schema = given.get("schema", given) if isinstance(given, Mapping) else None
-    if kind == "json_schema" and isinstance(schema, Mapping) and schema:
-        return dict(schema)
-    raise Invalid(
-        'This response_format is not one we know. Use {"type": "text"}, {"type": "json_object"}, or '
-        '{"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
-    )
 
 
 def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | None = None) -> ParsedCall:
@@ -145,8 +128,14 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
     arguments = _object(call.arguments) if schema and "null" in call.arguments else None
     if schema is None or arguments is None:
         return call
-    kept = _without_nulls(arguments, schema.parameters, schema.parameters)
+    kept = given_arguments(arguments, schema)
     return call if kept == arguments else replace(call, arguments=_dumps(kept))
+
+
+def given_arguments(arguments: Mapping[str, Any], schema: ToolSchema) -> dict[str, Any]:
+    """The arguments without those at null that may be left out and whose schema has no null, also within objects."""
+    kept: dict[str, Any] = _without_nulls(dict(arguments), schema.parameters, schema.parameters)
+    return kept
 
 
 def _without_nulls(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from letta_client import APIStatusError, BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
+from letta_client import APIStatusError, BadRequestError, ConflictError, NotFoundError
 from letta_client.types import AgentState
 from letta_client.types.conversation import Conversation
 
@@ -257,8 +257,7 @@ def test_a_prompt_is_made_anew_and_returned(api: Api, agent: AgentState, thread:
     assert "- CONVERSATION_ID: default" in own
     assert "Her name is Bea." in api.client.conversations.recompile("default", agent_id=agent.id)
     assert "Her name is Bea." in api.client.agents.recompile(agent.id, update_timestamp=True)
-    with pytest.raises(UnprocessableEntityError, match="compaction_settings has no effect"):
-        api.client.conversations.recompile(thread.id, compaction_settings={"mode": "all"})
+    assert "Her name is Bea." in api.client.conversations.recompile(thread.id, compaction_settings={"mode": "all"})
     with pytest.raises(APIStatusError):
         api.client.agents.recompile(new_id("agent"))
 

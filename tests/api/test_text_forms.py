@@ -69,6 +69,37 @@ def test_lines_that_end_as_on_windows_are_replaced_and_edited_line_by_line(api: 
         assert [one["content"] for one in messages if one["message_type"] == "user_message"] == ["a\nb"]
 
 
+VARIANTS = [
+    "one\nGrüße\nthree\n",
+    "one\r\nGrüße\r\nthree\r\n",
+    "one\rGrüße\rthree\r",
+    "one\r\nGrüße\nthree\r",
+    "\ufeffone\nGrüße\nthree\n",
+    "\ufeffone\r\nGrüße\r\nthree\r\n",
+    "one\nGru\u0308ße\nthree\n",
+    "one\r\nGru\u0308ße\r\nthree\r\n",
+    "\ufeffone\r\n\ufeffGru\u0308ße\r\nthree\r\n",
+    "\ufeffone\rGru\u0308ße\nthree\r\n\ufeff",
+    "one\n\ufeffGrüße\nthree\n",
+]
+
+
+def test_a_text_in_another_form_is_no_change_and_an_edit_of_one_line_is_one_line(api: Api) -> None:
+    block = "/users/lena/blocks/forms"
+    for variant in VARIANTS:
+        assert ok(api.http.put(block, json={"body": variant}))["body"] == VARIANTS[0], ascii(variant)
+    assert len(ok(api.http.get(f"{block}/history"))) == 1
+    for number, variant in enumerate(VARIANTS):
+        edited = variant.replace("three", f"three {number}")
+        ok(api.http.put(block, json={"body": edited}))
+        diff = ok(api.http.get(f"{block}/compare"))["unified"]
+        changed = [line for line in diff.split("\n") if line[:1] in "+-" and line[:3] not in ("+++", "---") and line]
+        assert len(changed) == 2, diff
+        # What is proposed, searched for or compared meets it too.
+        proposed = {"old_string": f"Gru\u0308ße\r\nthree {number}", "new_string": "x", "reasoning": "So."}
+        ok(api.http.post(f"{block}/propose", json=proposed))
+
+
 def test_null_for_an_argument_that_may_be_left_out_is_as_if_left_out(api: Api) -> None:
     source = 'def note(text: str, times: int = 2, tag: str = "x") -> str:\n    """Note it."""\n    return f"{text}{times}{tag}"'
     tool = ok(api.http.post("/v1/tools/", json={"source_code": source}))
@@ -89,6 +120,7 @@ def test_null_for_an_argument_that_may_be_left_out_is_as_if_left_out(api: Api) -
         (called,) = [one for one in answer if one["message_type"] == "tool_call_message"]
         assert "null" not in called["tool_call"]["arguments"]
     assert returned["tool_return"] == "a2x"
+    # The client gets the call as it is to be read too.
     client_tool = {
         "name": "ask",
         "parameters": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}},

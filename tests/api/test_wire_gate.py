@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,16 @@ from letta_client import APIError, NotFoundError
 from letta_client._resource import SyncAPIResource
 
 from ricordo.api.call import IGNORED_QUERIES
+from ricordo.api.models.agents import AgentUpdate
+from ricordo.api.models.base import RequestPart
+from ricordo.api.models.memory import BlockUpdate
+from ricordo.api.models.turns import SendRequest
+from ricordo.api.search import MessageSearchRequest
 from ricordo.app import create_app
 from ricordo.domain.message import TextPart
+from ricordo.features.accounts.identities import IdentityUpdate
+from ricordo.features.custom_tools.models import ToolCreateRequest
+from ricordo.features.files.models import FolderRequest
 from ricordo.llm.scripted import call
 from ricordo.settings import ProviderSettings, Settings
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
@@ -300,8 +308,32 @@ def page() -> str:
     assert all(reasons.values()), reasons
     listed = "\n".join(f"| `{route.split()[0].upper()} {route.split()[1]}` | {why} |" for route, why in reasons.items())
     ignored = "\n".join(f"| `{name}` | {why} |" for name, why in IGNORED_QUERIES.items())
-    youlab = "\n".join(f"- `{route}`" for route in sorted(ENDPOINTS, key=lambda route: (route.split()[1], route)))
-    return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored, youlab=youlab)
+    fields = "\n".join(
+        f"| {where} | {', '.join(f'`{name}`' for name in names)} | {why} |"
+        for where, model in BODIES.items()
+        for why, names in _by_reason(model.ignored).items()
+    )
+    youlab = "\n".join(f"| `{route}` |" for route in sorted(ENDPOINTS, key=lambda route: route.split()[::-1]))
+    return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored, fields=fields, youlab=youlab)
+
+
+BODIES: dict[str, type[RequestPart]] = {
+    "an agent": AgentUpdate,
+    "what is sent to an agent": SendRequest,
+    "a block": BlockUpdate,
+    "a tool": ToolCreateRequest,
+    "a folder": FolderRequest,
+    "an identity": IdentityUpdate,
+    "a search": MessageSearchRequest,
+}
+
+
+def _by_reason(ignored: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the fields of each reason."""
+    fields: dict[str, list[str]] = {}
+    for name, why in ignored.items():
+        fields.setdefault(why, []).append(name)
+    return fields
 
 
 def _order(item: tuple[str, set[str]]) -> tuple[int, ...]:
@@ -331,11 +363,22 @@ A request for one of these, or for a route that no client knows, is answered wit
 
 ## Parameters of no effect
 
-These are taken in any query, and change nothing. Other parameters that a route does not know are refused with 422 and their name.
+What a client documents and cannot act here is taken, and the header `X-Ricordo-Warnings` of the answer names it with the reason:
+`project_id: Everything is in one project.` The same holds for an object that is sent back as it was answered: fields that only
+answers have, such as `created_by_id`, change nothing. Parameters and fields that no client knows are refused with 422 and their
+name.
+
+These are taken in any query:
 
 | parameter | why |
 |---|---|
 {ignored}
+
+These are taken in bodies:
+
+| where | field | why |
+|---|---|---|
+{fields}
 
 ## Programs of the YouLab tutor
 

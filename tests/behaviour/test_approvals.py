@@ -11,6 +11,7 @@ from tests.seams.scene import (
     CLAUDE,
     WAITS,
     Scene,
+    Wire,
     calls,
     decides,
     kinds,
@@ -21,7 +22,7 @@ from tests.seams.scene import (
     speech,
     stopped,
 )
-from tests.support.model_server import claude, stream
+from tests.support.model_server import Answer, claude, stream
 
 INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
 STILL_WAITING = (
@@ -296,7 +297,7 @@ def test_an_answer_is_known_by_its_calls_when_it_comes_again(scene: Scene) -> No
     for other in (decides((call_id, False)), decides(("call_nobody", True))):
         assert "No tool call is currently awaiting approval" in scene.post(agent, other).text
     shown = [one for one in scene.history(agent) if one["message_type"] == "approval_response_message"]
-    assert (shown[0]["approve"], shown[0]["approval_request_id"]) == (True, request["id"])
+    assert (shown[0]["approve"], shown[0]["approval_request_id"]) == (True, call_id)
     scene.require_free(agent)
 
 
@@ -419,6 +420,52 @@ def test_a_turn_that_is_cancelled_after_the_answer_keeps_its_results(scene: Scen
     sent.join()
     assert ("success", "8") in returns(scene.history(agent))
     scene.require_free(agent)
+
+
+def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent_continue(scene: Scene) -> None:
+    """A result or a decision, in any of its forms, after a cancel and after a failure; the calls are not made again."""
+    for form in ("decision", "otid", "older", "older by call", "result", "denial"):
+        for cause in ("cancelled", "failed"):
+            scene.games.played.clear()
+            agent, (call_id,) = scene.asks()
+            asked = scene.state(agent)["pending_approval"]["id"]
+            answer: Wire = {
+                "decision": decides((call_id, True)),
+                "otid": decides((call_id, True), otid="same"),
+                "older": {"approve": True, "approval_request_id": asked},
+                "older by call": {"approve": True, "approval_request_id": call_id},
+                "result": {
+                    "type": "approval",
+                    "approvals": [{"type": "tool", "tool_call_id": call_id, "tool_return": "8"}],
+                },
+                "denial": decides((call_id, False)),
+            }[form]
+            _break_off(scene, agent, answer, cause)
+            before = len(scene.history(agent))
+            scene.says("Eight.")
+            again = scene.send(agent, answer)
+            assert (said(again), stopped(again)) == (["Eight."], "end_turn"), (form, cause)
+            shown = [one["message_type"] for one in scene.history(agent)[before:]]
+            assert shown == ["user_message", "assistant_message"], (form, cause)
+            assert "keep-alive" in scene.history(agent)[before]["content"]
+            assert scene.played == (["roll"] if form not in ("result", "denial") else []), (form, cause)
+            scene.require_free(agent)
+
+
+def _break_off(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
+    """Let the turn that takes this answer fail, or be cancelled, once the calls have their results."""
+    if cause == "failed":
+        scene.says(Answer({"error": {"message": "wrong key"}}, status=401))
+        assert scene.post(agent, answer).status_code == 401
+        return
+    slow = calls(("roll", {}))
+    scene.says(type(slow)(slow.body, delay=5))
+    sent = threading.Thread(target=scene.post, args=(agent, answer))
+    before = len(scene.asked)
+    sent.start()
+    scene.wait_until_asked(before)
+    assert scene.http.post(f"/v1/agents/{agent}/messages/cancel").status_code == 200
+    sent.join()
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])

@@ -11,7 +11,7 @@ import re
 import pytest
 
 from tests.seams.scene import CLAUDE, OPENAI, Scene, Wire, calls, kinds, said, stopped
-from tests.support.model_server import claude
+from tests.support.model_server import claude, claude_stream
 from tests.support.model_server import stream as streamed
 
 ODD = b'data: {"choices": [{"index": {}, "delta": {"content": "It is "}}]}\n\n'
@@ -59,6 +59,40 @@ def test_a_run_lists_the_kinds_of_messages_that_its_request_asked_for(scene: Sce
     assert kinds(answer) == ["assistant"]
     (run,) = scene.http.get("/v1/runs/", params={"agent_id": agent}).json()
     assert kinds(scene.http.get(f"/v1/runs/{run['id']}/messages").json()) == ["assistant"]
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
+def test_a_signature_comes_with_its_thought_before_the_text(scene: Scene, has_tokens: bool) -> None:
+    thoughts = [("Hm. What is it?", "proof-1"), ("And now?", "proof-2")]
+    blocks = [{"type": "thinking", "thinking": text, "signature": proof} for text, proof in thoughts]
+    said_after: list[Wire] = [
+        {"type": "text", "text": "It is tea."},
+        {"type": "tool_use", "id": "call_1", "name": "roll", "input": {"sides": 6}},
+    ]
+    for after in ([said_after[0]], [said_after[1]], said_after):
+        for first in (blocks[:1], blocks):
+            agent = scene.agent("roll", model=CLAUDE, tool_rules=[{"type": "exit_loop", "tool_name": "roll"}])
+            content = [*first, *after]
+            scene.says(claude_stream(*content) if has_tokens else claude(*content))
+            events = [value for _, value in scene.stream(agent, "What is it?", stream_tokens=has_tokens)[:-1]]
+            told = [one for one in events if one["message_type"].endswith("_message") and one["message_type"] != "ping"]
+            proofs = [place for place, one in enumerate(told) if one.get("signature")]
+            assert [told[place]["signature"] for place in proofs] == [one["signature"] for one in first]
+            words = [place for place, one in enumerate(told) if one["message_type"] != "reasoning_message"]
+            assert max(proofs) < min(words)
+            spoken = "".join(one["reasoning"] for one in told if one["message_type"] == "reasoning_message")
+            assert spoken == "".join(one["thinking"] for one in first)
+
+
+def test_a_tool_return_names_its_tool(scene: Scene) -> None:
+    agent = scene.agent("roll", "toss")
+    for named in ([("roll", {})], [("toss", {})], [("toss", {}), ("roll", {})]):
+        scene.says(calls(*named), "Done.")
+        answer = scene.send(agent, "Play.")
+        (shown,) = [one for one in answer["messages"] if one["message_type"] == "tool_return_message"]
+        assert shown["name"] == named[0][0]
+    listed = [one["name"] for one in scene.history(agent) if one["message_type"] == "tool_return_message"]
+    assert listed == ["roll", "toss", "toss"]
 
 
 def test_of_equal_tool_rules_one_is_kept(scene: Scene) -> None:

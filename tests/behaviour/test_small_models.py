@@ -173,3 +173,17 @@ def test_the_profile_follows_the_model_and_the_agents_setting(scene: Scene) -> N
     scene.send(agent, "Hi!")
     assert "memory_insert" in tools_of(scene.asked[-1])
     assert base_prompt(scene.asked[-1]).startswith("<base_instructions>")
+
+
+@pytest.mark.parametrize(
+    ("body", "bound"), [({}, 16_384), ({"model_profile": "small"}, 1_024), ({"max_tokens": 333}, 333)]
+)
+def test_a_bound_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: int) -> None:
+    agent = small(scene, **({"model_profile": None} | body))
+    scene.says("Hello.")
+
+    scene.send(agent, "Hi!")
+
+    assert scene.asked[-1].get("max_tokens", scene.asked[-1].get("max_completion_tokens")) == bound
+    # It is a bound of each call, and no setting that the agent got.
+    assert scene.state(agent)["model_settings"].get("max_output_tokens") in (None, body.get("max_tokens"))

@@ -1,6 +1,7 @@
 """Summing up: any length works, nothing in the material acts as an instruction, and no failure of a model gets out."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -291,14 +292,30 @@ def test_it_says_who_said_what_and_when_and_which_tools_were_called() -> None:
         "- 2026-01-01 03:00:00 AM CET+0100, user: When does the vet open?\n"
         "- 2026-01-01 04:00:00 AM CET+0100, agent: At nine."
     )
-    again = ""
-    for _ in range(5):
-        again = outline(visit(), earlier=again)
-    assert again.count("No model wrote") == 1
-    assert again.count("Earlier summary:") >= 2
-    assert len(again) <= 8_000
     assert "messages from" not in outline([make.message(AGENT, parts=(BEAT,))])
     assert outline([], earlier="Before.").endswith("Earlier summary:\nBefore.")
+
+
+@pytest.mark.parametrize("rounds", range(2, 13))
+def test_an_outline_of_an_outline_goes_on_with_it_and_does_not_nest(rounds: int) -> None:
+    longest, whole = 8_000, "She lives in Turin."
+    for _ in range(rounds):
+        whole = outline(visit(), earlier=whole, longest=longest)
+        assert len(whole) <= longest
+    for once in (
+        "No model wrote",
+        "Earlier summary:",
+        "She lives in Turin.",
+        "messages from",
+        "How the messages begin",
+    ):
+        assert whole.count(once) == 1, once
+    assert f"{8 * rounds} messages from 2026-01-01 12:00:00 AM UTC+0000 to " in whole
+    assert f"memory_insert ({rounds}), web_search ({rounds}, {rounds} failed)" in whole
+    shown, left_out = whole.count(", user: ") + whole.count(", agent: "), 0
+    if found := re.search(r"\((\d+) older ones are left out\)", whole):
+        left_out = int(found[1])
+    assert shown + left_out == 4 * rounds
 
 
 def test_it_stays_within_its_bounds_whatever_was_said() -> None:

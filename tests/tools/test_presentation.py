@@ -19,6 +19,7 @@ from ricordo.tools.presentation import (
     prefill,
     schema_for,
     with_thoughts,
+    without_nulls,
 )
 from tests.seams import make
 
@@ -227,3 +228,50 @@ def test_a_quote_that_is_the_tools_own_or_that_nobody_asked_for_stays() -> None:
     arguments = {"query": "tea", "quote": "find tea"}
     for taken in (parse_call(call(arguments), quoting, own), parse_call(call(arguments), PLAIN, tool())):
         assert (taken.quote, orjson.loads(taken.arguments)) == ("", arguments)
+
+
+# Schemas of an argument that may be left out, and whether null is a value of it.
+OF_NULL: list[tuple[dict[str, Any], bool]] = [
+    ({"type": "string"}, False),
+    ({"type": "integer", "default": -1}, False),
+    ({"type": "number", "default": None}, False),
+    ({"type": "boolean"}, False),
+    ({"type": "array", "items": {"type": "string"}}, False),
+    ({"type": "object", "properties": {}}, False),
+    ({"enum": ["any", "all"]}, False),
+    ({"const": "x"}, False),
+    ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, False),
+    ({"type": ["string", "integer"]}, False),
+    ({"$ref": "#/$defs/Mode"}, False),
+    ({"type": ["string", "null"]}, True),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}, True),
+    ({"oneOf": [{"type": "null"}, {"type": "object"}]}, True),
+    ({"enum": ["any", None]}, True),
+    ({"type": "string", "nullable": True}, True),
+    ({"type": "null"}, True),
+    ({}, True),
+]
+
+
+@pytest.mark.parametrize(("schema", "has_null"), OF_NULL)
+def test_null_stays_only_where_the_schema_has_it(schema: dict[str, Any], has_null: bool) -> None:
+    arguments = {"query": "tea", "more": None, "unknown": None}
+    parameters = {
+        **{"type": "object", "properties": {"query": {"type": "string"}, "more": schema}, "required": ["query"]},
+        "$defs": {"Mode": {"enum": ["any", "all"]}},
+    }
+    one = ToolSchema("search", "Search.", parameters)
+    kept = orjson.loads(without_nulls(call(arguments), one).arguments)
+    assert kept == ({**arguments} if has_null else {"query": "tea", "unknown": None})
+    # What has to be there is told to be wrong, and objects within are read alike.
+    required = ToolSchema("search", "Search.", {**parameters, "required": ["query", "more"]})
+    assert orjson.loads(without_nulls(call(arguments), required).arguments) == arguments
+    nested = tool(required=(), items={"type": "array", "items": parameters}, inner=parameters)
+    nested = ToolSchema("search", "Search.", {**nested.parameters, "$defs": parameters["$defs"]})
+    given = {"items": [arguments, arguments], "inner": arguments}
+    assert orjson.loads(without_nulls(call(given), nested).arguments) == {"items": [kept, kept], "inner": kept}
+
+
+def test_arguments_without_null_are_not_touched() -> None:
+    for arguments in ('{"query":  "null"}', "{broken null", "null", "[null]", ""):
+        assert without_nulls(call(arguments), tool()).arguments == arguments

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import BeforeValidator, Field
 
 from ricordo.api.models.base import (
     IN_ONE_PROJECT,
@@ -60,23 +60,32 @@ SecretName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_lengt
 Secrets = Annotated[dict[SecretName, Annotated[str, Field(max_length=20_000)]], Field(max_length=100)]
 
 
+def _without_shown(sent: Any) -> Any:
+    """Return the secrets that were sent; those that an answer shows are without their values, and stay as they are."""
+    return None if isinstance(sent, list) else sent
+
+
+def _name_of(sent: Any) -> Any:
+    """Return a tool's name, also where the whole tool was sent."""
+    return sent["name"] if isinstance(sent, dict) and "name" in sent else sent
+
+
 class AgentFields(EmbeddingFields):
     """What both a new agent and a change of one may have."""
 
-    unsupported = (
-        *(
-            "enable_sleeptime",
-            "include_default_source",
-            "include_multi_agent_tools",
-            "memory_variables",
-            "from_template",
-        ),
+    ignored: ClassVar = (
+        IN_ONE_PROJECT
+        | dict.fromkeys(
+            ("memory_variables", "from_template"),
+            "Agents are made from templates with POST /v1/templates/{template_version}/agents, and memory_variables there.",
+        )
+        | {
+            "embedding_chunk_size": "Texts are embedded whole.",
+            "enable_sleeptime": "No second agent is made; an agent of the type sleeptime_agent works by itself.",
+            "include_default_source": "An agent has the folders that are attached to it.",
+            "include_multi_agent_tools": "Attach the tools for other agents by their names or ids.",
+        }
     )
-    reasons: ClassVar = dict.fromkeys(
-        ("memory_variables", "from_template"),
-        "Agents are made from templates with POST /v1/templates/{template_version}/agents, and memory_variables there.",
-    )
-    ignored: ClassVar = IN_ONE_PROJECT | {"embedding_chunk_size": "Texts are embedded whole."}
 
     name: str | None = Field(None, max_length=256)
     description: str | None = None
@@ -93,14 +102,14 @@ class AgentFields(EmbeddingFields):
     hidden: bool | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     max_reasoning_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
-    enable_reasoner: bool | None = Field(None, validation_alias=AliasChoices("enable_reasoner", "reasoning"))
+    enable_reasoner: bool | None = None
+    reasoning: bool | None = Field(None, description="The newer name of `enable_reasoner`, and the stronger one.")
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     max_files_open: int | None = Field(None, ge=1, le=100)
     per_file_view_window_char_limit: int | None = Field(None, ge=1, le=MAX_COUNT)
     tool_rules: Items[dict[str, Any]] | None = None
     compaction_settings: CompactionSettingsRequest | None = None
-    enable_sleeptime: bool | None = None
     message_buffer_autoclear: bool | None = None
     user_block_policy: Literal["direct", "guarded", "explicit", "propose"] | None = Field(
         None, description="The policy of blocks that the agent makes for the user it talks with; `propose` by default."
@@ -112,8 +121,17 @@ class AgentFields(EmbeddingFields):
     source_ids: Items[str] | None = Field(None, description="The older name of `folder_ids`.")
     folder_ids: Items[str] | None = None
     identity_ids: Items[str] | None = None
-    secrets: Secrets | None = Field(None, description="Variables for the agent's own tools. They are stored encrypted.")
-    tool_exec_environment_variables: Secrets | None = Field(None, description="The older name of `secrets`.")
+    secrets: Annotated[Secrets | None, BeforeValidator(_without_shown)] = Field(
+        None, description="Variables for the agent's own tools. They are stored encrypted."
+    )
+    tool_exec_environment_variables: Annotated[Secrets | None, BeforeValidator(_without_shown)] = Field(
+        None, description="The older name of `secrets`."
+    )
+
+    @property
+    def thinks(self) -> bool | None:
+        """Whether the model is to think, under either name; None where neither was sent."""
+        return self.enable_reasoner if self.reasoning is None else self.reasoning
 
     @property
     def all_secrets(self) -> dict[str, str] | None:
@@ -145,14 +163,10 @@ class AgentRequest(AgentFields):
 
     agent_type: AgentType = "letta_v1_agent"
     memory_blocks: Items[BlockRequest] | None = None
-    tools: Items[str] | None = None
+    tools: Items[Annotated[str, BeforeValidator(_name_of)]] | None = None
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
-    include_default_source: bool | None = None
-    include_multi_agent_tools: bool | None = None
     initial_message_sequence: Items[MessageRequest] | None = None
-    memory_variables: dict[str, str] | None = None
-    from_template: str | None = None
     user_id: str | None = Field(None, min_length=1, max_length=255, description="Whose memory its conversation sees.")
 
 
@@ -264,6 +278,9 @@ class AgentResponse(HostedFields, AuthorFields):
             model_profile=agent.settings.get("model_profile"),
             per_file_view_window_char_limit=agent.settings.get("per_file_view_window_char_limit"),
         )
+
+
+AgentFields.take_back(AgentResponse)
 
 
 def _pending(state: AgentState) -> Json | None:

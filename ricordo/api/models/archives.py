@@ -110,6 +110,10 @@ class PassageResponse(AuthorFields):
     updated_at: Timestamp
 
 
+ArchiveUpdate.take_back(ArchiveResponse)
+PassageItem.take_back(PassageResponse)
+
+
 class RelevanceResponse(ResponseModel):
     """Why something was found: ranks count from 1, null where that kind of search did not find it.
 

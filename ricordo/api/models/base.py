@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, overload
 
@@ -28,6 +28,7 @@ MAX_COUNT = 1_000_000_000
 MOST_ITEMS = 1000
 T = TypeVar("T")
 Items = Annotated[list[T], Field(max_length=MOST_ITEMS)]
+ONLY_ANSWERED = "Only answers have these fields; they cannot be set."
 UNKNOWN = "Unknown here, so without effect."
 # As JSON writes it; after an even number of backslashes, else it is text that only looks like one.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -71,19 +72,45 @@ def given(**values: Any) -> Json:
 
 
 class RequestPart(BaseModel):
-    """The base of what requests are made of. An unknown field is refused by name, since what it asks for would not be done."""
+    """The base of what requests are made of. An unknown field is refused by name, since what it asks for would not be done.
+
+    Known are also the fields that are `ignored`, and those that only answers have (`take_back`).
+    """
 
     # NaN and Infinity, which some clients write, could be stored, and then no JSON could show them.
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), defer_build=True, allow_inf_nan=False)
     ignored: ClassVar[Mapping[str, str]] = {}
     """Fields that some version of `letta-client` sends and that change nothing here, each with the reason."""
+    only_answered: ClassVar[frozenset[str]] = frozenset()
+    """Fields of answers about the same object, which clients send back with it."""
+
+    @classmethod
+    def take_back(cls, *answers: type[BaseModel]) -> None:
+        """Take such an object as the server answers it too: what cannot be set of it changes nothing."""
+        cls.only_answered = cls.only_answered.union(*(answer.model_fields for answer in answers))
 
     @model_validator(mode="before")
     @classmethod
     def _leave_out_ignored(cls, value: Any) -> Any:
-        if not cls.ignored or not isinstance(value, dict) or cls.ignored.keys().isdisjoint(value):
+        if not isinstance(value, dict):
             return value
-        return {name: each for name, each in value.items() if name not in cls.ignored}
+        answered = cls.only_answered.intersection(value).difference(cls.model_fields, cls.ignored, _aliases(cls))
+        ignored = cls.ignored.keys() & value.keys()
+        if not (answered or ignored):
+            return value
+        for name in sorted(ignored):
+            if value[name]:
+                warn([name], cls.ignored[name])
+        if named := [name for name in sorted(answered) if value[name]]:
+            warn(named, ONLY_ANSWERED)
+        return {name: each for name, each in value.items() if name not in answered and name not in ignored}
+
+
+@cache
+def _aliases(model: type[BaseModel]) -> frozenset[str]:
+    """Return the other names of a request's fields."""
+    choices = [getattr(field.validation_alias, "choices", ()) for field in model.model_fields.values()]
+    return frozenset(name for names in choices for name in names)
 
 
 class TolerantPart(RequestPart):

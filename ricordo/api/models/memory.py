@@ -101,6 +101,9 @@ class BlockResponse(HostedFields, AuthorFields):
     proposal_id: str | None = None
 
 
+BlockUpdate.take_back(BlockResponse)
+
+
 class BlockSettings(RequestModel):
     """A user's block beside its text. A field that is left out stays; null takes it back."""
 
@@ -207,6 +210,9 @@ class UserBlockResponse(ResponseModel):
     created_at: Timestamp
     # Of an edit that was not applied: the proposal that waits for the owner.
     proposal_id: str | None = None
+
+
+BlockSettings.take_back(UserBlockResponse)
 
 
 class VersionResponse(ResponseModel):

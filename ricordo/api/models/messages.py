@@ -293,7 +293,8 @@ def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
                 format.tool_name if format.speaks_by_tool else None
             )  # the words are shown, and not that they were said
             if results := [one for one in message.tool_returns if one.name != said or one.status == "error"]:
-                yield ToolReturnMessage, {**ToolReturnFields.of(results[0]), "tool_returns": results}
+                named = {"name": results[0].name or message.name}
+                yield ToolReturnMessage, {**ToolReturnFields.of(results[0]), **named, "tool_returns": results}
         case "approval" if not message.tool_calls:
             yield _approval_response(message)
         case "assistant" | "approval":
@@ -348,10 +349,9 @@ def _approval_response(message: Message) -> Piece:
         elif isinstance(part, ToolReturnPart):
             items.append(ToolReturnResponse.of(part))
     first = next((item for item in items if item["type"] == "approval"), {})
-    request_id = next(
-        (part.request_id for part in message.parts if isinstance(part, ApprovalPart | ToolReturnPart)), None
-    )
-    older = {"approve": first.get("approve"), "reason": first.get("reason"), "approval_request_id": request_id}
+    # As of the retired Letta V1 server: the id of the call, and not of the message that asked.
+    call_id = next((item["tool_call_id"] for item in items), None)
+    older = {"approve": first.get("approve"), "reason": first.get("reason"), "approval_request_id": call_id}
     return ApprovalResponseMessage, {"approvals": items, **older}
 
 

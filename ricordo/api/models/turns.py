@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
-from ricordo.api.models.messages import AnyMessage
+from ricordo.api.models.messages import AnyMessage, AssistantMessage, StoredMessageFields, SystemMessage, UserMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from ricordo.errors import Unsupported
 
@@ -48,6 +48,9 @@ AnyContent = Annotated[
 Content = str | Items[AnyContent]
 
 
+_ROLES = {"user_message": "user", "system_message": "system", "assistant_message": "assistant"}
+
+
 class MessageRequest(RequestPart):
     """A message to send."""
 
@@ -60,6 +63,20 @@ class MessageRequest(RequestPart):
     name: str | None = None
     sender_id: str | None = None
     group_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_type(cls, sent: Any) -> Any:
+        """Take a message as the server answers it, whose type stands for its role."""
+        if not isinstance(sent, dict) or "message_type" not in sent:
+            return sent
+        message = {name: each for name, each in sent.items() if name != "message_type"}
+        if role := _ROLES.get(str(sent["message_type"])):
+            message.setdefault("role", role)
+        return message
+
+
+MessageRequest.take_back(SystemMessage, UserMessage, AssistantMessage, StoredMessageFields)
 
 
 class CallDecisionRequest(RequestPart):
@@ -126,10 +143,11 @@ class ClientSkillRequest(RequestModel):
 class SendRequest(RequestModel):
     """Messages for an agent, and how the answer is wanted."""
 
-    unsupported: ClassVar[tuple[str, ...]] = ("return_logprobs", "return_token_ids")
     ignored: ClassVar = {
         "enable_thinking": "Whether a model thinks is a setting of the agent.",
-        "top_logprobs": "Says how many where `return_logprobs` asks for them.",
+        **dict.fromkeys(
+            ("return_logprobs", "top_logprobs", "return_token_ids"), "Answers have no probabilities and ids of tokens."
+        ),
     }
 
     messages: Items[AnyMessageRequest] | None = None
@@ -147,8 +165,6 @@ class SendRequest(RequestModel):
     client_skills: Items[ClientSkillRequest] | None = None
     override_model: str | None = None
     override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
-    return_logprobs: bool = False
-    return_token_ids: bool = False
     include_compaction_messages: bool = False
 
     def require_streaming(self) -> None:

@@ -76,6 +76,9 @@ class TokenResponse(ResponseModel):
         return cls.of(None, token=token, expiresAt=until, hostname=key.name, policy=policy)
 
 
+TokenRequest.take_back(TokenResponse)
+
+
 class TokensResponse(ResponseModel):
     """One page of tokens."""
 

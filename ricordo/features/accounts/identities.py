@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Query
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
 from ricordo.api.models.agents import AgentResponse
@@ -16,6 +16,7 @@ from ricordo.api.models.base import IN_ONE_PROJECT, Json, NoteResponse, RequestM
 from ricordo.api.models.memory import BlockResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import User
+from ricordo.domain.text import normal_json
 from ricordo.errors import Forbidden, Invalid
 from ricordo.features.accounts import queries
 from ricordo.features.accounts.keys import forget_cached
@@ -38,7 +39,8 @@ class IdentityProperty(RequestModel):
     type: Literal["string", "number", "boolean", "json"]
 
 
-Properties = Annotated[list[IdentityProperty], Field(max_length=_MOST_PROPERTIES)]
+# The one body that is no object, which the base of whole requests would bring into its normal form.
+Properties = Annotated[list[IdentityProperty], Field(max_length=_MOST_PROPERTIES), BeforeValidator(normal_json)]
 
 
 class IdentityUpdate(RequestModel):
@@ -74,6 +76,9 @@ class IdentityResponse(ResponseModel):
     agent_ids: list[str]
     block_ids: list[str]
     properties: list[Json]
+
+
+IdentityUpdate.take_back(IdentityResponse)
 
 
 @router.get("/identities/", response_model=list[IdentityResponse])

@@ -81,6 +81,9 @@ class NewKeyResponse(KeyResponse):
     is_first: bool
 
 
+KeyRequest.take_back(NewKeyResponse)
+
+
 @router.post("/", response_model=NewKeyResponse)
 @needs(ADMIN)
 async def create_key(here: Here, body: KeyRequest, organization: InOrganization = None) -> Json:

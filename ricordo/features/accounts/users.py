@@ -55,6 +55,10 @@ class UserResponse(ResponseModel):
     disabled_at: Timestamp | None
 
 
+UserRequest.take_back(UserResponse)
+UserUpdate.take_back(UserResponse)
+
+
 @router.get("/", response_model=list[UserResponse])
 def list_users(tx: Transaction, here: Here, paging: Paged, name: str | None = None) -> list[User]:
     """Return the users of the organization, the newest first."""

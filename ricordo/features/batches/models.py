@@ -12,7 +12,7 @@ from ricordo.api.models.turns import SendRequest
 class BatchItemRequest(SendRequest):
     """A request to one agent."""
 
-    unsupported: ClassVar[tuple[str, ...]] = (*SendRequest.unsupported, "streaming", "stream_tokens", "background")
+    unsupported: ClassVar[tuple[str, ...]] = ("streaming", "stream_tokens", "background")
 
     agent_id: str
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from ricordo.domain.block import DEFAULT_LIMIT, Policy, require_label
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.clock import zone
+from ricordo.domain.text import normal_text
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.schedules.cron import parse as parse_cron
 from ricordo.memory.schemas import BLOCK_KEYS, Lines, read_toml, schema_in, unfit
@@ -313,7 +314,7 @@ def read_text(path: Path) -> str:
     if len(content) > _LARGEST:
         raise Invalid(f"{where} is larger than {_LARGEST} bytes. Shorten it.")
     try:
-        return content.decode("utf-8").removeprefix("\ufeff")
+        return normal_text(content.decode("utf-8"))
     except UnicodeDecodeError:
         raise Invalid(f"{where} is not UTF-8 text. Save it as UTF-8.") from None
 

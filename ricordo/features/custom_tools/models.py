@@ -29,10 +29,15 @@ class Requirement(RequestPart):
 
 
 Requirements = Annotated[list[Requirement], Field(max_length=50)]
+_IGNORED = {
+    "npm_requirements": "Packages of npm are not installed; tools in JavaScript have those of the standard library."
+}
 
 
 class ToolCreateRequest(RequestModel):
     """A new tool: a function with its source."""
+
+    ignored: ClassVar = _IGNORED
 
     source_code: Source
     source_type: SourceType = "python"
@@ -44,12 +49,12 @@ class ToolCreateRequest(RequestModel):
     default_requires_approval: bool | None = None
     enable_parallel_execution: bool | None = None
     pip_requirements: Requirements | None = None
-    npm_requirements: Requirements | None = None
-    unsupported: ClassVar[tuple[str, ...]] = ("npm_requirements",)
 
 
 class ToolUpdateRequest(RequestModel):
     """What changes of a tool; the rest stays."""
+
+    ignored: ClassVar = _IGNORED
 
     source_code: Source | None = None
     source_type: SourceType | None = None
@@ -61,9 +66,11 @@ class ToolUpdateRequest(RequestModel):
     default_requires_approval: bool | None = None
     enable_parallel_execution: bool | None = None
     pip_requirements: Requirements | None = None
-    npm_requirements: Requirements | None = None
     metadata_: Json | None = None
-    unsupported: ClassVar[tuple[str, ...]] = ("npm_requirements",)
+
+
+for _request in (ToolCreateRequest, ToolUpdateRequest):
+    _request.take_back(ToolResponse)
 
 
 class ToolSearchRequest(RequestModel):
@@ -89,6 +96,8 @@ class ToolSearchResponse(ResponseModel):
 class ToolTrialRequest(RequestModel):
     """A call of a tool that need not be stored."""
 
+    ignored: ClassVar = _IGNORED
+
     source_code: Source
     args: Json = Field(default_factory=dict)
     env_vars: dict[str, str] | None = Field(None, max_length=100, description="Variables of the call's process.")
@@ -100,5 +109,3 @@ class ToolTrialRequest(RequestModel):
     json_schema: Json | None = Field(None, description=JSON_SCHEMA)
     args_json_schema: Json | None = Field(None, description=ARGS_SCHEMA)
     pip_requirements: Requirements | None = None
-    npm_requirements: Requirements | None = None
-    unsupported: ClassVar[tuple[str, ...]] = ("npm_requirements",)

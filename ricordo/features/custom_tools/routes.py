@@ -25,23 +25,26 @@ router = Routes(prefix="/v1", tags=["tools"], scope="tools")
 @router.post("/tools/", response_model=ToolResponse)
 async def create(here: Here, body: models.ToolCreateRequest) -> Tool:
     """Store a tool. Its name, description and schema are read from the source where they are not sent."""
-    body.refuse_unsupported()
     schema = await asyncio.to_thread(service.schema_for, body)
     return await here.store.write(lambda tx: service.create(tx, here.scope, body, schema))
 
 
 @router.put("/tools/", response_model=ToolResponse)
 async def upsert(here: Here, body: models.ToolCreateRequest) -> Tool:
-    """Store a tool, in place of the one that has its name."""
-    body.refuse_unsupported()
-    schema = await asyncio.to_thread(service.schema_for, body)
-    return await here.store.write(lambda tx: service.upsert(tx, here.scope, body, schema))
+    """Store a tool, or change the one that has its name; of that one, what is left out stays."""
+    name = await asyncio.to_thread(service.name_for, body)
+    tool = await here.store.read(lambda tx: service.named(tx, here.scope, name))
+    if tool is None:
+        schema = await asyncio.to_thread(service.schema_for, body)
+        return await here.store.write(lambda tx: service.upsert(tx, here.scope, body, schema))
+    change = models.ToolUpdateRequest.model_validate(body.model_dump(exclude_unset=True))
+    new_schema = await asyncio.to_thread(service.new_schema, tool, change)
+    return await here.store.write(lambda tx: service.change(tx, here.scope, tool.id, change, new_schema))
 
 
 @router.patch("/tools/{tool_id}", response_model=ToolResponse)
 async def modify(here: Here, tool_id: str, body: models.ToolUpdateRequest) -> Tool:
     """Change a tool; new source code changes its schema too. Of the server's own tools a few settings can be changed."""
-    body.refuse_unsupported()
     tool = await here.store.read(lambda tx: tools.get(tx, here.scope, tool_id))
     schema = await asyncio.to_thread(service.new_schema, tool, body)
     return await here.store.write(lambda tx: service.change(tx, here.scope, tool_id, body, schema))
@@ -83,7 +86,6 @@ async def _by_meaning(here: RequestContext, query: str, texts: list[str]) -> lis
 @router.post("/tools/run", response_model=ToolTrialResponse)
 async def try_source(here: Here, body: models.ToolTrialRequest) -> Json:
     """Run a tool once, from its source; nothing is stored."""
-    body.refuse_unsupported()
     fields = body.model_dump(include={"source_code", "source_type", "json_schema", "args_json_schema"})
     asked = models.ToolCreateRequest(**fields, description=body.name or "A trial.")
     if body.name and not body.json_schema:

@@ -74,7 +74,7 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
     parameters = tuple(tool.json_schema.get("parameters", {}).get("properties", {}))
     return ToolCall(
         tool.source_code,
-        tool.name,
+        tool.options.get("function", tool.name),
         arguments,
         source_type=tool.source_type or "python",
         parameters=parameters,

@@ -20,6 +20,7 @@ from ricordo.storage import agents, tools
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
+FUNCTION = "function"
 OPTIONS = ("args_json_schema", "pip_requirements")
 _LONGEST_SCHEMA = 100_000  # bytes
 _MOST_SEARCHED = 1_000  # tools
@@ -27,8 +28,22 @@ _NEAR = 0.2  # cosine
 _RANK_WEIGHT = 60  # of reciprocal rank fusion
 
 
-def schema_for(request: ToolCreateRequest) -> ToolSchema:
-    """Return the tool as models see it: as it was sent, or read from its source. It takes some time for a long source."""
+def name_for(request: ToolCreateRequest) -> str:
+    """Return the name of the tool that a request tells of. Raises Invalid where it has none."""
+    name = (request.json_schema or {}).get("name")
+    return name if isinstance(name, str) else schema_for(request).name
+
+
+def named(tx: Transaction, scope: Scope, name: str) -> Tool | None:
+    """Return the tool of this name."""
+    return tools.by_names(tx, scope, [name]).get(name)
+
+
+def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSchema:
+    """Return the tool as models see it: as it was sent, or read from its source. It takes some time for a long source.
+
+    Where it `renames`, the schema may have another name than the function.
+    """
     whole, arguments = request.json_schema, request.args_json_schema
     for sent in (whole, arguments):
         if sent is not None and len(orjson.dumps(sent)) > _LONGEST_SCHEMA:
@@ -39,7 +54,7 @@ def schema_for(request: ToolCreateRequest) -> ToolSchema:
         if not isinstance(name, str) or not isinstance(parameters, dict):
             raise Invalid("A json_schema is an object of name, description and parameters.")
         function = function_name(request.source_code, name) if request.source_type == "python" else name
-        if function != name:
+        if function != name and not renames:
             raise Invalid(f"The json_schema is of {name}, and the source defines no function of this name.")
         told = request.description or str(whole.get("description", ""))
         return _checked(ToolSchema(name, told, parameters))
@@ -134,6 +149,7 @@ def change(tx: Transaction, scope: Scope, tool_id: str, asked: ToolUpdateRequest
     if options := asked.model_dump(include=set(OPTIONS), exclude_none=True):
         made = replace(made, options={**made.options, **options})
     if schema:
+        made = _with_function(made, schema.name, keeps_source=asked.source_code is None)
         made = _with_schema(made, schema)
         if made.name != tool.name:
             if made.name in tools.by_names(tx, scope, [made.name]):
@@ -150,14 +166,43 @@ def new_schema(tool: Tool, asked: ToolUpdateRequest) -> ToolSchema | None:
     _require_own(tool, sorted(sent)[0])
     language = asked.source_type or tool.source_type or "python"
     keeps_schema = (asked.source_code is None or language != "python") and asked.args_json_schema is None
+    source = asked.source_code or tool.source_code or ""
+    described = asked.description or (asked.json_schema or {}).get("description")
     request = ToolCreateRequest(
-        source_code=asked.source_code or tool.source_code or "",
+        source_code=source,
         source_type=language,
         json_schema=asked.json_schema or (tool.json_schema if keeps_schema else None),
         args_json_schema=asked.args_json_schema or tool.options.get("args_json_schema"),
-        description=asked.description,
+        description=asked.description if described else _kept_description(tool, source, language),
     )
-    return schema_for(request)
+    return schema_for(request, renames=asked.source_code is None)
+
+
+def _kept_description(tool: Tool, source: str, language: str) -> str | None:
+    """Return the description that stays where none is sent; None where the new source says one, as the old one did."""
+    if language != "python" or tool.description != _docstring(tool.source_code or ""):
+        return tool.description or None
+    return None if _docstring(source) else tool.description
+
+
+def _docstring(source: str) -> str:
+    try:
+        return name_and_description(source)[1]
+    except Invalid:
+        return ""
+
+
+def _with_function(tool: Tool, name: str, *, keeps_source: bool) -> Tool:
+    """Return the tool with what its function is called in the source, where that is not the tool's own name."""
+    options = {key: value for key, value in tool.options.items() if key != FUNCTION}
+    function, before = name, tool.options.get(FUNCTION, tool.name)
+    if tool.source_type == "python":
+        function = function_name(tool.source_code or "", name)
+        if function != name:
+            function = function_name(tool.source_code or "", before)
+    elif keeps_source:
+        function = before
+    return replace(tool, options=options if function == name else {**options, FUNCTION: function})
 
 
 def delete(tx: Transaction, scope: Scope, tool_id: str) -> None:

@@ -58,6 +58,10 @@ class VariableResponse(AuthorFields):
     updated_at: Timestamp
 
 
+VariableRequest.take_back(VariableResponse)
+VariableUpdate.take_back(VariableResponse)
+
+
 class LocalConfigRequest(RequestModel):
     """A local sandbox as clients describe it: nothing of it can be chosen here."""
 

@@ -52,6 +52,10 @@ class FolderResponse(AuthorFields):
     updated_at: Timestamp
 
 
+for _request in (FolderUpdate, FolderRequest):
+    _request.take_back(FolderResponse)
+
+
 class FileResponse(ResponseModel):
     """A file of a folder, and how far it is read. `content` is there where it was asked for."""
 

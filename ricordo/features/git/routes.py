@@ -48,6 +48,12 @@ _MOST_HAVES = 256
 _MOST_SENT = 2 * 1024**3  # bytes of a push that are read past, so that its sender hears why it is refused
 _TOO_LONG = "This push is longer than {} MB, which is the most that is taken at once. Push older commits first."
 _WANTED = re.compile(rb"want ([0-9a-f]{40})")
+_FILTER = re.compile(rb"([0-9a-f]{4})filter ")
+_SHALLOW = re.compile(rb"0034shallow ([0-9a-f]{40})|0035shallow ([0-9a-f]{40})\n")
+_DEEPEN = re.compile(rb"[0-9a-f]{4}deepen")
+_WANTS = re.compile(rb"(?:[0-9a-f]{4}want [^\n]*\n)+")
+# Whoever may read a memory may have each object of it, so a partial clone may ask for those that it left out.
+_ANY_OBJECT = (b"allow-tip-sha1-in-want", b"allow-reachable-sha1-in-want", b"allow-any-sha1-in-want")
 _FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no-cache"}
 
 
@@ -206,10 +212,14 @@ def _serve(
 ) -> None:
     failure: Exception | None = None
     with closing(open_repository(path)) as repository:
-        protocol = ReceivableProtocol(BytesIO(body).read, write)
-        offered: Any = _OfferedRepository(repository, _WANTED.findall(body), lacking)
+        wanted, shallow = _WANTED.findall(body), []
+        if not _DEEPEN.search(body):  # without it the library cannot read where the client's history ends
+            shallow = [plain or line for plain, line in _SHALLOW.findall(body)]
+            body = _SHALLOW.sub(b"", body)
+        protocol = ReceivableProtocol(BytesIO(_with_filter_first(body, repository, wanted)).read, write)
+        offered: Any = _OfferedRepository(repository, wanted, lacking, shallow)
         backend = DictBackend({"/": offered})
-        handler = UploadPackHandler(backend, ["/"], protocol, stateless_rpc=True, advertise_refs=advertises)
+        handler = _Upload(backend, ["/"], protocol, stateless_rpc=True, advertise_refs=advertises)
         try:
             handler.handle()
         except (GitProtocolError, HangupException, AssertionError, ValueError) as error:
@@ -222,11 +232,39 @@ def _serve(
         raise failure
 
 
-class _OfferedRepository:
-    """A repository with the branches as the client saw them; it lacks what is `lacking`, or what a walk of the history finds."""
+def _with_filter_first(body: bytes, repository: Repo, wanted: list[bytes]) -> bytes:
+    """Return the request with its filter right after what is wanted, where the library reads it.
 
-    def __init__(self, repository: Repo, wanted: list[bytes], lacking: list[bytes] | None) -> None:
-        self._repository, self._lacking = repository, lacking
+    Without one where something else than commits is wanted: what a partial clone left out, and asks for now by its id.
+    """
+    if (found := _FILTER.search(body)) is None:
+        return body
+    line = body[found.start() : found.start() + int(found[1], 16)]
+    rest = body.replace(line, b"", 1)
+    wants = _WANTS.match(rest)
+    store = repository.object_store
+    if wants is None or not all(id in store and store[id].type_name == b"commit" for id in wanted):  # type: ignore[index,operator]
+        return rest
+    return rest[: wants.end()] + line + rest[wants.end() :]
+
+
+class _Upload(UploadPackHandler):
+    """Git's upload, by which any object can be asked for."""
+
+    def capabilities(self) -> list[bytes]:
+        return [*super().capabilities(), *_ANY_OBJECT]
+
+
+class _OfferedRepository:
+    """A repository with the branches as the client saw them; it lacks what is `lacking`, or what a walk of the history finds.
+
+    The client has nothing of what is behind `shallow` commits.
+    """
+
+    def __init__(
+        self, repository: Repo, wanted: list[bytes], lacking: list[bytes] | None, shallow: list[bytes]
+    ) -> None:
+        self._repository, self._lacking, self._shallow = repository, lacking, shallow
         # Whatever is in there belongs to this memory, so whoever may read it may have it all.
         self._wanted = {b"refs/asked/" + id: id for id in wanted if id in repository.object_store}  # type: ignore[operator]
 
@@ -238,7 +276,9 @@ class _OfferedRepository:
 
     def find_missing_objects(self, determine_wants: Any, graph_walker: Any, progress: Any, **options: Any) -> Any:
         def determine(_refs: Any, depth: int | None = None) -> Any:
-            return determine_wants(self.get_refs(), depth)
+            wants = determine_wants(self.get_refs(), depth)
+            graph_walker.shallow.update(self._shallow)
+            return wants
 
         if self._lacking is None:
             return self._repository.find_missing_objects(determine, graph_walker, progress, **options)

@@ -209,6 +209,9 @@ class ServerResponse(ResponseModel):
         )
 
 
+ServerUpdate.take_back(ServerResponse)
+
+
 class ConsentResponse(ResponseModel):
     """Where somebody consents, in a browser, to the use of a server; within ten minutes."""
 

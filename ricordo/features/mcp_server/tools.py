@@ -14,6 +14,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, REQUEST_SCOPE
 from ricordo.errors import Invalid
 from ricordo.features.web.inside import Api
+from ricordo.tools.presentation import given_arguments
 from ricordo.tools.toolbox import arguments_model, describe
 
 Json = dict[str, Any]
@@ -226,7 +227,7 @@ async def call(memory: Memory, name: str, arguments: Mapping[str, Any]) -> str:
         why = "the key of this client does not allow it" if name in TOOLS else "there is no such tool"
         raise Invalid(f'The tool "{name[:80]}" cannot be called: {why}.')
     try:
-        checked = _ARGUMENTS[name].model_validate(arguments)
+        checked = _ARGUMENTS[name].model_validate(given_arguments(arguments, schema_of_tool(name)))
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5])
         raise Invalid(f"The arguments do not fit. {told}") from None

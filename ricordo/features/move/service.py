@@ -21,7 +21,7 @@ from ricordo.storage import migrations
 from ricordo.storage.engine.database import address, exclusive_access, read_transaction, require_current
 from ricordo.storage.engine.store import plain_errors, reason_of
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, schema_of, write_transaction
-from ricordo.storage.schema.columns import metadata
+from ricordo.storage.schema.columns import as_stored, metadata
 
 Row = dict[str, Any]
 # Called again and again: the phase, the table, rows done, rows in all.
@@ -142,7 +142,9 @@ def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     """Yield all rows in the order of the key, some hundred at a time. They are one state only within one snapshot."""
     key = _key_of(table)
     start = sa.select(table).order_by(*key).limit(_VECTORS_PORTION if table.name == "search_vectors" else _PORTION)
-    after = start.where(sa.tuple_(*key) > sa.tuple_(*(sa.bindparam(f"after_{c.name}", type_=c.type) for c in key)))
+    after = start.where(
+        sa.tuple_(*key) > sa.tuple_(*(sa.bindparam(f"after_{c.name}", type_=as_stored(c)) for c in key))
+    )
     rows = connection.execute(start).mappings().all()
     while rows:
         yield [dict(row) for row in rows]
@@ -152,7 +154,8 @@ def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
 
 def _copy_table(old: sa.Connection, new: sa.Connection, table: sa.Table, *, cleans: bool, report: Report) -> TableHash:
     copied, total = TableHash(table), _count(old, table)
-    statement = sa.insert(table)
+    # To the byte: what was stored before there was a normal form of text stays as it is.
+    statement = sa.insert(sa.table(table.name, *(sa.column(c.name, as_stored(c)) for c in table.columns)))
     for found in portions(old, table):
         rows = _without_nul(table, found) if cleans else found
         with write_transaction(new):
@@ -270,7 +273,7 @@ def _with_nul(old: sa.Connection, table: sa.Table) -> Iterator[str]:
 
 def _texts(table: sa.Table) -> list[sa.Column[Any]]:
     # JSON may hold a NUL on every database, as an escape.
-    return [column for column in table.columns if isinstance(column.type, sa.String)]
+    return [column for column in table.columns if isinstance(as_stored(column), sa.String)]
 
 
 def _without_nul(table: sa.Table, rows: Sequence[Row]) -> list[Row]:

@@ -31,12 +31,14 @@ Noting = Callable[["AnswerReader"], Awaitable[None]]
 class AnswerReader:
     """Reads the events of a turn as deltas of one message, and keeps what it said.
 
-    `page` is where a person decides about calls of the agent's own tools that wait.
+    `page` is where a person decides about calls of the agent's own tools that wait. An answer that `has_form`, as JSON has, is its
+    last words alone, told once they are whole: what was said before a call, or had to be said again, is none of it.
     """
 
     clock: Clock
     client_tools: Collection[str]
     page: str
+    has_form: bool = False
     run: Run | None = None
     failed: Failed | None = None
     text: str = ""
@@ -54,6 +56,8 @@ class AnswerReader:
             self.failed = event if isinstance(event, Failed) else None
             if isinstance(event, RunStarted):
                 yield {"role": "assistant", "content": ""}
+            elif isinstance(event, RunEnded) and self.has_form and self.text and not self.calls:
+                yield {"content": self.text}
             return
         for chunk in self._encoder.encode(event):
             yield from self._delta(orjson.loads(chunk.removeprefix(b"data: ")))
@@ -83,6 +87,10 @@ class AnswerReader:
         names = _TEXTS.get(wire.get("message_type", ""))
         if names is None or not (words := wire[names[0]]):
             return
+        if names[1] == "content" and self.has_form:
+            self.text = words if self._speaker != wire["id"] else self.text + words
+            self._speaker = wire["id"]
+            return
         if names[1] == "content":
             if self._speaker not in ("", wire["id"]) and self.text:
                 words = f"\n\n{words}"  # it spoke, called a tool, and speaks again
@@ -100,8 +108,10 @@ class AnswerReader:
             begin = "\n\n" if self.text else ""
             words = f"{begin}This waits for your approval: {', '.join(others)}. Approve or reject it at {self.page}"
             self.text += words
-            return {"content": words}
+            return {} if self.has_form else {"content": words}
         self.calls = waiting
+        if self.has_form:
+            self.text = ""
         return {"tool_calls": [{"index": place, **_call_json(call)} for place, call in enumerate(waiting)]}
 
 

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from ricordo.api.call import answer
 from ricordo.api.errors import MODEL_STATUS, status_of
+from ricordo.api.guard import openai_error, openai_type
 from ricordo.api.models.base import Json
 from ricordo.api.routing import LazyRoute, refusal_of
 from ricordo.domain.event import Failed
@@ -16,13 +17,6 @@ from ricordo.domain.run import INTERRUPTED
 from ricordo.errors import ModelError, RicordoError
 from ricordo.features.openai_api.queries import UnknownModel
 
-_TYPES: Mapping[int, str] = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    409: "conflict_error",
-    503: "unavailable_error",
-}
 _FAILURES: Mapping[str, int] = {**MODEL_STATUS, "context_window_exceeded": 400, "deleted": 404, INTERRUPTED: 503}
 
 
@@ -69,18 +63,13 @@ def failure(failed: Failed) -> Response:
 
 def failure_json(failed: Failed) -> Json:
     """Return what a stream says of a turn that failed."""
-    return _error(failed.message, failed.kind)
-
-
-def _error(message: str, kind: str, param: str | None = None, code: str | None = None) -> Json:
-    text = message.encode("utf-8", "replace").decode()  # a name that was sent may hold half a character
-    return {"error": {"type": kind, "message": text, "param": param, "code": code}}
+    return openai_error(failed.message, failed.kind)
 
 
 def _refusal(
     status: int, message: str, *, kind: str | None = None, param: str | None = None, code: str | None = None
 ) -> Response:
-    response = answer(_error(message, kind or _TYPES.get(status, "invalid_request_error"), param, code), status)
+    response = answer(openai_error(message, kind or openai_type(status), param, code), status)
     if kind or status in (409, 412):
         # The server has tried again already, or will give the same answer: a retry of the client's would only repeat it.
         response.headers["x-should-retry"] = "false"

@@ -1,14 +1,18 @@
 """Request and response models of OpenAI's HTTP API. Fields that change nothing here are ignored, as other servers do."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+import orjson
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
+from ricordo.domain.model import answer_schema
 from ricordo.errors import Invalid
 
 _INSTRUCTIONS = "### Task:\nRespond to the user query using the provided context"
+T = TypeVar("T")
+_LONGEST_SCHEMA = 100_000  # bytes
 _PASSAGES = ("<context>", "</context>")
 
 
@@ -117,14 +121,45 @@ class ChatRequest(LenientRequest):
     stream_options: StreamOptions | None = None
     tools: Items[ToolDefinition] | None = None
     tool_choice: str | Json | None = None
+    response_format: Json | None = None
     n: int | None = Field(None, ge=1, le=1)
     user: str | None = Field(None, max_length=1000)
     metadata: dict[str, Any] | None = None
+
+    def answer_format(self) -> Json | None:
+        """Return the form of the answer; None where any text will do. Raises Invalid for one that is not known."""
+        schema = answer_schema(self.response_format)
+        if schema is not None and len(orjson.dumps(schema)) > _LONGEST_SCHEMA:
+            raise Invalid(f"The schema of response_format has more than {_LONGEST_SCHEMA:,} bytes. Shorten it.")
+        return None if schema is None else self.response_format
+
+    def wanted_tools(self) -> frozenset[str]:
+        """Return the tools one of which has to be called; none where the model may choose. Raises Invalid."""
+        choice, offered = self.tool_choice, frozenset(tool.function.name for tool in self.tools or ())
+        if choice in (None, "auto", "none"):
+            return frozenset()
+        if choice in ("required", "any"):
+            names, is_wanted = offered, True
+        elif isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            allowed = choice.get("allowed_tools", choice)
+            names, is_wanted = _names(allowed.get("tools")), allowed.get("mode") == "required"
+        else:
+            names, is_wanted = _names([choice]), True
+        if not names or not names <= offered:
+            raise Invalid("tool_choice names no tool of this request. Send auto, none, required, or one of the tools.")
+        return names if is_wanted else frozenset()
 
     def named(self, name: str) -> str | None:
         """Return this text of the metadata; None where there is none."""
         value = (self.metadata or {}).get(name)
         return value if isinstance(value, str) and value else None
+
+
+def _names(tools: Any) -> frozenset[str]:
+    """Return the functions that a choice names, as chats and as responses write them."""
+    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    names = [(tool["function"] if isinstance(tool.get("function"), dict) else tool).get("name") for tool in named]
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 class _Function(LenientPart):
@@ -174,6 +209,12 @@ InputItem = Annotated[
 ]
 
 
+class AnswerText(LenientPart):
+    """The form of a response's text."""
+
+    format: Json | None = None
+
+
 class ResponsesRequest(LenientRequest):
     """What is said to an agent, alone or after an earlier response. `model` is an agent's name or id."""
 
@@ -183,6 +224,7 @@ class ResponsesRequest(LenientRequest):
     previous_response_id: str | None = None
     tools: Items[FunctionTool] | None = None
     tool_choice: str | Json | None = None
+    text: AnswerText | None = None
     stream: bool = False
     user: str | None = Field(None, max_length=1000)
     metadata: dict[str, Any] | None = None
@@ -198,7 +240,15 @@ class ResponsesRequest(LenientRequest):
             model=self.model, messages=[*first, *said], tools=tools
         )  # all of it was checked
         names = ("stream", "user", "metadata", "tool_choice")
-        return chat.model_copy(update={name: getattr(self, name) for name in names})
+        update = {name: getattr(self, name) for name in names}
+        return chat.model_copy(update={**update, "response_format": self._response_format()})
+
+    def _response_format(self) -> Json | None:
+        """Return the form of the text as chats write it."""
+        sent = self.text.format if self.text else None
+        if sent is None or sent.get("type") != "json_schema":
+            return sent
+        return {"type": "json_schema", "json_schema": {name: each for name, each in sent.items() if name != "type"}}
 
 
 def _chat_of(items: Sequence[InputItem]) -> list[ChatMessage]:
@@ -216,12 +266,17 @@ def _chat_of(items: Sequence[InputItem]) -> list[ChatMessage]:
     return chat
 
 
+Inputs = Annotated[list[T], Field(max_length=2048)]  # as many as OpenAI takes
+Tokens = Annotated[list[int], Field(max_length=100_000)]
+
+
 class EmbeddingsRequest(LenientRequest):
     """Texts to embed. `model` is an embedding handle, or `default`."""
 
     model: str = "default"
-    input: str | Items[str]
+    input: str | Inputs[str] | Tokens | Inputs[Tokens]
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1, le=100_000)
 
 
 class OpenAIAnswer(ResponseModel):

@@ -136,6 +136,7 @@ def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json
         "parallel_tool_calls": bool(body.tools),
         "tool_choice": body.tool_choice or "auto",
         "tools": [tool.model_dump() for tool in body.tools or ()],
+        "text": {"format": (body.text.format if body.text else None) or {"type": "text"}},
         "temperature": None,
         "top_p": None,
     }

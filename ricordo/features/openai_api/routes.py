@@ -26,6 +26,7 @@ from ricordo.features.openai_api.answers import (
     usage_json,
 )
 from ricordo.features.openai_api.caller import acting
+from ricordo.features.openai_api.embedding_input import shortened, texts_of
 from ricordo.features.openai_api.errors import OpenAIRoute, failure
 from ricordo.features.openai_api.models import (
     ChatRequest,
@@ -95,8 +96,10 @@ async def create_embeddings(here: Here, body: EmbeddingsRequest) -> Json:
     handle = handle or embedders.default_handle()
     if handle is None:
         raise Invalid("This server has no default embedding model. Name one of GET /v1/models/embedding.")
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    texts = await texts_of(body.input)
     vectors = await embedders.get(handle).embed(texts)
+    if body.dimensions is not None:
+        vectors = shortened(vectors, body.dimensions)
     count = sum(map(text_tokens, texts))
     spent = Expense(here.scope.organization_id, "embedding", handle, Usage(count), user_id=here.scope.subject)
     await here.store.write(lambda tx: runs.add_expense(tx, spent))
@@ -109,7 +112,8 @@ def reader_of(here: RequestContext, asked: ChatTurn) -> AnswerReader:
     request = asked.request
     home = str(here.request.base_url).rstrip("/")
     page = f"{home}/ui/agents/{request.agent_id}/chat?conversation={request.conversation_id}"
-    return AnswerReader(here.store.clock, {tool.name for tool in request.client_tools}, page)
+    has_form = bool(request.response_format or request.wanted_tools)
+    return AnswerReader(here.store.clock, {tool.name for tool in request.client_tools}, page, has_form)
 
 
 async def _answer_task(here: RequestContext, agent: NamedAgent, body: ChatRequest) -> Json:

@@ -11,7 +11,7 @@ from ricordo.api.messages import sent_again
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
+from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
 from ricordo.domain.usage import Expense
 from ricordo.errors import Invalid, Unsupported
 from ricordo.features.openai_api.chats import ChatNotes, ChatStates, ClientChat, continue_after, continue_chat
@@ -55,6 +55,7 @@ async def chat_turn(
     if body.messages[-1].role not in ("user", "tool"):
         raise Invalid("The last message has to be the user's, or the result of a tool call.")
     tools = client_tools(here, body)
+    wanted = body.wanted_tools() if tools else frozenset()
     said = [message for message in body.messages if message.role == "user"]
     parts = {id(message): parts_of(message) for message in said}  # before anything is made
     names = [tool.name for tool in tools]
@@ -78,6 +79,8 @@ async def chat_turn(
         body_hash=digest,
         is_retry=is_retry,
         also_save=notes.save,
+        response_format=body.answer_format(),
+        wanted_tools=wanted,
     )
     return ChatTurn(notes, request)
 
@@ -121,7 +124,8 @@ async def task_reply(here: RequestContext, agent: NamedAgent, body: ChatRequest)
         for one in body.messages
         if one.role == "user"
     )
-    reply = await whole_reply(model, ModelRequest(asked, user_id=here.scope.subject))
+    settings = ModelSettings(response_format=body.answer_format())
+    reply = await whole_reply(model, ModelRequest(asked, settings=settings, user_id=here.scope.subject))
     spent = Expense(here.scope.organization_id, "other", model.info.handle, reply.usage, agent.id, here.scope.subject)
     await here.store.write(lambda tx: runs.add_expense(tx, spent))
     return reply

@@ -107,6 +107,9 @@ class ScheduleResponse(ResponseModel):
         return cls.of(row, next_scheduled_time=stamp(row.next_at))
 
 
+ScheduleRequest.take_back(ScheduleResponse)
+
+
 class SchedulesResponse(ResponseModel):
     """One page of an agent's schedules."""
 

@@ -80,6 +80,9 @@ class TaskResponse(ResponseModel):
         return cls.of(task, trigger=trigger)
 
 
+TaskRequest.take_back(TaskResponse)
+
+
 def _cron_json(text: str) -> Json:
     """Return a stored expression as a trigger; one that cannot be read any more is shown as it is."""
     try:

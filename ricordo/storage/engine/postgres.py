@@ -27,6 +27,7 @@ from ricordo.errors import Invalid, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import back_up_postgres
 from ricordo.storage.engine.store import ENGINE_OPTIONS, Overtaken, SqlStore, Transaction, each, plain_errors, reason_of
+from ricordo.storage.schema.columns import as_stored
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -57,7 +58,7 @@ class _DdlCompiler(PGDDLCompiler):
 
     def get_column_specification(self, column: Any, **options: Any) -> str:
         specification: str = super().get_column_specification(column, **options)  # type: ignore[no-untyped-call]
-        if not isinstance(column.type, String):
+        if not isinstance(as_stored(column), String):
             return specification
         kind = self.dialect.type_compiler_instance.process(column.type)
         return specification.replace(f" {kind}", f' {kind} COLLATE "C"', 1)

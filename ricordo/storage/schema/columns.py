@@ -55,6 +55,12 @@ class NormalTag(NormalName):
     cache_ok = True
 
 
+def as_stored(column: sa.Column[Any]) -> Any:
+    """The type of the column's values as they are stored, whatever form that they have."""
+    kind: Any = column.type
+    return kind.impl_instance if isinstance(kind, NormalText) else kind
+
+
 class PackedId(sa.TypeDecorator[str]):
     """An id such as `run-<uuid>` in 17 bytes instead of 40 of text, for long tables; SQL cannot compare it."""
 

@@ -10,6 +10,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any, Literal, get_type_hints
 
 from ricordo.errors import Invalid, NotFound
+from ricordo.memory.matching import with_line_breaks
 from ricordo.tools.builtin.memory import memory_insert, memory_replace, refuse_line_numbers
 from ricordo.tools.toolbox import ToolContext
 
@@ -73,7 +74,7 @@ def memory(context: ToolContext, order: MemoryCommand) -> str:
 def _create(context: ToolContext, order: MemoryCommand) -> str:
     label = _label(order.path, "create", "path")
     refuse_line_numbers("file_text", order.file_text or "")
-    context.memory.create(label, order.file_text or "", order.description, context.call_id)
+    context.memory.create(label, with_line_breaks(order.file_text or ""), order.description, context.call_id)
     return f"Successfully created memory block '{label}'. {_RECOMPILED} with the new memory block {_NOW_ACTIVE}"
 
 

@@ -39,44 +39,6 @@ from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
 
-AGENT_LATER: dict[str, Any] = {
-    "enable_sleeptime": True,
-    "include_default_source": True,
-    "include_multi_agent_tools": True,
-    "memory_variables": {"name": "Ada"},
-    "from_template": "nina:latest",
-}
-SEND_LATER: dict[str, Any] = {"return_logprobs": True, "return_token_ids": True}
-
-
-def test_what_this_version_lacks_is_refused_by_name(
-    http: httpx2.Client, server: ServerInThread, agent: AgentState
-) -> None:
-    rows = server.rows()
-    cases = [("/v1/agents/", {"model": MODEL}, name, value) for name, value in AGENT_LATER.items()]
-    for path in ("messages", "messages/stream"):
-        talk = f"/v1/agents/{agent.id}/{path}"
-        cases += [(talk, {"input": "Hello."}, name, value) for name, value in SEND_LATER.items()]
-    for path, body, name, value in cases:
-        answer = http.post(path, json={**body, name: value})
-        assert answer.status_code == 422, path
-        told = "POST /v1/templates/" if name in ("memory_variables", "from_template") else f"{name} is not supported"
-        assert told in answer.json()["detail"]
-        assert answer.json()["detail"].endswith(" Leave it out.")
-    assert server.rows() == rows
-
-
-def test_the_same_options_switched_off_are_no_reason_to_refuse(http: httpx2.Client, agent: AgentState) -> None:
-    off = {list: [], dict: {}, bool: False, str: None}
-    agent_off = {name: off[type(value)] for name, value in AGENT_LATER.items()}
-    send_off = {name: off[type(value)] for name, value in SEND_LATER.items()}
-
-    message = {"role": "user", "content": "Hello."}
-    assert http.post("/v1/agents/", json={"model": MODEL, **agent_off}).status_code == 200
-    sent = http.post(f"/v1/agents/{agent.id}/messages", json={"messages": [message], **send_off})
-    assert sent.status_code == 200
-
-
 REQUESTS: Mapping[type[RequestPart], str] = {
     AgentRequest: "AgentCreateParams",
     AgentUpdate: "AgentUpdateParams",

@@ -7,8 +7,13 @@ from letta_client import APIStatusError, ConflictError, NotFoundError
 from letta_client.types import ToolReturnMessage
 
 from ricordo.domain.message import ToolCallPart
+from ricordo.domain.scope import Scope
+from ricordo.features.custom_tools.runner import call_of
+from ricordo.features.custom_tools.surroundings import Caller
 from ricordo.llm.scripted import call
+from ricordo.storage import tools
 from tests.features.custom_tools.conftest import Api
+from tests.seams.http import ok
 from tests.seams.server import MODEL
 
 ADD = '''
@@ -28,6 +33,66 @@ def divide(one: int, two: int) -> float:
         return one / two
     return inner()
 '''
+
+
+KEPT: dict[str, Any] = {
+    "tags": ["sums"],
+    "description": "Adds, and says so.",
+    "return_char_limit": 100,
+    "default_requires_approval": True,
+    "enable_parallel_execution": True,
+    "args_json_schema": {"properties": {"one": {"type": "number"}}},
+    "pip_requirements": [{"name": "six"}],
+}
+
+
+def test_an_upsert_keeps_what_was_not_sent(api: Api) -> None:
+    """Each field alone, after a tool that has them all; also with another source."""
+    source = ADD.replace("add(", "keep(")
+    made = ok(api.http.put("/v1/tools/", json={"source_code": source, **KEPT}))
+    shown = {name: made[name] for name in KEPT}
+    assert shown == KEPT
+    others: dict[str, Any] = {
+        "tags": [],
+        "description": "Other.",
+        "return_char_limit": 200,
+        "default_requires_approval": False,
+        "enable_parallel_execution": False,
+        "args_json_schema": {"properties": {"two": {"type": "string"}}},
+        "pip_requirements": [{"name": "idna"}],
+    }
+    for name, value in others.items():
+        changed = ok(api.http.put("/v1/tools/", json={"source_code": source, name: value}))
+        assert {one: changed[one] for one in KEPT} == {**KEPT, name: value}, name
+        again = ok(api.http.put("/v1/tools/", json={"source_code": source, name: KEPT[name]}))
+        assert {one: again[one] for one in KEPT} == KEPT, name
+    for other in (source, source.replace("Add two numbers.", "Sum up."), source.replace("one + two", "two + one")):
+        after = ok(api.http.put("/v1/tools/", json={"source_code": other}))
+        assert (after["id"], {name: after[name] for name in KEPT}) == (made["id"], KEPT)
+    api.client.tools.delete(made["id"])
+
+
+def test_a_description_that_the_source_says_follows_the_source(api: Api) -> None:
+    source = ADD.replace("add(", "follow(")
+    made = ok(api.http.put("/v1/tools/", json={"source_code": source}))
+    assert made["description"] == "Add two numbers."
+    changed = ok(api.http.put("/v1/tools/", json={"source_code": source.replace("Add two numbers.", "Sum up.")}))
+    assert (changed["id"], changed["description"]) == (made["id"], "Sum up.")
+    assert changed["json_schema"]["description"] == "Sum up."
+    api.client.tools.delete(made["id"])
+
+
+def test_a_schema_of_another_name_renames_the_tool_and_the_function_still_runs(api: Api) -> None:
+    source = ADD.replace("add(", "first(") + "\n\ndef last(one: int) -> int:\n    return 0\n"
+    schema = {"name": "first", "description": "Adds.", "parameters": {"type": "object", "properties": {"one": {}}}}
+    made = ok(api.http.post("/v1/tools/", json={"source_code": source, "json_schema": schema}))
+    for name in ("plus", "sum_up", "last_of_all", "first"):
+        renamed = ok(api.http.patch(f"/v1/tools/{made['id']}", json={"json_schema": {**schema, "name": name}}))
+        assert (renamed["id"], renamed["name"], renamed["json_schema"]["name"]) == (made["id"], name, name)
+        assert renamed["source_code"] == source
+        tool = api.server.read(lambda tx: tools.get(tx, Scope(), made["id"]))
+        assert call_of(tool, {}, Caller(Scope())).function == "first"
+    api.client.tools.delete(made["id"])
 
 
 def test_a_tool_is_made_changed_and_deleted(api: Api) -> None:

@@ -111,6 +111,50 @@ def test_a_clone_has_the_ids_of_the_database_without_fault(memory: Memory, clone
     assert git(clone, "log", "-1", "--format=%an|%s") == "Ada|Add maths"
 
 
+PARTIAL = ("blob:none", "blob:limit=10", "tree:0", "blob:none --depth=1", "blob:none --no-checkout", "blob:limit=1k")
+
+
+@pytest.mark.parametrize("version", ["0", "2"])
+@pytest.mark.parametrize("options", PARTIAL)
+def test_a_partial_clone_fetches_what_it_left_out_when_it_is_needed(
+    memory: Memory, tmp_path: Path, options: str, version: str
+) -> None:
+    for number in range(4):
+        memory.put("human", f"Name: Ada\nLikes tea, {number} times a day and more", message=f"Change {number}")
+    kind, *more = options.split()
+    asks = ["-c", f"protocol.version={version}", "clone", "-q", f"--filter={kind}", *more, memory.url, "part"]
+    git(tmp_path, *asks)
+    part = tmp_path / "part"
+    git(part, "checkout", "-q", "main")
+    assert (part / "human.md").read_text() == memory.texts()["human"]
+    assert (part / "courses/maths.md").read_bytes() == "Likes proofs. Übt täglich.\n".encode()
+    if "--depth=1" not in more:
+        assert ids(part) == memory.versions()
+        assert "Likes tea, 1 times" in git(part, "log", "-p", "--format=%s")
+        git(part, "checkout", "-q", memory.versions()[-3])
+        assert "2 times" not in (part / "human.md").read_text()
+        git(part, "checkout", "-q", "main")
+    memory.put("human", "Name: Ada\nLikes coffee")
+    git(part, "pull", "-q")
+    assert (part / "human.md").read_text() == "Name: Ada\nLikes coffee"
+    assert fsck(part) == ""
+    # What is written in it can be pushed.
+    commit(part, human="Name: Ada\nLikes coffee and cake")
+    git(part, "push", "-q")
+    assert memory.texts()["human"] == "Name: Ada\nLikes coffee and cake"
+
+
+def test_a_shallow_clone_pulls_what_changes_also_back_to_what_it_never_had(memory: Memory, tmp_path: Path) -> None:
+    old = memory.texts()["human"]
+    memory.put("human", "Name: Ada\nLikes cocoa")
+    git(tmp_path, "clone", "-q", "--depth", "1", memory.url, "mine")
+    for text in ("Name: Ada\nLikes water", old, "Name: Ada\nLikes cocoa"):
+        memory.put("human", text)
+        git(tmp_path / "mine", "pull", "-q")
+        assert (tmp_path / "mine/human.md").read_text() == text
+        assert fsck(tmp_path / "mine") == ""
+
+
 def test_what_changes_later_is_fetched(memory: Memory, clone: Path) -> None:
     memory.change(lambda tx, owned: rename(tx, owned, "human", "me", ADA))
     memory.put("me", "Name: Ada\nLikes coffee")

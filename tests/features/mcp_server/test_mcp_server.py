@@ -67,7 +67,9 @@ async def test_a_program_reads_searches_writes_and_asks(server: ServerInThread, 
     agent = ok(http.post("/v1/agents/", json={"name": "Nina", "model": MODEL}))["id"]
     server.says("Hello Ada, I am Nina.")
     async with connected(server, server.key("ada")) as client:
-        assert "human (policy direct)\nHer name is Ada." in (await said(client, "read_memory")).replace("\n\n", "\n")
+        first, about, body = (await said(client, "read_memory")).split("\n")[:3]
+        assert (first, body) == ("# human (policy direct)", "Her name is Ada.")
+        assert about.startswith("The human block:")
         assert await said(client, "list_agents") == f"Nina ({agent}): no description"
         assert await said(client, "ask_agent", message="I fly to Lisbon on Monday.") == "Hello Ada, I am Nina."
         found = await said(client, "search_memory", query="Lisbon")
@@ -76,6 +78,8 @@ async def test_a_program_reads_searches_writes_and_asks(server: ServerInThread, 
             client, "write_memory", label="human", text="Ada, a pilot.", reason="She said so."
         )
         assert await said(client, "search_memory", query="zeppelin") == "Nothing was found."
+        # Null for what may be left out is as if left out.
+        assert await said(client, "search_memory", query="zeppelin", agent=None, limit=None) == "Nothing was found."
     (last, *_) = ok(http.get("/users/ada/blocks/human/history"))
     assert (last["author"], last["message"]) == ("an MCP client for ada", "She said so.")
 
