@@ -65,7 +65,16 @@ _LEAST_SUMMARY = 60
 
 def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
     """Whether the request comes too near to the window's end."""
-    room, characters = _room(turn), 0
+    room = _room(turn)
+    # Nearly always this alone tells that there is room, at a tenth of the cost.
+    if _most_tokens(request) * turn.limit.token_percent < room * 100:
+        return False
+    return _tokens(turn, request) > room
+
+
+def _most_tokens(request: ModelRequest) -> int:
+    """More tokens than the request can have: no character takes more than one."""
+    characters = _TOOLS_AND_MORE
     for message in request.messages:
         for part in message.parts:
             match part:
@@ -80,10 +89,7 @@ def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
                 case _:
                     characters += IMAGE_TOKENS
             characters += MESSAGE_TOKENS
-    # No character takes more than a token: nearly always this alone tells that there is room, at a tenth of the cost.
-    if (characters + _TOOLS_AND_MORE) * turn.limit.token_percent < room * 100:
-        return False
-    return _tokens(turn, request) > room
+    return characters
 
 
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
@@ -98,8 +104,7 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
     """The request with an output budget that its window has room for beside the prompt."""
     window, budget = turn.state.agent.context_window, request.settings.max_output_tokens
-    # The prompt takes at most half of the window where the budget takes more.
-    if budget is None or budget <= window - window // 2:
+    if budget is None or _most_tokens(request) * turn.limit.token_percent <= (window - budget) * 100:
         return request
     # What surrounds each message is not in our estimate.
     room = max(_LEAST_OUTPUT, window - _tokens(turn, request) * 21 // 20 - window // 50)
