@@ -18,6 +18,7 @@ from ricordo.domain.event import Compacted
 from ricordo.domain.message import (
     CompactionPart,
     Message,
+    Part,
     ReasoningPart,
     TextPart,
     ToolCallPart,
@@ -74,22 +75,21 @@ def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
 
 def _most_tokens(request: ModelRequest) -> int:
     """More tokens than the request can have: no character takes more than one."""
-    characters = _TOOLS_AND_MORE
-    for message in request.messages:
-        for part in message.parts:
-            match part:
-                case TextPart():
-                    characters += len(part.text)
-                case ReasoningPart():
-                    characters += len(part.text) + len(part.redacted or "")
-                case ToolCallPart():
-                    characters += len(part.name) + len(part.arguments)
-                case ToolReturnPart():
-                    characters += len(part.content)
-                case _:
-                    characters += IMAGE_TOKENS
-            characters += MESSAGE_TOKENS
-    return characters
+    messages = request.messages
+    return _TOOLS_AND_MORE + MESSAGE_TOKENS * len(messages) + sum(_size(part) for one in messages for part in one.parts)
+
+
+def _size(part: Part) -> int:
+    match part:
+        case TextPart():
+            return len(part.text)
+        case ReasoningPart():
+            return len(part.text) + len(part.redacted or "")
+        case ToolCallPart():
+            return len(part.name) + len(part.arguments)
+        case ToolReturnPart():
+            return len(part.content)
+    return IMAGE_TOKENS
 
 
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:

@@ -6,7 +6,7 @@ writes passes the same policies as an agent's own edits, and its tokens are in t
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ricordo.agents.budgets import put_off
 from ricordo.agents.conversations import effective
@@ -36,6 +36,8 @@ from ricordo.storage.jobs import FencedStore
 from ricordo.tools.builtin.facts import NEW_DESCRIPTION, NEW_LABEL
 
 log = logging.getLogger(__name__)
+# A store's write, perhaps fenced by a job.
+Write = Callable[[Callable[[Transaction], None]], Awaitable[None]]
 KIND = "take_notes"
 PURPOSE: Purpose = "notes"
 ANSWER_TOKENS = 120
@@ -52,40 +54,53 @@ def wants_notes(turn: TurnContext) -> bool:
 
 def add_note_job(tx: Transaction, run: Run) -> None:
     """Let the notes on what was said in this run be taken. Jobs of one conversation never overlap, so notes keep its order."""
+    jobs.add(tx, _job(run))
+
+
+def _job(run: Run) -> Job:
     payload = {"run_id": run.id, "agent_id": run.agent_id, "conversation_id": run.conversation_id}
     key = f"notes:{run.conversation_id}"
-    jobs.add(tx, Job(KIND, run.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=run.user_id))
+    return Job(KIND, run.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=run.user_id)
 
 
 async def take_notes(runtime: Runtime, job: Job, report: Report) -> None:
+    """Take the notes that a job is for, unless the day's budget puts them off."""
+    if not await put_off(runtime, job, job.payload["agent_id"]):
+        await _take(runtime, job, FencedStore(runtime.store, job).write, report=report)
+
+
+async def note_run(runtime: Runtime, run: Run, *, fills_gaps: bool = True) -> None:
+    """Take notes on a run at once. Without `fills_gaps` what the model does not note is not noted."""
+    await _take(runtime, _job(run), runtime.store.write, fills_gaps=fills_gaps)
+
+
+async def _take(
+    runtime: Runtime, job: Job, write: Write, *, fills_gaps: bool = True, report: Report = lambda _done, _total: None
+) -> None:
     """Ask the agent's model for the facts in each message of the run, and write those that are none of its inventions."""
-    if await put_off(runtime, job, job.payload["agent_id"]):
-        return
-    scope, run_id = Scope(job.organization_id), job.payload["run_id"]
+    run_id = job.payload["run_id"]
     state = await runtime.store.read(lambda tx: _load(tx, job))
     window = await runtime.store.read(lambda tx: _around(tx, state, run_id))
-    models = await runtime.organization_providers.of(job.organization_id)
-    model = models.get(state.agent.model)
+    model = (await runtime.organization_providers.of(job.organization_id)).get(state.agent.model)
     if profile_of(state.agent, model.info, runtime.settings.model_profile) != "notes":
         return
     said = [place for place, one in enumerate(window) if one.run_id == run_id and _is_persons(one, state)]
     for number, place in enumerate(said, 1):
-        message = window[place]
+        message, question = window[place], _question_before(window, place)
         statements = stated(message.text)
-        reply: ModelReply | None = None
         notes: list[str] = []
+        reply: ModelReply | None = None
         if statements:
-            request = _request(state, message, statements, _question_before(window, place))
             try:
                 async with asyncio.timeout(TIMEOUT):
-                    reply = await whole_reply(model, request)
-                notes = notes_in(_text(reply), [*statements, _question_before(window, place)])
+                    reply = await whole_reply(model, _request(state, message, statements, question))
+                notes = notes_in(_text(reply), [*statements, question])
             except (ModelError, TimeoutError):
                 if job.attempts < _ATTEMPTS:
                     raise
                 log.warning("no notes were taken by the model", extra={"run": run_id})
-            notes += unnoted(statements, notes)
-        await _write(runtime, job, scope, message, notes, reply)
+            notes += unnoted(statements, notes) if fills_gaps else []
+        await write(lambda tx, one=message, new=notes, reply=reply: _write(tx, runtime, job, one, new, reply))  # type: ignore[misc]
         report(number, len(said))
 
 
@@ -134,34 +149,31 @@ def _text(reply: ModelReply) -> str:
     return "\n".join(part.text for part in reply.parts if isinstance(part, TextPart))
 
 
-async def _write(
-    runtime: Runtime, job: Job, scope: Scope, message: Message, notes: Sequence[str], reply: ModelReply | None
+def _write(
+    tx: Transaction, runtime: Runtime, job: Job, message: Message, notes: Sequence[str], reply: ModelReply | None
 ) -> None:
     """Write the notes on one message, and what the call for them used."""
-    settings = runtime.settings
-
-    def write(tx: Transaction) -> None:
-        state = _load(tx, job)
-        if reply and reply.usage.total_tokens:
-            spent = Expense(job.organization_id, PURPOSE, state.agent.model, reply.usage, state.agent.id, job.user_id)
-            runs.add_expense(tx, spent)
-        memory = WorkingMemory(state, schemas=schemas_in(settings.data_dir))
-        for words in to_forget(message.text):
-            _edit(memory, words, None)
-        for note in notes:
-            _edit(memory, None, note)
-        if memory.edits:
-            context = EditContext(
-                Actor("agent", state.agent.id, state.agent.name),
-                message.run_id,
-                is_untrusted=message.is_untrusted,
-                said=(message.text,),
-                expires_after=expiry_of(settings),
-                schemas=schemas_in(settings.data_dir),
-            )
-            commit(tx, state, memory, scope, context)
-
-    await FencedStore(runtime.store, job).write(write)
+    state, settings = _load(tx, job), runtime.settings
+    schemas = schemas_in(settings.data_dir)
+    if reply and reply.usage.total_tokens:
+        spent = Expense(job.organization_id, PURPOSE, state.agent.model, reply.usage, state.agent.id, job.user_id)
+        runs.add_expense(tx, spent)
+    memory = WorkingMemory(state, schemas=schemas)
+    for words in to_forget(message.text):
+        _edit(memory, words, None)
+    for note in notes:
+        _edit(memory, None, note)
+    if not memory.edits:
+        return
+    context = EditContext(
+        Actor("agent", state.agent.id, state.agent.name),
+        message.run_id,
+        is_untrusted=message.is_untrusted,
+        said=(message.text,),
+        expires_after=expiry_of(settings),
+        schemas=schemas,
+    )
+    commit(tx, state, memory, Scope(job.organization_id), context)
 
 
 def _edit(memory: WorkingMemory, old: str | None, new: str | None) -> None:

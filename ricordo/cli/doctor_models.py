@@ -8,18 +8,20 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import typer
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
+from ricordo.agents.model_profile import PROFILE
+from ricordo.agents.note_taker import note_run
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.app import open_models, open_runtime
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import LIBRARIAN, ModelReply, ModelRequest, TextChunk
+from ricordo.domain.model import LIBRARIAN, ModelProfile, ModelReply, ModelRequest, TextChunk
 from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.features import FEATURES
@@ -36,7 +38,7 @@ MOST_STEPS = 5
 # How many models of one provider are tried without being named: more would cost the user money and time.
 MOST_OF_ONE = 6
 CAN = "can run an agent"
-_SEARCHES = ("conversation_search", "archival_memory_search")
+_SEARCHES = ("conversation_search", "archival_memory_search", "search")
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class ModelReport:
     fails: list[str] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
     error: str | None = None
+    # That with which it did all that is needed; None where it did with none.
+    profile: ModelProfile | None = None
 
     @property
     def can_run_an_agent(self) -> bool:
@@ -66,7 +70,10 @@ class ModelReport:
     def line(self, width: int) -> str:
         answers, calls, streams = ("yes" if seen else "no" for seen in (self.answers, self.calls, self.streams))
         right = f"{self.right}/{self.calls}"
-        return f"{self.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {self.seconds:>7.1f}  {self.result}"
+        return (
+            f"{self.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {self.seconds:>7.1f}  "
+            f"{self.profile or '-':<8} {self.result}"
+        )
 
 
 class ModelTask(NamedTuple):
@@ -107,23 +114,42 @@ TASKS = (
 
 
 async def examine_model(runtime: Runtime, model: ChatModel, *, limit: float = TASK_SECONDS) -> ModelReport:
-    """Give one model all tasks; `limit` is the longest time for one of them, in seconds. Nothing is raised."""
+    """Give one model all tasks with one profile after the other, until one fits; nothing is raised.
+
+    `limit` is the longest time for one task, in seconds.
+    """
     report = ModelReport(model.info.handle)
     began = time.monotonic()
+    first: ModelReport | None = None
     try:
         async with asyncio.timeout(limit):
             await _greet(model, report)
-        for task in TASKS if report.answers else ():
-            async with asyncio.timeout(limit):
-                is_done = await _try_task(runtime, report, task)
-            if not is_done:
-                (report.fails if task.is_needed else report.weak).append(task.fault)
+        for profile in _profiles(model) if report.answers else ():
+            tried = replace(report, profile=profile, fails=[], weak=[])
+            first = first or tried
+            for task in TASKS:
+                async with asyncio.timeout(limit):
+                    is_done = await _try_task(runtime, tried, task)
+                if not is_done:
+                    (tried.fails if task.is_needed else tried.weak).append(task.fault)
+            if not tried.fails:
+                report = tried
+                break
+        else:
+            report = replace(first, profile=None) if first else report
     except TimeoutError:
-        report.error = f"took longer than {limit:.0f} s for one task"
+        report = replace(first or report, profile=None, error=f"took longer than {limit:.0f} s for one task")
     except RicordoError as error:
-        report.error = " ".join(str(error).split())
+        report = replace(first or report, profile=None, error=" ".join(str(error).split()))
     report.seconds = time.monotonic() - began
     return report
+
+
+def _profiles(model: ChatModel) -> Sequence[ModelProfile]:
+    """The profiles to try, the fullest first; a model that is small by name or window is not tried with the full one."""
+    if model.info.handle == LIBRARIAN:
+        return ("full",)
+    return ("small", "notes") if model.info.is_small else ("full", "small", "notes")
 
 
 async def _greet(model: ChatModel, report: ModelReport) -> None:
@@ -138,19 +164,22 @@ async def _greet(model: ChatModel, report: ModelReport) -> None:
 
 async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> bool:
     scope = Scope()
-    spec = AgentSpec(blocks=(BlockSpec("human", task.notes),), model=report.handle)
+    blocks = (BlockSpec("human", task.notes),)
+    spec = AgentSpec(blocks=blocks, model=report.handle, settings={PROFILE: report.profile})
     agent = (await create_agent(runtime, scope, spec)).agent
     message = NewMessage("user", (TextPart(task.says),))
     answer = await collect(await run_turn(runtime, TurnRequest(scope, agent.id, (message,), max_steps=MOST_STEPS)))
     if answer.failure:
         raise Unavailable(answer.failure.message)
-    blocks = (await runtime.store.read(lambda tx: agents.load(tx, scope, agent.id))).blocks
+    if report.profile == "notes":
+        await note_run(runtime, answer.run, fills_gaps=False)
+    shown = (await runtime.store.read(lambda tx: agents.load(tx, scope, agent.id))).blocks
     parts = [part for message in answer.messages for part in message.parts]
     calls = [part.name for part in parts if isinstance(part, ToolCallPart)]
     report.calls += len(calls)
     report.right += sum(isinstance(part, ToolReturnPart) and part.status == "success" for part in parts)
     has_spoken = bool(answer.messages and answer.messages[-1].text.strip())
-    return has_spoken and task.is_done("".join(block.value for block in blocks), calls)
+    return has_spoken and task.is_done("".join(block.value for block in shown), calls)
 
 
 async def _handles(models: Models) -> tuple[list[str], list[str]]:
@@ -191,7 +220,9 @@ async def examine_models(handle: str | None = None, *, say: Callable[[str], None
     finally:
         await models.close()
     width = max(len(each) for each in [*handles, "model"])
-    say(f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} {'seconds':>7}  result")
+    say(
+        f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} {'seconds':>7}  {'profile':<8} result"
+    )
     can_all = True
     with tempfile.TemporaryDirectory(prefix="ricordo-doctor-") as folder:
         async with open_trial(settings, providers, Path(folder)) as runtime:

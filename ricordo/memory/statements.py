@@ -49,7 +49,8 @@ _SMALL_TALK = re.compile(
     re.IGNORECASE,
 )
 _KEEP = re.compile(
-    r"^\W{0,5}(?:please |bitte )?(?:remember|note|keep in mind|don['’]t forget|merke? dir|vergiss nicht|retiens|souviens-toi"
+    r"^\W{0,5}(?:please |bitte )?(?:remember|note|keep (?:that |this |it )?in mind|don['’]t forget"
+    r"|merke? dir|vergiss nicht|retiens|souviens-toi"
     r"|n['’]oublie pas|recuerda|ten en cuenta|no olvides)\b[\s,:]{0,3}(?:that |dass |que )?",
     re.IGNORECASE,
 )
@@ -135,7 +136,7 @@ def notes_in(answer: str, statements: Iterable[str]) -> list[str]:
 
 def is_note(line: str, source: str) -> bool:
     """Whether a line is a note on what the source says, and nothing that the model made up."""
-    if len(line) > _LONGEST_NOTE or _NO_NOTE.search(line) or not is_statement(line):
+    if len(line) > _LONGEST_NOTE or _NO_NOTE.search(line) or _KEEP.search(line) or not is_statement(line):
         return False
     if not set(_NUMBER.findall(line)) <= set(_NUMBER.findall(source)):
         return False

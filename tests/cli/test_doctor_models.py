@@ -54,6 +54,49 @@ def clumsy(request: ModelRequest) -> Line:
     return call("memory_insert", block="human", text="?") if is_asked else "Done. Really."
 
 
+def offers(request: ModelRequest, name: str) -> bool:
+    return name in [tool.name for tool in request.tools]
+
+
+def simple(request: ModelRequest) -> Line:
+    """A model that can call tools that name no block."""
+    said = next(message.text for message in reversed(request.messages) if message.role == "user")
+    done = sum(message.role == "tool" for message in request.messages)
+    if done or not offers(request, "remember"):
+        return "Done."
+    if "Rex" in said:
+        return call("remember", fact="Her dog is Rex.\nLives in Oslo.")
+    if "gardener" in said:
+        return call("remember", fact="Works as a gardener.")
+    return call("correct", old="colour is blue", new="colour is green") if "colour" in said else "You are welcome."
+
+
+def talkative(request: ModelRequest) -> Line:
+    """A model that calls no tool, and can write down what it is told."""
+    said = request.messages[-1].text
+    if not request.messages[0].text.startswith("You keep notes"):
+        return "How nice."
+    if "Rex" in said:
+        return "- Dog is called Rex.\n- Lives in Oslo."
+    return "- Works as a gardener." if "gardener" in said else "- Favourite colour is green."
+
+
+async def test_the_profile_that_fits_is_the_fullest_with_which_a_model_does_what_is_needed() -> None:
+    for answer, name, profile in (
+        (clever, "model", "full"),
+        (simple, "model", "small"),
+        (simple, "some-1.5b", "small"),
+        (talkative, "model", "notes"),
+        (talkative, "some:3b", "notes"),
+        (dull, "model", None),
+        (dull, "some-1b", None),
+    ):
+        report = await tried(ScriptedModel(answer, name=name))
+        assert report.profile == profile, (answer, name, report)
+        assert report.can_run_an_agent == (profile is not None)
+        assert f"  {profile or '-':<8} " in report.line(20)
+
+
 async def tried(model: ChatModel, limit: float = 20) -> ModelReport:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(find_local_models=False)

@@ -85,6 +85,8 @@ class Room:
         self, model: LocalModel, *, owner: str = "", window: int = 32_000
     ) -> tuple[OpenAICompatibleModel, Serving]:
         name = f"m{next(self._numbers)}"
+        # Words that are also right where JSON was asked for.
+        model = replace(model, text=model.text or '{"text": "I heard you."}')
         return self.again(name, owner=owner, window=window, serving=self.models.add(name, model))
 
     def again(
@@ -217,13 +219,15 @@ async def test_a_forced_tool_becomes_the_only_one_then_a_choice(room: Room) -> N
     def named(model: LocalModel, body: dict[str, Any]) -> bool:
         return isinstance(body.get("tool_choice"), dict)
 
-    model, serving = room.open(LocalModel(refuses=named, refusal_words="tool_choice: Input should be a valid string"))
+    model, serving = room.open(
+        LocalModel(refuses=named, refusal_words="tool_choice: Input should be a valid string", text="I heard you.")
+    )
     await requests_of(model, serving, ask("x", tools=[WEATHER, CLOCK], forced_tool="get_time"))
     assert serving.bodies[-1]["tool_choice"] == "required"
     assert [tool["function"]["name"] for tool in serving.bodies[-1]["tools"]] == ["get_time"]
     words = "tool_choice: expected none or auto"
     model, serving = room.open(
-        LocalModel(refuses=lambda _m, b: b.get("tool_choice") == "required", refusal_words=words)
+        LocalModel(refuses=lambda _m, b: b.get("tool_choice") == "required", refusal_words=words, text="I heard you.")
     )
     await requests_of(model, serving, ask("x", tools=[WEATHER], tool_choice="required"))
     assert serving.bodies[-1]["tool_choice"] == "auto"

@@ -82,6 +82,7 @@ class LocalModel:
         passing: Answers given before all others, one a request; None in it is a proper answer.
         notation: How it writes calls, a name in NOTATIONS.
         takes_tools: A request with tools is refused where this is false.
+        text: What it says; None for a sentence that begins with "I heard you".
         refuses: A rule of a test's own: the bodies that are refused with `refusal_words`.
     """
 
@@ -100,6 +101,7 @@ class LocalModel:
     passing: tuple[Answer | None, ...] = ()
     notation: str = "proper"
     takes_tools: bool = True
+    text: str | None = None
     refuses: "Callable[[LocalModel, Json], bool] | None" = field(default=None, repr=False)
     refusal_words: str = "Bad Request"
     faults: tuple[str, ...] = ()
@@ -377,7 +379,7 @@ def _speak(model: LocalModel, body: Json, call_id: str) -> Answer:
     usage = USAGES[model.usage](size_of(body))
     call = _ordered_call(body, call_id)
     if call is None:
-        message: Json = {"content": f"I heard you, and have {len(body['messages'])} messages before me."}
+        message: Json = {"content": model.text or f"I heard you, and have {len(body['messages'])} messages before me."}
         notation = None
     else:
         notation = NOTATIONS[model.notation]

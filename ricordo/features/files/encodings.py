@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from charset_normalizer import from_bytes
-
 # In the order in which they are taken where nothing else decides.
 _CANDIDATES = (
     *("cp1252", "gb18030", "cp932", "big5", "cp949", "euc_jp", "cp1251", "koi8_r", "koi8_u"),
@@ -99,6 +97,8 @@ def guess(data: bytes) -> GuessedEncoding:
 
 
 def _readings(data: bytes) -> Iterator[tuple[float, str, str]]:
+    from charset_normalizer import from_bytes  # 20 ms, which a server's start does not wait for
+
     likely = {match.encoding: match.coherence for match in from_bytes(data, cp_isolation=list(_CANDIDATES))}
     for name in _CANDIDATES:
         try:

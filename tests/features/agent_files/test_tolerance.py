@@ -319,6 +319,10 @@ def test_model_settings_that_nobody_knows_are_taken_with_a_warning(api: Api) -> 
         assert f"llm_config.{name}" in answer.headers["x-ricordo-warnings"], answer.text
         changed = api.http.patch(f"/v1/agents/{ok(answer)['id']}", json={"model_settings": {"thinking": {name: 1}}})
         assert f"thinking.{name}" in changed.headers["x-ricordo-warnings"]
+    name = "x\r\nset-cookie: a=b"
+    answer = api.http.post("/v1/agents/", json={"model": MODEL, "llm_config": {name: 1}})
+    assert "set-cookie: a=b" in answer.headers["x-ricordo-warnings"]
+    assert "set-cookie" not in answer.headers
     for effort in ("low", "medium", "max"):
         made = ok(api.http.post("/v1/agents/", json={"model": MODEL, "llm_config": {"effort": effort}}))
         assert made["llm_config"]["reasoning_effort"] == effort
