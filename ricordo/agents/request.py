@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ricordo.agents.repeated_reads import RepeatedReads
 from ricordo.domain.agent import AgentState, CompactionSettings
 from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
@@ -166,6 +167,7 @@ class TurnContext:
     delayed: list[Message] = field(default_factory=list)
     asking: "StepDraft | None" = None
     removed: dict[str, str] = field(default_factory=dict)
+    reads: RepeatedReads = field(default_factory=RepeatedReads)
     # Tells the turn's readers of what happens within a step.
     publish: Callable[[Event], None] = lambda _event: None
 
@@ -199,6 +201,16 @@ class TurnContext:
         begins = _beginning_of(self)
         is_there = self.approval and begins and self.window[begins].is_said
         return min(self.run.created_at, self.window[begins].created_at) if is_there else self.run.created_at
+
+    def view_began(self) -> int:
+        """Return when the oldest message was said that is in view."""
+        own = self.state.conversation.id
+        said = (one for one in self.window if one.role not in ("system", "summary") and one.conversation_id == own)
+        return min((one.created_at for one in said), default=self.began_at())
+
+    def evicted_count(self) -> int:
+        """Return how many messages of the conversation are outside the window."""
+        return max(0, self.state.conversation.message_count + self.unsaved - len(self.window))
 
     def edit_guard(self) -> EditGuard:
         """The guard that keeps search results and the agent's own instructions out of memory."""

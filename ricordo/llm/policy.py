@@ -260,7 +260,7 @@ async def _repaired(
                 for chunk in stream.feed(ids.in_chunk(item)):
                     yield chunk
                 continue
-            reply = await offload(partial(repair, ids.in_reply(item), request.tools), size)
+            reply = await offload(partial(repair, ids.in_reply(item), request.callable_tools), size)
             reply = in_format(reply, request)
             if is_empty(reply):
                 raise EmptyReply(reply)

@@ -1,7 +1,9 @@
 """The librarian, driven through small loops: each test plays the agent's part with tools that keep what they are given."""
 
+import asyncio
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +18,7 @@ from ricordo.llm.chat import whole_reply
 from ricordo.prompt.memory import MemorySection, render_memory
 from ricordo.prompt.transcript import package_result
 from ricordo.search.words import query_terms, terms
+from tests.seams.growth import repeated, require_linear
 
 DAY = 86_400_000_000
 NOON = 1_795_262_400_000_000  # 2026-11-21T12:00:00Z
@@ -577,43 +580,36 @@ def test_every_type_of_agent_files_corrects_and_forgets_in_its_block(http: httpx
 PARAGRAPH = "The harbour of Trieste was dredged in spring, and the boats lay outside for weeks. "
 
 
-async def timed_reply(request: ModelRequest) -> tuple[ModelReply, float]:
-    """The reply and the seconds it took, the best of three: the machine may be busy."""
-    times: list[float] = []
-    for _ in range(3):
-        start = time.perf_counter()
-        reply = await whole_reply(Librarian(), request)
-        times.append(time.perf_counter() - start)
-    return reply, min(times)
+LONG_MESSAGES: dict[str, Callable[[int], str]] = {
+    "prose": lambda size: repeated(PARAGRAPH, size),
+    "remember": lambda size: "Remember: " + repeated(PARAGRAPH, size),
+    "question": lambda size: repeated(PARAGRAPH, size) + "When was the harbour dredged?",
+    "german": lambda size: repeated("Der Hafen wurde über Wochen geräumt.\n", size),
+    "chinese": lambda size: repeated("港口在春天疏浚了。", size),
+    "one word": lambda size: "x" * size,
+    "initials": lambda size: repeated("a. ", size),
+    "marks": lambda size: "?" * size,
+    "wishes": lambda size: repeated(" remember ", size),
+}
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        PARAGRAPH * 12_500,
-        "Remember: " + PARAGRAPH * 12_500,
-        PARAGRAPH * 12_500 + "When was the harbour dredged?",
-        "Der Hafen wurde über Wochen geräumt.\n" * 28_000,
-        "港口在春天疏浚了。" * 110_000,
-        "x" * 1_000_000,
-        "a. " * 330_000,
-        "?" * 1_000_000,
-        " remember " * 100_000,
-    ],
-    ids=["prose", "remember", "question", "german", "chinese", "one-word", "initials", "marks", "wishes"],
-)
-async def test_a_message_of_a_megabyte_is_read_in_a_moment(message: str) -> None:
+async def read_and_speak(message: str) -> None:
+    """Let the librarian answer a message, with all that it files on the way."""
     talk = Talk()
     talk._add("user", TextPart(message))
     for _ in range(3):
-        reply, seconds = await timed_reply(talk.request())
-        assert seconds < 0.5
+        reply = await whole_reply(Librarian(), talk.request())
         talk._add("assistant", *reply.parts)
         calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
         if not calls:
             return
         talk._add("tool", *(talk._run(call) for call in calls))
     raise AssertionError("The librarian never spoke.")
+
+
+@pytest.mark.parametrize("kind", LONG_MESSAGES)
+def test_a_long_message_is_read_in_linear_time(kind: str) -> None:
+    require_linear(lambda size: asyncio.run(read_and_speak(LONG_MESSAGES[kind](size))), 16_000, kind)
 
 
 async def test_two_long_texts_that_begin_alike_are_both_filed() -> None:

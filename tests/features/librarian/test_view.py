@@ -1,12 +1,13 @@
 """What the librarian sees, read from prompts as they are really rendered."""
 
-import time
+from functools import partial
 
 import pytest
 
 from ricordo.domain.block import Block
 from ricordo.features.librarian.view import Note, ShownBlock, note_of, shown_blocks
 from ricordo.prompt.memory import MemorySection, render_memory
+from tests.seams.growth import repeated, require_linear
 
 
 def block(label: str, value: str, *, limit: int = 500, read_only: bool = False) -> Block:
@@ -43,8 +44,9 @@ def test_its_own_lines_are_read_as_quotes_with_a_date() -> None:
     assert note_of("human", "- Likes tea") == Note("human", "- Likes tea", "Likes tea")
 
 
-def test_a_prompt_full_of_openings_is_read_in_a_moment() -> None:
+def test_a_prompt_full_of_openings_is_read_in_linear_time() -> None:
+    def read(size: int, opening: str) -> None:
+        assert shown_blocks(f"<memory_blocks>\n{repeated(opening, size)}</memory_blocks>") == ()
+
     for opening in ("<x>\n<description>\n<metadata>\n- a\n", "<x>\n<description>\n", "<x>\n"):
-        start = time.thread_time()
-        assert shown_blocks(f"<memory_blocks>\n{opening * 5_000}</memory_blocks>") == ()
-        assert time.thread_time() - start < 0.5, opening
+        require_linear(partial(read, opening=opening), 5_000, opening)

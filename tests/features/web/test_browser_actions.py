@@ -1,4 +1,7 @@
-"""Each form of the pages, filled in and sent in a real browser: what it says afterwards, and what it changed."""
+"""Forms of the pages, filled in and sent in a real browser: what they say afterwards, and what they changed.
+
+Those without scripts of their own run under soak: the tests beside this module send them by HTTP.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -88,6 +91,7 @@ def test_an_agent_is_made_and_set_up(visitor: Visitor, http: httpx2.Client) -> N
     assert (made["description"], made["tags"]) == ("A calm one.", ["calm"])
 
 
+@pytest.mark.soak
 def test_the_archive_is_filled_changed_and_emptied(visitor: Visitor, http: httpx2.Client) -> None:
     agent = agent_of(http)
     page = visitor.see(f"/ui/agents/{agent}/archive")
@@ -153,6 +157,7 @@ def test_what_was_remembered_is_undone_below_the_answer(
     assert http.get("/users/ada/blocks/hobby").json()["body"] == "Ada likes tea."
 
 
+@pytest.mark.soak
 def test_a_failed_run_is_tried_again(visitor: Visitor, http: httpx2.Client, server: ServerInThread) -> None:
     agent = agent_of(http)
     server.says(ModelError("llm_bad_request", "No."), "Now it works.")
@@ -163,6 +168,7 @@ def test_a_failed_run_is_tried_again(visitor: Visitor, http: httpx2.Client, serv
     expect(page.locator("#transcript .message.agent")).to_contain_text("Now it works.")
 
 
+@pytest.mark.soak
 def test_providers_are_added_and_removed(visitor: Visitor, http: httpx2.Client) -> None:
     page = visitor.see("/ui/models")
     page.get_by_text("Add a provider", exact=True).click()
@@ -175,6 +181,7 @@ def test_providers_are_added_and_removed(visitor: Visitor, http: httpx2.Client) 
     assert http.get("/v1/providers/").json() == []
 
 
+@pytest.mark.soak
 def test_memory_is_made_compared_restored_set_up_and_forgotten(visitor: Visitor, http: httpx2.Client) -> None:
     http.put("/users/mia/blocks/first", json={"body": "One.", "policy": "direct"})
     http.put("/users/mia/blocks/first", json={"body": "Two."})
@@ -214,6 +221,7 @@ def test_memory_is_made_compared_restored_set_up_and_forgotten(visitor: Visitor,
     assert http.get("/users/mia/blocks").status_code == 404
 
 
+@pytest.mark.soak
 def test_users_and_keys_come_and_go_and_a_key_logs_in(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
