@@ -133,6 +133,7 @@ class LocalModel:
         is_silent: It says nothing where a tool's result is the last message.
         copies: It says again what it reads in an answer of its own that is the text of a call or a result.
         takes_tools: A request with tools is refused where this is false.
+        text: What it says; None for a sentence that begins with "I heard you".
         refuses: A rule of a test's own: the bodies that are refused with `refusal_words`.
     """
 
@@ -153,6 +154,7 @@ class LocalModel:
     is_silent: bool = False
     copies: bool = False
     takes_tools: bool = True
+    text: str | None = None
     refuses: "Callable[[LocalModel, Json], bool] | None" = field(default=None, repr=False)
     refusal_words: str = "Bad Request"
     faults: tuple[str, ...] = ()
@@ -438,7 +440,7 @@ def _speak(model: LocalModel, body: Json, call_id: str) -> Answer:
     if model.is_silent and body["messages"][-1]["role"] == "tool":
         return completion("", usage=usage)
     if call is None:
-        message: Json = {"content": f"I heard you, and have {len(body['messages'])} messages before me."}
+        message: Json = {"content": model.text or f"I heard you, and have {len(body['messages'])} messages before me."}
         notation = None
     else:
         notation = NOTATIONS[model.notation]
