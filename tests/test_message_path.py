@@ -41,7 +41,7 @@ PAGE = ROOT / "docs" / "message-path.md"
 BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
 
 LEAST_LINES = 5
-MOST_FUNCTIONS, MOST_FILES, MOST_WITH_LEAVES = 30, 12, 100
+MOST_FUNCTIONS, MOST_FILES, MOST_WITH_LEAVES = 30, 12, 106
 FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
 UNITS_OF_WORK = "storage/engine/store.py"
 NOT_ON_IT = ("api/guard.py", "api/routing.py", "api/call.py", "api/models/", "llm/scripted.py", "tools/builtin/")

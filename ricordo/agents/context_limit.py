@@ -18,6 +18,7 @@ from ricordo.domain.event import Compacted
 from ricordo.domain.message import (
     CompactionPart,
     Message,
+    Part,
     ReasoningPart,
     TextPart,
     ToolCallPart,
@@ -55,6 +56,7 @@ _LARGE_PROMPT = 2_000
 _TOOLS_AND_MORE = 12_000
 # A turn whose last compaction freed less of the window than this asks no model to write another: it could go on so at each step.
 _LITTLE = 0.1
+_FEWEST_EVICTED = 2  # messages, of a compaction that somebody asked for
 # An answer gets this many tokens at least.
 _LEAST_OUTPUT = 64
 # A refusal teaches a smaller window where it is smaller than this share of what was known, in percent.
@@ -65,25 +67,30 @@ _LEAST_SUMMARY = 60
 
 def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
     """Whether the request comes too near to the window's end."""
-    room, characters = _room(turn), 0
-    for message in request.messages:
-        for part in message.parts:
-            match part:
-                case TextPart():
-                    characters += len(part.text)
-                case ReasoningPart():
-                    characters += len(part.text) + len(part.redacted or "")
-                case ToolCallPart():
-                    characters += len(part.name) + len(part.arguments)
-                case ToolReturnPart():
-                    characters += len(part.content)
-                case _:
-                    characters += IMAGE_TOKENS
-            characters += MESSAGE_TOKENS
-    # No character takes more than a token: nearly always this alone tells that there is room, at a tenth of the cost.
-    if (characters + _TOOLS_AND_MORE) * turn.limit.token_percent < room * 100:
+    room = _room(turn)
+    # Nearly always this alone tells that there is room, at a tenth of the cost.
+    if _most_tokens(request) * turn.limit.token_percent < room * 100:
         return False
     return _tokens(turn, request) > room
+
+
+def _most_tokens(request: ModelRequest) -> int:
+    """More tokens than the request can have: no character takes more than one."""
+    messages = request.messages
+    return _TOOLS_AND_MORE + MESSAGE_TOKENS * len(messages) + sum(_size(part) for one in messages for part in one.parts)
+
+
+def _size(part: Part) -> int:
+    match part:
+        case TextPart():
+            return len(part.text)
+        case ReasoningPart():
+            return len(part.text) + len(part.redacted or "")
+        case ToolCallPart():
+            return len(part.name) + len(part.arguments)
+        case ToolReturnPart():
+            return len(part.content)
+    return IMAGE_TOKENS
 
 
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
@@ -98,8 +105,7 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
     """The request with an output budget that its window has room for beside the prompt."""
     window, budget = turn.state.agent.context_window, request.settings.max_output_tokens
-    # The prompt takes at most half of the window where the budget takes more.
-    if budget is None or budget <= window - window // 2:
+    if budget is None or _most_tokens(request) * turn.limit.token_percent <= (window - budget) * 100:
         return request
     # What surrounds each message is not in our estimate.
     room = max(_LEAST_OUTPUT, window - _tokens(turn, request) * 21 // 20 - window // 50)
@@ -250,6 +256,8 @@ def _cut(
         overhead=tool_tokens(request.tools),
         percent=percent,
         keep_from=turn.first,
+        # One summary in the place of one message gains nothing, and whoever asked would pay for it.
+        fewest=_FEWEST_EVICTED if turn.request.compaction else 1,
     )
 
 

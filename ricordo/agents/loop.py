@@ -28,10 +28,11 @@ from ricordo.agents.step_save import save_calls, save_step
 from ricordo.agents.tracing import begin_exchange
 from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved, ToolProgress
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest, Restarted
+from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import Invalid, ModelError
 from ricordo.llm.answer_format import with_instruction
 from ricordo.llm.exchange import EXCHANGE
+from ricordo.llm.policy import EmptyReply, is_after_results
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.system_prompt import system_prompt, with_skills
@@ -139,14 +140,8 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
         turn.asking, step.asked, step.asked_ns = step, request, time.monotonic_ns()
         EXCHANGE.set(begin_exchange(turn, step))
         try:
-            async for item in turn.model.answer(request):
-                step.first_ns = step.first_ns or time.monotonic_ns() - step.asked_ns
+            async for item in _answer_of(turn, step, deltas, request):
                 if isinstance(item, ModelReply):
-                    EXCHANGE.set(None)
-                    turn.asking, step.model_ns = None, time.monotonic_ns() - step.asked_ns
-                    turn.runtime.speeds.note(turn.model.info.handle, item.usage, step.model_ns / 1e9)
-                    step.message_id = deltas.message_id
-                    calibrate(turn, request, item.usage)
                     yield item
                 else:
                     for event in deltas.events(item):
@@ -162,12 +157,34 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
             return
 
 
+async def _answer_of(
+    turn: TurnContext, step: StepDraft, deltas: Deltas, request: ModelRequest
+) -> AsyncIterator[Chunk | ModelReply]:
+    """Ask the model, note when it answered, and learn from the provider's count."""
+    try:
+        async for item in turn.model.answer(request):
+            step.first_ns = step.first_ns or time.monotonic_ns() - step.asked_ns
+            if isinstance(item, ModelReply):
+                EXCHANGE.set(None)
+                turn.asking, step.model_ns = None, time.monotonic_ns() - step.asked_ns
+                turn.runtime.speeds.note(turn.model.info.handle, item.usage, step.model_ns / 1e9)
+                step.message_id = deltas.message_id
+                calibrate(turn, request, item.usage)
+            yield item
+    except EmptyReply as error:
+        # In the background nobody waits for words.
+        if not (turn.request.is_background and is_after_results(request)):
+            raise
+        turn.asking, step.message_id = None, deltas.message_id
+        yield error.reply
+
+
 def build_request(
     turn: TurnContext, offered: OfferedTools, *, is_first: bool = False, window: Sequence[Message] | None = None
 ) -> ModelRequest:
     """The model's input for this step (with this `window`); rebuilds the system message only where it has to change."""
     agent, asked, now = turn.state.agent, turn.request, turn.runtime.store.clock.now()
-    recall_count = max(0, turn.state.conversation.message_count + turn.unsaved - len(turn.window))
+    recall_count = turn.evicted_count()
     provider = turn.model.info.provider
     is_small = turn.profile != "full"
     prompt = system_prompt(
@@ -197,7 +214,7 @@ def build_request(
         shown = with_instruction(shown, settings.response_format)
     return ModelRequest(
         messages=with_thoughts(shown) if offered.how.thinks_in_arguments else shown,
-        tools=tuple(offered.tools.values()),
+        tools=tuple(tool for name, tool in offered.tools.items() if name not in offered.hidden),
         tool_choice=offered.choice,
         forced_tool=offered.forced,
         settings=settings,
@@ -226,6 +243,7 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
             turn.runtime.settings,
             call_tool,
             turn_began=turn.began_at,
+            view_began=turn.view_began,
             report=_ProgressReports(turn, call_id),
         )
 
@@ -238,9 +256,11 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
         return results[0]
 
     attached = {tool.name: tool for tool in turn.state.tools}
-    results = await turn.runtime.toolbox.run(parsed.calls, attached, context)
+    toolbox = turn.runtime.toolbox
+    notices = turn.reads.notices(parsed.calls, {name for name, tool in attached.items() if toolbox.is_read_only(tool)})
+    results = await toolbox.run([call for call in parsed.calls if call.call_id not in notices], attached, context)
     step.tools_ns = time.monotonic_ns() - began
-    known = {result.call_id: result for result in (*results, *parsed.refused)}
+    known = {result.call_id: result for result in (*results, *parsed.refused)} | notices
     # Of a reply that waited some calls are neither: they were denied, or done by the client.
     return [known[part.call_id] for part in parsed.parts if isinstance(part, ToolCallPart) and part.call_id in known]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ricordo.agents.repeated_reads import RepeatedReads
 from ricordo.domain.agent import AgentState, CompactionSettings
 from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
@@ -13,6 +14,7 @@ from ricordo.domain.model import ModelProfile, ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill
+from ricordo.llm.adaptation import has_results_role
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
 from ricordo.llm.output_budget import usual_output_tokens
@@ -166,13 +168,14 @@ class TurnContext:
     delayed: list[Message] = field(default_factory=list)
     asking: "StepDraft | None" = None
     removed: dict[str, str] = field(default_factory=dict)
+    reads: RepeatedReads = field(default_factory=RepeatedReads)
     # Tells the turn's readers of what happens within a step.
     publish: Callable[[Event], None] = lambda _event: None
 
     @property
     def reads_plain_results(self) -> bool:
         """Whether the model is small, or has no role for results of tools."""
-        return self.profile != "full" or self.model.info.calls_tools is False
+        return self.profile != "full" or not has_results_role(self.model)
 
     @property
     def output_budget(self) -> int | None:
@@ -199,6 +202,16 @@ class TurnContext:
         begins = _beginning_of(self)
         is_there = self.approval and begins and self.window[begins].is_said
         return min(self.run.created_at, self.window[begins].created_at) if is_there else self.run.created_at
+
+    def view_began(self) -> int:
+        """Return when the oldest message was said that is in view."""
+        own = self.state.conversation.id
+        said = (one for one in self.window if one.role not in ("system", "summary") and one.conversation_id == own)
+        return min((one.created_at for one in said), default=self.began_at())
+
+    def evicted_count(self) -> int:
+        """Return how many messages of the conversation are outside the window."""
+        return max(0, self.state.conversation.message_count + self.unsaved - len(self.window))
 
     def edit_guard(self) -> EditGuard:
         """The guard that keeps search results and the agent's own instructions out of memory."""

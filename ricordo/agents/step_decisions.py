@@ -4,7 +4,8 @@ Agents talk in one of two styles (`agent_types.py`). A native agent speaks in pl
 tool calls. A heartbeat agent acts only by tools, speaks by `send_message`, and goes on only where it asks for a heartbeat.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,14 +18,17 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Part, ReasoningPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
 from ricordo.domain.run import StopReason
-from ricordo.domain.tool import ToolRule
+from ricordo.domain.tool import Tool, ToolRule
 from ricordo.errors import Invalid
 from ricordo.memory.working_memory import EditReason
+from ricordo.storage.conversations import is_any_default
 from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for, without_nulls
-from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
-from ricordo.tools.toolbox import failed_result, schema_of
+from ricordo.tools.rules import Allowed, DeadEnd, FinishedCall, Rulebook
+from ricordo.tools.toolbox import SearchedStore, failed_result, schema_of
 
+log = logging.getLogger(__name__)
 ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
+OVER = "The same call came too often, so this turn goes on without tools. Answer the user in words."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
 # So many of its own tools an agent may call before it has to call one that the client wants.
@@ -39,7 +43,8 @@ class OfferedTools:
     """The tools of one step by name, as the model sees them and as they are (`bare`), and how they are presented.
 
     Calls of tools in `gated` wait for an approval, or for the client that runs them (`client`). The one that is `forced`, where
-    there is one, has to be called now.
+    there is one, has to be called now. Those in `hidden` are not shown to the model, but run where it calls them. With `is_over`
+    none is: the turn goes on without tools.
     """
 
     tools: Mapping[str, ToolSchema]
@@ -51,6 +56,8 @@ class OfferedTools:
     client: frozenset[str] = frozenset()
     is_ordered: bool = False
     forced: str | None = None
+    hidden: frozenset[str] = frozenset()
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,11 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     agent, rules = turn.state.agent, turn.rules
     client = frozenset(tool.name for tool in turn.request.client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
-    allowed = rules.allowed(turn.finished)
+    try:
+        allowed = rules.allowed(turn.finished)
+    except DeadEnd as error:  # without tools the agent can still say so, and end its turn
+        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": str(error)})
+        allowed = Allowed(())
     names = frozenset(allowed.names)
     wanted = turn.request.wanted_tools & names
     if len(wanted) == 1 or len(turn.finished) >= _OWN_CALLS:
@@ -119,10 +130,37 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         how = replace(how, heartbeat=True, thinks_in_arguments=thinks, response_format=speech)
         must_call = True
     tools = {name: schema_for(tool, how, is_terminal=name in rules.terminal) for name, tool in bare.items()}
-    choice: ToolChoice = "none" if not tools else "required" if must_call else "auto"
+    hidden = _useless_searches(turn, attached) - wanted
+    is_over = turn.reads.is_over and not must_call and not rules.before_exit(turn.finished)
+    if turn.reads.is_over and not is_over:
+        hidden |= {tool.name for tool in attached if turn.runtime.toolbox.is_read_only(tool)}
+    is_any = bool(tools.keys() - hidden) and not is_over
+    choice: ToolChoice = "none" if not is_any else "required" if must_call else "auto"
     gated = client | {name for name in tools if name in rules.gated}
     forced = next(iter(wanted)) if len(wanted) == 1 else None
-    return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered, forced)
+    return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered, forced, hidden, is_over)
+
+
+def _useless_searches(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[str]:
+    """The tools that search what is empty or in view; those that a rule names stay."""
+    stores: set[SearchedStore] = set()
+    talk = turn.state.conversation
+    # Beside a user's default conversation there may be more than the newest that were looked at.
+    has_others = turn.state.has_other_conversations or (talk.user_id is not None and not is_any_default(talk))
+    if turn.evicted_count() or has_others:
+        stores.add("messages")
+    if any(archive.passage_count for archive in turn.state.archives):
+        stores.add("archive")
+    named = {name for rule in turn.state.agent.tool_rules for name in _names_in(rule)}
+    toolbox = turn.runtime.toolbox
+    searches = {tool.name: toolbox.searches(tool) for tool in attached if tool.name not in named}
+    return frozenset(name for name, searched in searches.items() if searched and not searched & stores)
+
+
+def _names_in(rule: ToolRule) -> Iterator[str]:
+    yield rule.tool_name
+    children = rule.options.get("children")
+    yield from (str(child) for child in children or ()) if isinstance(children, list) else ()
 
 
 def is_heartbeat(turn: TurnContext) -> bool:
@@ -153,7 +191,10 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
             parts.append(ReasoningPart(taken.thoughts, native=False))
         reasons[call.call_id] = EditReason(taken.reasoning, quote=taken.quote)
         stored = taken.call
-        if call.name not in offered.tools:
+        if offered.is_over:
+            refused.append(failed_result(call, OVER))
+            stop = "invalid_tool_call"
+        elif call.name not in offered.tools:
             refused.append(_refusal(call, offered))
         elif calls and offered.is_ordered:
             refused.append(failed_result(call, ONE_BY_ONE))
@@ -270,5 +311,5 @@ def _with_fixed_arguments(
 
 def _refusal(call: ToolCallPart, offered: OfferedTools) -> ToolReturnPart:
     # The beginning is a wire fact of the retired Letta V1 server.
-    names = ", ".join(offered.tools)
+    names = ", ".join(name for name in offered.tools if name not in offered.hidden)
     return failed_result(call, f"[ToolConstraintError] Cannot call {call.name}, valid tools include: [{names}]")

@@ -199,8 +199,8 @@ class AgentState:
     """An agent with everything attached to it: what one turn needs and what the wire shows.
 
     `waiting` is the message whose calls wait for an answer; `user_ids` are those whom the agent is kept to, as far as the caller
-    may know. `directories` and `instructions`, which come from a file of the user's, are there where `Runtime.complete` was
-    asked for them.
+    may know. With `has_other_conversations` others than this one hold messages. `directories` and `instructions`, which come
+    from a file of the user's, are there where `Runtime.complete` was asked for them.
     """
 
     agent: Agent
@@ -210,6 +210,7 @@ class AgentState:
     archives: tuple[Archive, ...] = ()
     tags: tuple[str, ...] = ()
     user_ids: tuple[str, ...] = ()
+    has_other_conversations: bool = False
     waiting: Message | None = None
     directories: tuple[PromptDirectory, ...] = ()
     instructions: str = ""

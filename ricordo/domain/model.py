@@ -134,6 +134,11 @@ class ModelRequest:
     stream: bool = False
     user_id: str | None = None
 
+    @property
+    def callable_tools(self) -> tuple[ToolSchema, ...]:
+        """The tools that an answer may call."""
+        return () if self.tool_choice == "none" and self.forced_tool is None else self.tools
+
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:

@@ -23,7 +23,7 @@ _MISTRAL_ID = re.compile(r"^[A-Za-z0-9]{9}$")
 def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, Any]:
     settings = request.settings
     body: dict[str, Any] = {"model": model, "messages": to_messages(request.messages, dialect)}
-    if request.tools:
+    if request.callable_tools:
         _add_tools(body, request, dialect)
     if settings.temperature is not None and dialect.takes_temperature:
         body["temperature"] = settings.temperature

@@ -61,7 +61,7 @@ _JOINTS = re.compile(r"[_-]+|(?<=[a-z])(?=[A-Z])")
 # Two numbers that are compared, and a limit.
 _COMPARED = re.compile(r"\d ?>=? ?\d|<=? ?\d")
 _RANGE = re.compile(r"\[\s*\d+\s*,\s*(\d[\d,._]{2,})\s*\]")
-_QUOTES = ("''", '""', "``", "“”", "‘’", "「」", "«»")
+_QUOTES = (("'", "'"), ('"', '"'), ("`", "`"), ("“", "”"), ("‘", "’"), ("「", "」"), ("«", "»"))
 _LEAST_WINDOW = 512
 _LEAST_BUDGET = 16
 

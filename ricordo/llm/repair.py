@@ -210,7 +210,7 @@ _CUT_OFF = "Your last answer was cut off at its length limit, in the middle of a
 
 def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
     """Return what is still broken in a mended reply; None where it can be used, or the good ones of its calls can."""
-    tools = {tool.name: tool for tool in request.tools}
+    tools = {tool.name: tool for tool in request.callable_tools}
     calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
     if len(calls) > MOST_CALLS:
         sentence = f"Your answer has {len(calls):,} tool calls, and at most {MOST_CALLS} are taken at once. Make fewer."
@@ -229,6 +229,9 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
 
 
 def _is_unreadable(text: str, tools: Mapping[str, ToolSchema], request: ModelRequest) -> bool:
+    if request.tools and not tools:
+        reading = read_text(text, {tool.name: tool for tool in request.tools})
+        return reading.is_broken or bool(reading.calls)
     if not tools:
         # Without tools, as in a summary, calls may be spoken of; an answer that begins as one is none.
         mark = ANY_MARK.match(text.lstrip())
@@ -285,7 +288,8 @@ def _dumps(value: Any) -> str:
 _THINKS = ("<think>", "<thinking>")
 # A fence that may hold a call; whether it does, only the end of the text tells.
 _FENCE = r"```(?:tool_call|tool_code|(?:json|xml)?[ \t]*\n\s*[\[{<])"
-_HOLD = re.compile(f"(?:{ANY_MARK.pattern})|{_FENCE}|\\n[ \\t]{{0,9}}(?=[\\[{{])")
+_HOLD = re.compile(f"(?:{ANY_MARK.pattern})|{_FENCE}|\\n[ \\t]{{0,9}}(?=[\\[{{])|\\nAction: |\\{{")
+_ACTION = "Action: "
 _HALF_FENCE = re.compile(r"(?:`{1,2}|```[a-z_]*[ \t]*(?:\n\s*)?|\n[ \t]{0,9})$")
 # The first line of a fence cannot close it.
 _FENCE_END = re.compile(r"\n[ \t]*```")
@@ -293,6 +297,8 @@ _LINE_START = 100
 # Characters of blanks that are held back for what may follow them; more are shown as they are.
 _LONGEST_BLANK = 1_000
 _CHANNEL_SIGNS = ("<|start|>", "<|channel|>", "<|constrain|>")
+# Characters before an object in which a tool's name makes it likely to be a call.
+_BEHIND_NAME = 48
 # A mark that is spoken of: the sentence goes on behind it.
 _SPOKEN_OF = re.compile(r"[ \t]{0,9}(?:[.,;:!?)\]*_]|([A-Za-z]{1,20})[ \t,.])")
 _UNDECIDED = re.compile(r"[ \t]{0,9}[A-Za-z]{0,20}\Z")
@@ -321,6 +327,7 @@ class StreamRepair:
         # Fences in the text that was shown: inside of one, objects are examples.
         self._fences = 0
         self._text: list[str] = []
+        self._tail = ""
         self._thought: list[str] = []
         # By index, the name and the arguments that readers have seen.
         self._calls: dict[int, tuple[str, list[str]]] = {}
@@ -397,6 +404,7 @@ class StreamRepair:
         match shown:
             case TextChunk():
                 self._text.append(shown.text)
+                self._tail = (self._tail + shown.text[-_BEHIND_NAME:])[-_BEHIND_NAME:]
             case ReasoningChunk():
                 self._thought.append(shown.text)
             case ToolCallChunk():
@@ -432,17 +440,23 @@ class StreamRepair:
                 return
         if not start and len(self._held) < _LONGEST_BLANK:
             return
-        if start and "analysis".startswith(start):
-            return
-        if may_become_channels(start) or has_channels(start):
-            self._state = "held"
-        elif self._names and start.startswith(("{", "[")):
-            self._state = "object"
-        elif any(start.startswith(f"{name}(") or start.startswith(f"<{name}>") for name in self._names):
-            self._state = "held"
-        elif not any(f"{name}(".startswith(start) for name in self._names if start):
-            self._state = "text"
+        self._state = self._opening_state(start)
         yield from ()
+
+    def _opening_state(self, start: str) -> str:
+        """The state of an answer that begins like this; still "opening" where more has to come to tell."""
+        if start and any(sign.startswith(start) for sign in ("analysis", *(f"{name}(" for name in self._names))):
+            return "opening"
+        if may_become_channels(start) or has_channels(start):
+            return "held"
+        if not self._names:
+            return "text"
+        if start.startswith(("{", "[")):
+            return "object"
+        if start and _ACTION.startswith(start):
+            return "opening"
+        calls = (_ACTION, *(f"{name}(" for name in self._names), *(f"<{name}>" for name in self._names))
+        return "held" if start.startswith(calls) else "text"
 
     def _think(self) -> Iterator[Chunk]:
         if not self._thought:
@@ -464,22 +478,34 @@ class StreamRepair:
 
     def _show(self) -> Iterator[Chunk]:
         """Show the text up to where a call may begin."""
-        at = 0
+        at = counted = 0
+        fences = self._fences
         while match := _HOLD.search(self._held, at):
-            is_object = match[0].startswith("\n")
-            if is_object and (not self._names or self._is_in_fence(match.start())):
-                at = match.end()
-                continue
-            if match[0].startswith("```") and (not self._names or self._is_in_fence(match.start())):
-                at = match.end()
-                continue
-            yield from self._shown(match.end() if is_object else match.start())
-            self._mark_end = match.end() - match.start()
-            self._state = "object" if is_object else "mark"
-            if match[0].startswith("```"):
-                self._state = "fenced"
-            return
+            fences += self._held.count("```", counted, match.start())
+            counted = match.start()
+            if state := self._state_at(match, is_in_fence=fences % 2 == 1):
+                is_line = match[0].startswith("\n")
+                yield from self._shown(match.end() if is_line and state == "object" else match.start())
+                self._mark_end = match.end() - match.start()
+                self._state = state
+                return
+            at = match.end()
         yield from self._shown(self._certain_length(at))
+
+    def _state_at(self, match: re.Match[str], *, is_in_fence: bool) -> str:
+        """The state that begins with a sign in the text; none where the sign is one of many."""
+        sign = match[0]
+        is_free = bool(self._names) and not is_in_fence
+        if sign == "{":
+            before = (self._tail + self._held[max(0, match.start() - _BEHIND_NAME) : match.start()])[-_BEHIND_NAME:]
+            return "held" if is_free and any(name in before for name in self._names) else ""
+        if sign.endswith(_ACTION):
+            return "held" if is_free else ""
+        if sign.startswith("\n"):
+            return "object" if is_free else ""
+        if sign.startswith("```"):
+            return "fenced" if is_free else ""
+        return "mark"
 
     def _certain_length(self, least: int) -> int:
         """How much of the held text is no beginning of a mark, a fence or an object."""
@@ -490,9 +516,6 @@ class StreamRepair:
         if self._names and (half := _HALF_FENCE.search(held, max(least, length - _LONGEST_BLANK))):
             length = min(length, half.start())
         return length
-
-    def _is_in_fence(self, at: int) -> bool:
-        return (self._fences + self._held.count("```", 0, at)) % 2 == 1
 
     def _look_behind_mark(self) -> Iterator[Chunk]:
         """Decide whether a mark begins a call, or is spoken of."""

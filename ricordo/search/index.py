@@ -51,7 +51,8 @@ class MessageFilter:
 
     `subject_id` as in a Scope: None for all, NOBODY for those about no user, a user's id for these and those about this
     user; those of `own_conversation` may be found besides, whoever they are about, but not those that are as new as
-    `turn_began`, where it is given: a question would be the best answer to itself. With `reads_before` each hit tells
+    `turn_began`, where it is given: what is in view needs no search, and a question would be the best answer to itself. With
+    `reads_before` each hit tells
     the turn before it. `shared` is what a conversation that was forked shares with others: their ids, each with the seq
     of the last message (see `conversations.shared_by`).
     """

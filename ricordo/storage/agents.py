@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Text, and_, bindparam, cast, delete, func, insert, select
+from sqlalchemy import ColumnElement, Row, Text, and_, bindparam, cast, delete, exists, func, insert, or_, select
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.block import Block
@@ -53,7 +53,26 @@ _STATES = (
     .where(conversations_table.c.deleted_at.is_(None))
     .order_by(agents_archives.c.seq)
 )
-_STATE = _STATES.where(
+# Of an agent with many users only the newest conversations are looked at.
+_others = conversations_table.alias("others")
+_newest = (
+    select(_others.c.id, _others.c.message_count, _others.c.user_id)
+    .where(
+        _others.c.agent_id == bindparam("agent_id"),
+        _others.c.id != bindparam("conversation_id"),
+        _others.c.deleted_at.is_(None),
+    )
+    .order_by(_others.c.created_at.desc())
+    .limit(50)
+    .subquery()
+)
+_HAS_OTHERS = exists(
+    # The first message of each is the prompt.
+    select(_newest.c.id).where(
+        _newest.c.message_count > 1, or_(_newest.c.user_id.is_(None), _newest.c.user_id == _USER)
+    )
+).label("has_others")
+_STATE = _STATES.add_columns(_HAS_OTHERS).where(
     equal(agents, "organization_id"),
     agents.c.id == bindparam("agent_id"),
     conversations_table.c.id == bindparam("conversation_id"),
@@ -80,6 +99,7 @@ _INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
 _update = _ROWS.updates(*_ROWS.changeable())
 _DELETE_TAGS = delete(agents_tags).where(equal(agents_tags, "agent_id"))
+_TAGS = select(agents_tags.c.tag).where(equal(agents_tags, "agent_id")).order_by(agents_tags.c.tag)
 
 
 def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
@@ -97,6 +117,7 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
         blocks=blocks.of_agent(tx, agent_id, user_id, agent.course),
         tools=tools.of_agent(tx, agent_id),
         archives=_archives(rows),
+        has_other_conversations=bool(rows[0].has_others),
     )
 
 
@@ -287,6 +308,11 @@ def ids(tx: Transaction, scope: Scope) -> list[str]:
 
 
 find = _ROWS.find
+
+
+def tags_of(tx: Transaction, agent_id: str) -> list[str]:
+    """Return the agent's tags, by the alphabet."""
+    return [row.tag for row in tx.all(_TAGS, {"agent_id": agent_id})]
 
 
 def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> None:

@@ -9,7 +9,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Literal, Protocol, get_type_hints
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -72,6 +72,8 @@ class ToolContext:
     call_tool: CallTool
     quoted: Quoted = field(default_factory=Quoted)
     turn_began: Callable[[], int | None] = lambda: None
+    # When the oldest message was said that the agent has in view.
+    view_began: Callable[[], int | None] = lambda: None
     report: Callable[[str], None] = lambda _text: None
 
     @property
@@ -81,6 +83,8 @@ class ToolContext:
 
 
 ToolFunction = Callable[..., Awaitable[Any] | Any]
+# Messages outside the window, and passages.
+SearchedStore = Literal["messages", "archive"]
 # The id of tools that are not stored.
 UNSTORED = ""
 
@@ -91,7 +95,9 @@ class ServerTool:
 
     With `acts_outside` a call is saved before it is run, since it may change something that no rollback brings back. With
     `brings_untrusted` its results are untrusted: pages, files, what other systems say. With `edits_memory` its
-    calls may carry the user's words that asked for the edit, where a block wants that. One without `is_stored` belongs to a
+    calls may carry the user's words that asked for the edit, where a block wants that. With `is_read_only` an equal call in the
+    same turn would bring the same. `searches` names the stores that it finds things in; models are offered it once there is
+    something in one of them. One without `is_stored` belongs to a
     profile of models: nobody attaches it, so its name stays free for tools of others.
     """
 
@@ -102,6 +108,8 @@ class ServerTool:
     acts_outside: bool = False
     brings_untrusted: bool = False
     edits_memory: bool = False
+    is_read_only: bool = False
+    searches: frozenset[SearchedStore] = frozenset()
     is_stored: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
 
@@ -177,6 +185,16 @@ class Toolbox:
         """Whether calls of this tool edit memory, and are made by this server."""
         found = self.find(tool)
         return isinstance(found, ServerTool) and found.edits_memory
+
+    def is_read_only(self, tool: Tool) -> bool:
+        """Whether an equal call in the same turn would bring the same."""
+        found = self.find(tool)
+        return isinstance(found, ServerTool) and found.is_read_only
+
+    def searches(self, tool: Tool) -> frozenset[SearchedStore]:
+        """Return the stores that this tool finds things in, and in nothing else."""
+        found = self.find(tool)
+        return found.searches if isinstance(found, ServerTool) else frozenset()
 
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
         """What runs this tool, if anything does."""

@@ -323,7 +323,7 @@ async def test_a_quote_is_offered_only_where_a_block_wants_one(stage: Stage, age
         assert ("quote" in tools["memory_insert"]) is is_offered
         assert "quote" in tools["edit_memory_block"]
         assert "quote" not in tools["propose_memory_edit"]
-        assert "quote" not in tools["conversation_search"]
+        assert "quote" not in tools["archival_memory_insert"]
 
 
 async def test_a_reasoning_that_cannot_be_kept_fails_its_call_and_a_long_one_is_cut(stage: Stage) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.agents.conversations import create_conversation
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.agent import AgentState, OpenFile, PromptDirectory
@@ -148,7 +149,8 @@ async def test_a_search_in_a_turn_leaves_out_what_the_turn_says_also_after_an_ap
     for rules in ((), (rule,)):
         agent = await stage.agent(tool_rules=rules)
         stage.lines += ["Noted."]
-        await stage.say(agent, "My aunt Berta has a heron.")
+        beside = await create_conversation(stage.runtime, Scope(), agent, {})
+        await stage.say(agent, "My aunt Berta has a heron.", conversation_id=beside.id)
         question = "What has my aunt Berta, my aunt?"
         stage.lines += [(TextPart("Aunt Berta: let me look."), call("conversation_search", query=question)), "A heron."]
         answer = await stage.say(agent, question)

@@ -204,3 +204,11 @@ async def test_a_count_may_raise_the_estimate(server: Server) -> None:
     agent, _ = await server.agent(LocalModel(usage="double"), window=16_000)
     await talk(server, agent, 8)
     assert ((await server.stage.thread(agent)).token_percent or 0) > 150
+
+
+async def test_the_usual_bound_of_an_answer_leaves_room_for_a_long_prompt(server: Server) -> None:
+    words = "max_tokens is too large: {budget} and {n} of {limit}"
+    agent, serving = await server.agent(LocalModel(window=8_000, budget_counts=True, window_words=words), window=8_000)
+    assert all(map(is_answered, await talk(server, agent, 9)))
+    assert serving.outcomes["length"] == 0
+    assert len({body["max_tokens"] for body in serving.bodies if "max_tokens" in body}) > 1

@@ -12,20 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import collect, run_turn
+from ricordo.domain.event import TextDelta
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelInfo, ModelSettings
+from ricordo.domain.scope import Scope
 from ricordo.llm.addresses import Connections
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.campaigns.sizes import short_and_long
-from tests.seams.stage import Hooks, Stage
+from tests.seams.stage import Hooks, Stage, all_events
 from tests.support.local_model_server import FAMILIES, LocalModels, Serving, random_model
 from tests.support.model_server import ModelServer
 
 WINDOW = 16_000
+# So many of the turns are read while they are answered.
+_STREAMED = 0.5
 # What an answer of these models must never hold: a call in any notation, or what stands around one.
 _MARKUP = re.compile(r"<[|｜/]?\w|\{\"|\[\{|```|jot\(|\"arguments\"|\[TOOL_CALLS\]")
 
@@ -96,8 +101,11 @@ class Campaign:
         self, agent: str, serving: Serving, name: str, texts: tuple[str, ...], *, is_last: bool = False
     ) -> None:
         failures, before = serving.outcomes["passing"], len(serving.bodies)
-        new = [NewMessage("user", (TextPart(text),)) for text in texts]
-        answer = await self._stage.send(agent, *new)
+        new = tuple(NewMessage("user", (TextPart(text),)) for text in texts)
+        request = TurnRequest(Scope(), agent, new, streams_tokens=self._luck.random() < _STREAMED)
+        turn = await run_turn(self._stage.runtime, request)
+        events = await all_events(turn)
+        answer = await collect(turn)
         note = f"seed {self._seed}, {name} {serving.model}: {texts[0][:40]!r}"
         if answer.failure is not None:
             # A failure that passes may end a turn, but never the last one.
@@ -112,7 +120,8 @@ class Campaign:
         # A model that says nothing after a result, twice, has ended its turn.
         if not shown and serving.outcomes["passing"] == failures:
             self.report.wrong.append(f"{note} has no answer")
-        self.report.wrong += [f"{note} shows {text[:200]!r}" for text in shown if _MARKUP.search(text)]
+        streamed = "".join(event.text for event in events if isinstance(event, TextDelta))
+        self.report.wrong += [f"{note} shows {text[:200]!r}" for text in (*shown, streamed) if _MARKUP.search(text)]
         self.report.outcomes["requests"] += len(serving.bodies) - before
 
 

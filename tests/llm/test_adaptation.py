@@ -1,7 +1,7 @@
 """What is sent is valid for the model that gets it, however its server refused; a refusal teaches once. Over real HTTP."""
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.learned_dialect import GUESS_SECONDS, LESSON_SECONDS, LearnedDialects
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
-from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, claude_at, collect, said, weather_call, weather_return
 from tests.support.local_model_server import (
     BODIES,
     FIELD_BODIES,
@@ -28,7 +28,7 @@ from tests.support.local_model_server import (
     LocalModels,
     Serving,
 )
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Answer, ModelServer, Seen, claude, claude_stream
 
 # What the words of these do not tell has to be guessed.
 WORDLESS = {"Bad Request", "E1042", ""}
@@ -85,6 +85,8 @@ class Room:
         self, model: LocalModel, *, owner: str = "", window: int = 32_000
     ) -> tuple[OpenAICompatibleModel, Serving]:
         name = f"m{next(self._numbers)}"
+        # Words that are also right where JSON was asked for.
+        model = replace(model, text=model.text or '{"text": "I heard you."}')
         return self.again(name, owner=owner, window=window, serving=self.models.add(name, model))
 
     def again(
@@ -217,13 +219,15 @@ async def test_a_forced_tool_becomes_the_only_one_then_a_choice(room: Room) -> N
     def named(model: LocalModel, body: dict[str, Any]) -> bool:
         return isinstance(body.get("tool_choice"), dict)
 
-    model, serving = room.open(LocalModel(refuses=named, refusal_words="tool_choice: Input should be a valid string"))
+    model, serving = room.open(
+        LocalModel(refuses=named, refusal_words="tool_choice: Input should be a valid string", text="I heard you.")
+    )
     await requests_of(model, serving, ask("x", tools=[WEATHER, CLOCK], forced_tool="get_time"))
     assert serving.bodies[-1]["tool_choice"] == "required"
     assert [tool["function"]["name"] for tool in serving.bodies[-1]["tools"]] == ["get_time"]
     words = "tool_choice: expected none or auto"
     model, serving = room.open(
-        LocalModel(refuses=lambda _m, b: b.get("tool_choice") == "required", refusal_words=words)
+        LocalModel(refuses=lambda _m, b: b.get("tool_choice") == "required", refusal_words=words, text="I heard you.")
     )
     await requests_of(model, serving, ask("x", tools=[WEATHER], tool_choice="required"))
     assert serving.bodies[-1]["tool_choice"] == "auto"
@@ -359,3 +363,84 @@ async def test_a_window_that_was_learned_is_void_when_the_server_tells_another(r
     assert model.learned.window == 4_000
     other, _ = room.again(model.info.name, serving=serving, window=64_000)
     assert other.learned.window is None
+
+
+# --- providers that are called through their own libraries ---
+
+
+def claude_error(words: str, status: int = 400) -> Answer:
+    return Answer({"type": "error", "error": {"type": "invalid_request_error", "message": words}}, status)
+
+
+def strict_claude(refuses: Callable[[dict[str, Any]], str | None]) -> Callable[[Seen], Answer]:
+    """A server of Anthropic's format that answers the bodies it does not refuse."""
+
+    def answer(seen: Seen) -> Answer:
+        words = refuses(seen.body)
+        if words is not None:
+            return claude_error(words)
+        text = {"type": "text", "text": "I heard you."}
+        return claude_stream(text) if seen.body.get("stream") else claude(text)
+
+    return answer
+
+
+async def test_a_providers_own_library_is_told_what_was_refused_once(connections: Connections, waits: Waits) -> None:
+    def budget(body: dict[str, Any]) -> str | None:
+        most, asked = 4_096, body["max_tokens"]
+        return (
+            f"max_tokens: {asked} > {most}, which is the maximum allowed number of output tokens"
+            if asked > most
+            else None
+        )
+
+    def field(name: str, words: str) -> Callable[[dict[str, Any]], str | None]:
+        return lambda body: words if name in body else None
+
+    rules: dict[str, Callable[[dict[str, Any]], str | None]] = {
+        "temperature": field("temperature", "`temperature` is not supported by this model"),
+        "metadata": field("metadata", "metadata: Extra inputs are not permitted"),
+        "budget": budget,
+        "seed": field("seed", "seed: Extra inputs are not permitted"),
+        "stream": lambda body: None if body.get("stream") else "This model only supports streaming requests",
+        "no stream": lambda body: "Streaming is not supported for this model" if body.get("stream") else None,
+    }
+    for name, refuses in rules.items():
+        async with ModelServer(strict_claude(refuses)) as server:
+            model = claude_at(server, connections, waits)
+            settings = ModelSettings(temperature=0.5, max_output_tokens=9_000, extra={"seed": 7})
+            request = ask("x", tools=[WEATHER], user_id="u", settings=settings)
+            request = replace(request, stream=name == "no stream")
+            for requests in (2, 3):
+                chunks, reply = await collect(model, request)
+                assert reply.parts == (TextPart("I heard you."),), name
+                assert bool(chunks) == request.stream, name
+                assert len(server.requests) == requests, name
+            kept = {"model", "messages", "tools", "max_tokens"} <= server.requests[-1].body.keys()
+            assert kept, name
+
+
+async def test_a_providers_own_library_asks_for_less_where_the_prompt_leaves_less_room(
+    connections: Connections, waits: Waits
+) -> None:
+    def refuses(body: dict[str, Any]) -> str | None:
+        asked = body["max_tokens"] + 100
+        words = f"input length and `max_tokens` exceed context limit: 100 + {body['max_tokens']} > 200000, decrease max_tokens"
+        return words if asked > 200_000 else None
+
+    async with ModelServer(strict_claude(refuses)) as server:
+        model = claude_at(server, connections, waits)
+        await collect(model, ask("x", settings=ModelSettings(max_output_tokens=200_000), stream=True))
+        assert 150_000 < server.requests[-1].body["max_tokens"] < 200_000
+        assert len(server.requests) == 2
+
+
+async def test_a_providers_own_library_judges_length_by_words_and_size(connections: Connections, waits: Waits) -> None:
+    for words in ("El contexto supera el límite (4000 tokens)", "CONTEXT_TOO_LARGE", "输入过长"):
+        async with ModelServer(lambda _seen, words=words: claude_error(words)) as server:
+            model = claude_at(server, connections, waits)
+            with pytest.raises(ModelError) as caught:
+                await collect(model, ask("word " * 4_000))
+            assert caught.value.kind == "context_window_exceeded", words
+            assert caught.value.is_judged
+            assert len(server.requests) == 1

@@ -10,9 +10,9 @@ from ricordo.domain.model import ModelReply, TextChunk, ToolCallChunk
 from ricordo.llm.argument_stream import ArgumentStream
 from ricordo.llm.openai_reply import ReplyBuilder, SseReader
 from ricordo.llm.repair import StreamRepair, repair
-from tests.llm.notations import MARKS
 from tests.llm.talk import CLOCK, WEATHER, ask
 from tests.seams.growth import repeated, require_linear
+from tests.support.notations import MARKS
 
 TOOLS = (WEATHER, CLOCK)
 SHORT = 2_000

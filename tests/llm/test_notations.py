@@ -10,7 +10,7 @@ import pytest
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, ReasoningChunk, Restarted, TextChunk
 from ricordo.llm.repair import StreamRepair, fault_in, repair
-from tests.llm.notations import BARE, MARKED, MARKS, TOOLS, Call, as_json, dsml
+from tests.support.notations import BARE, MARKED, MARKS, TOOLS, Call, as_json, dsml
 
 REQUEST = ModelRequest((), TOOLS)
 TEA: Call = ("memory_insert", {"label": "human", "new_string": "Likes tea."})

@@ -8,9 +8,9 @@ from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.llm.repair import repair
 from ricordo.llm.written_calls import offered_name, written_calls
-from tests.llm.notations import MARKS
 from tests.llm.talk import CLOCK, WEATHER
 from tests.seams.growth import repeated, require_linear
+from tests.support.notations import MARKS
 
 # Openings without an end: each made a search of the whole text, and 100 kB of them took minutes.
 HOSTILE = (

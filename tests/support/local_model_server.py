@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.support.model_server import Answer, Seen, completion, stream, tool_call
+from tests.support.notations import BARE, MARKED, Write
 
 Json = dict[str, Any]
 Luck = random.Random
@@ -58,7 +59,55 @@ def _hermes(call: Call) -> Json:
     return {"content": f"<tool_call>\n{written}\n</tool_call>"}
 
 
-NOTATIONS: dict[str, Notation] = {"proper": Notation(_proper), "fenced": Notation(_fenced), "hermes": Notation(_hermes)}
+def _written(write: Write) -> Notation:
+    return Notation(lambda call: {"content": write([(call.name, call.arguments)])})
+
+
+def _numbered(head: int | None, rest: int | None, *, has_id: bool = True) -> Notation:
+    """A proper call whose pieces are numbered by the server's own lights."""
+
+    def deltas(call: Call) -> list[Json]:
+        text = json.dumps(call.arguments)
+        begun: Json = {
+            "index": head,
+            "id": call.call_id if has_id else None,
+            "function": {"name": call.name, "arguments": ""},
+        }
+        rows = [{"index": rest, "function": {"arguments": text[at : at + 5]}} for at in range(0, len(text), 5)]
+        return [
+            {"tool_calls": [{key: value for key, value in row.items() if value is not None}]} for row in (begun, *rows)
+        ]
+
+    return Notation(_proper, deltas)
+
+
+def _beside_text(call: Call) -> Json:
+    """A proper call with its text beside it."""
+    return _proper(call) | _hermes(call)
+
+
+def _with_copied_result(call: Call) -> Json:
+    return {"content": f"{_hermes(call)['content']}\n<tool_response>\nNoted.\n</tool_response>\nI noted it."}
+
+
+def _with_broken_one(call: Call) -> Json:
+    broken = tool_call(call.name, '{"text": ', f"{call.call_id}_b")
+    return {"content": None, "tool_calls": [broken, *_proper(call)["tool_calls"]]}
+
+
+NOTATIONS: dict[str, Notation] = {
+    "proper": Notation(_proper),
+    "fenced": Notation(_fenced),
+    "hermes": Notation(_hermes),
+    "beside its text": Notation(_beside_text),
+    "with a copied result": Notation(_with_copied_result),
+    "with a broken one": Notation(_with_broken_one),
+    "numbered from one": _numbered(1, 1),
+    "head and rest apart": _numbered(0, 1),
+    "without numbers": _numbered(None, None),
+    "numbered in its head": _numbered(0, None, has_id=False),
+    **{name: _written(write) for name, write in (MARKED | BARE).items()},
+}
 """Calls as models write them, by name. Add rows here; the campaign draws from all of them."""
 
 
@@ -81,7 +130,10 @@ class LocalModel:
         usage: What it reports, a name in USAGES.
         passing: Answers given before all others, one a request; None in it is a proper answer.
         notation: How it writes calls, a name in NOTATIONS.
+        is_silent: It says nothing where a tool's result is the last message.
+        copies: It says again what it reads in an answer of its own that is the text of a call or a result.
         takes_tools: A request with tools is refused where this is false.
+        text: What it says; None for a sentence that begins with "I heard you".
         refuses: A rule of a test's own: the bodies that are refused with `refusal_words`.
     """
 
@@ -99,7 +151,10 @@ class LocalModel:
     usage: str = "honest"
     passing: tuple[Answer | None, ...] = ()
     notation: str = "proper"
+    is_silent: bool = False
+    copies: bool = False
     takes_tools: bool = True
+    text: str | None = None
     refuses: "Callable[[LocalModel, Json], bool] | None" = field(default=None, repr=False)
     refusal_words: str = "Bad Request"
     faults: tuple[str, ...] = ()
@@ -369,6 +424,10 @@ USAGES: dict[str, Callable[[int], Json | None]] = {
         "prompt_tokens_details": {"cached_tokens": size - size // 10},
     },
     "double": lambda size: {"prompt_tokens": size * 2, "completion_tokens": 5},
+    "above 64 bits": lambda _size: {"prompt_tokens": 2**64 + 1, "completion_tokens": 2**70, "total_tokens": 2**71},
+    "negative": lambda _size: {"prompt_tokens": -1, "completion_tokens": -(2**63), "total_tokens": -2},
+    "texts": lambda size: {"prompt_tokens": str(size), "completion_tokens": "five", "prompt_tokens_details": "none"},
+    "fractions": lambda size: {"prompt_tokens": size + 0.5, "completion_tokens": None, "total_tokens": 1e300},
     "low": lambda size: {"prompt_tokens": size // 3, "completion_tokens": 5},
 }
 
@@ -376,8 +435,12 @@ USAGES: dict[str, Callable[[int], Json | None]] = {
 def _speak(model: LocalModel, body: Json, call_id: str) -> Answer:
     usage = USAGES[model.usage](size_of(body))
     call = _ordered_call(body, call_id)
+    if copied := _copied(model, body):
+        return completion(copied, usage=usage)
+    if model.is_silent and body["messages"][-1]["role"] == "tool":
+        return completion("", usage=usage)
     if call is None:
-        message: Json = {"content": f"I heard you, and have {len(body['messages'])} messages before me."}
+        message: Json = {"content": model.text or f"I heard you, and have {len(body['messages'])} messages before me."}
         notation = None
     else:
         notation = NOTATIONS[model.notation]
@@ -389,6 +452,12 @@ def _speak(model: LocalModel, body: Json, call_id: str) -> Answer:
     own = notation.deltas(call) if notation and notation.deltas and call else None
     finish = "tool_calls" if message.get("tool_calls") else "stop"
     return stream(*(own or _deltas(message)), finish=finish, usage=usage)
+
+
+def _copied(model: LocalModel, body: Json) -> str | None:
+    """An answer of the model's that nobody could read, where any message holds it."""
+    said = "\n".join(_text(row) for row in body["messages"]) if model.copies else ""
+    return next((text for text in UNREADABLE_TEXTS if text in said), None)
 
 
 def _deltas(message: Json) -> list[Json]:
@@ -443,6 +512,20 @@ FIELDS = (
 _BUSY = Answer({"error": {"message": "boom"}}, 500)
 _SLOW_DOWN = Answer({"error": {"message": "slow down"}}, 429)
 _EMPTY = completion("")
+_ERROR_INSIDE = Answer({"error": {"message": "the upstream failed", "code": 502}})
+# Answers that nobody can read: cut or broken calls, copied results, calls of tools that there are not.
+UNREADABLE_TEXTS = (
+    "<tool_call>\n{broken\n</tool_call>",
+    '<tool_call>\n{"name": "nobody_has_this", "arguments": {}}\n</tool_call>',
+    "<tool_response>\nNoted.\n</tool_response>",
+    '{\n  "status": "OK",\n  "message": "Noted.",\n  "time": "2026-11-26 05:00:00 PM UTC+0000"\n}',
+    '{"name": "jot"}',
+    'Sure.\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="jot">\n<｜DSML｜para',
+    "<|channel|>commentary to=functions.jot <|constrain|>json<|message|>{",
+    '[TOOL_CALLS]jot[ARGS]{"text": ',
+    "jot(text=open('x'))",
+)
+UNREADABLE = tuple(map(completion, UNREADABLE_TEXTS))
 
 
 def _roles(luck: Luck, model: LocalModel) -> LocalModel:
@@ -474,8 +557,18 @@ def _budget(luck: Luck, model: LocalModel) -> LocalModel:
 
 def _passing(luck: Luck, model: LocalModel) -> LocalModel:
     first = [None] * luck.randint(0, 3)
-    fault = luck.choice((_BUSY, _SLOW_DOWN, _EMPTY))
+    fault = luck.choice((_BUSY, _SLOW_DOWN, _EMPTY, _ERROR_INSIDE))
     return replace(model, passing=(*first, *([fault] * luck.choice((1, 2, 4)))))
+
+
+def _unreadable(luck: Luck, model: LocalModel) -> LocalModel:
+    first = [None] * luck.randint(0, 3)
+    faults = [luck.choice(UNREADABLE) for _ in range(luck.choice((1, 1, 2)))]
+    return replace(model, passing=(*first, *faults), copies=True)
+
+
+def _silence(_luck: Luck, model: LocalModel) -> LocalModel:
+    return replace(model, is_silent=True)
 
 
 def _notations(luck: Luck, model: LocalModel) -> LocalModel:
@@ -491,6 +584,8 @@ FAMILIES: dict[str, Callable[[Luck, LocalModel], LocalModel]] = {
     "budget": _budget,
     "passing": _passing,
     "notations": _notations,
+    "unreadable": _unreadable,
+    "silence": _silence,
 }
 """The families of faults: each gives a model one more. Add a family here, and the campaign draws from it."""
 

@@ -46,7 +46,7 @@ class FilesPlugin:
         from ricordo.features.files.tools import grep_files, open_files, semantic_search_files
         from ricordo.tools.toolbox import ServerTool
 
-        found: Any = {"brings_untrusted": True, "runs_in_parallel": True}
+        found: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
         return [
             ServerTool(open_files, "letta_files_core"),
             ServerTool(grep_files, "letta_files_core", **found),

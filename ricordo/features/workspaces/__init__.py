@@ -37,7 +37,7 @@ class WorkspacesPlugin:
         from ricordo.features.workspaces import tools
         from ricordo.tools.toolbox import ServerTool
 
-        reads: Any = {"brings_untrusted": True, "runs_in_parallel": True}
+        reads: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
         return [
             ServerTool(tools.list_workspace, "letta_builtin", **reads),
             ServerTool(tools.search_workspace, "letta_builtin", **reads),

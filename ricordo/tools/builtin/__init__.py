@@ -16,9 +16,21 @@ class BuiltinPlugin:
         """Speaking, searching, archiving and editing memory."""
         return (
             ServerTool(recall.send_message, "letta_core"),
-            ServerTool(recall.conversation_search, "letta_core", runs_in_parallel=True),
+            ServerTool(
+                recall.conversation_search,
+                "letta_core",
+                runs_in_parallel=True,
+                is_read_only=True,
+                searches=frozenset(("messages",)),
+            ),
             ServerTool(recall.archival_memory_insert, "letta_core"),
-            ServerTool(recall.archival_memory_search, "letta_core", runs_in_parallel=True),
+            ServerTool(
+                recall.archival_memory_search,
+                "letta_core",
+                runs_in_parallel=True,
+                is_read_only=True,
+                searches=frozenset(("archive",)),
+            ),
             ServerTool(memory.core_memory_append, "letta_memory_core", edits_memory=True),
             ServerTool(memory.core_memory_replace, "letta_memory_core", edits_memory=True),
             ServerTool(memory.memory_insert, "letta_memory_core", edits_memory=True, aliases=_SHORT),
@@ -27,13 +39,20 @@ class BuiltinPlugin:
             ServerTool(patch.memory_apply_patch, "letta_memory_core", edits_memory=True),
             ServerTool(memory.memory_rethink, "letta_sleeptime_core", edits_memory=True),
             ServerTool(memory.memory_finish_edits, "letta_sleeptime_core"),
-            ServerTool(memory.list_memory_blocks, "letta_memory_core", runs_in_parallel=True),
-            ServerTool(memory.read_memory_block, "letta_memory_core", runs_in_parallel=True),
+            ServerTool(memory.list_memory_blocks, "letta_memory_core", runs_in_parallel=True, is_read_only=True),
+            ServerTool(memory.read_memory_block, "letta_memory_core", runs_in_parallel=True, is_read_only=True),
             ServerTool(memory.edit_memory_block, "letta_memory_core", edits_memory=True),
             ServerTool(memory.propose_memory_edit, "letta_memory_core"),
             ServerTool(facts.remember, "letta_memory_core", edits_memory=True, is_stored=False),
             ServerTool(facts.correct, "letta_memory_core", edits_memory=True, is_stored=False),
-            ServerTool(facts.search, "letta_core", runs_in_parallel=True, is_stored=False),
+            ServerTool(
+                facts.search,
+                "letta_core",
+                runs_in_parallel=True,
+                is_read_only=True,
+                searches=frozenset(("messages", "archive")),
+                is_stored=False,
+            ),
         )
 
 

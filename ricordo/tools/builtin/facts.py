@@ -58,7 +58,7 @@ async def search(context: ToolContext, query: str) -> str:
         roles=("user", "assistant"),
         subject_id=context.subject_id,
         own_conversation=context.state.conversation.id,
-        turn_began=context.turn_began(),
+        turn_began=context.view_began() or context.turn_began(),
     )
     archives = tuple(archive.id for archive in context.state.archives)
     messages = await context.recall.messages(query, said, _MOST_HITS)

@@ -16,6 +16,8 @@ from ricordo.tools.builtin.search_results import results_of, timestamp
 from ricordo.tools.toolbox import ToolContext
 
 SENT = "Sent message successfully."  # a wire fact of the retired Letta V1 server
+# The beginning is a wire fact of the retired Letta V1 server.
+NOTHING_OUTSIDE = "No results found. What is in view was not searched: look at the messages above."
 PAGE_SIZE = 5
 MESSAGES_SHOWN = (
     20  # with so many, 0.87 of what answers a question is among the results, with five 0.73: docs/retrieval.md
@@ -41,7 +43,7 @@ async def conversation_search(
     start_date: str | None = None,
     end_date: str | None = None,
 ) -> dict[str, Any] | str:
-    """Search everything that was ever said with you, also what is no longer in view. The best match comes first.
+    """Search everything that was ever said with you and is no longer in view. The best match comes first.
 
     Each result says when it was said and by whom, and how well it matches; `matched_lines` are the lines of it that do. `before`
     and `after` hold what was said right before and after it.
@@ -61,13 +63,13 @@ async def conversation_search(
         start=parse_date(start_date, where, name="start_date") if start_date else None,
         end=parse_date(end_date, where, name="end_date", end=True) if end_date else None,
         own_conversation=context.state.conversation.id,
-        turn_began=context.turn_began(),
+        turn_began=context.view_began() or context.turn_began(),
         reads_before=True,
     )
     _require_limit(limit)
     found = await context.recall.messages(query, wanted, limit)
     if not found:
-        return "No results found."
+        return NOTHING_OUTSIDE
     allowed = next(
         (tool.return_limit for tool in context.state.tools if tool.name == "conversation_search"), DEFAULT_RETURN_LIMIT
     )

@@ -45,6 +45,7 @@ class Desk:
     memory: WorkingMemory
     scope: Scope = field(default_factory=Scope)
     turn_began: int | None = None
+    view_began: int | None = None
 
     @property
     def recall(self) -> Recall:
@@ -56,6 +57,7 @@ class Desk:
             *("call-1", self.state, self.memory, self.store, self.scope, self.recall),
             *(nothing, nothing),
             turn_began=lambda: self.turn_began,
+            view_began=lambda: self.view_began,
         )
         calls = [ToolCallPart("call-1", name, json.dumps(arguments))]
         (result,) = await BOX.run(calls, ATTACHED, lambda _call_id: context)

@@ -34,7 +34,7 @@ async def keep(one: Desk, *texts: str, **fields: Any) -> list[Message]:
 
 async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("conversation_search", query=query, **arguments)
-    value = {"results": []} if result.content == NOTHING else json.loads(result.content)
+    value = {"results": []} if result.content.startswith(NOTHING) else json.loads(result.content)
     assert not value["results"] or value["message"] == f"Showing {len(value['results'])} results:"
     # Best first; of turns that follow each other the best one first.
     return [
@@ -193,6 +193,8 @@ async def test_what_is_said_in_the_running_turn_is_not_found(nina: Desk) -> None
     assert asked in await found(nina, "name of my aunt")
     nina.turn_began = began
     assert await found(nina, "name of my aunt") == ["My aunt's name is Berta."]
+    nina.view_began = at(2026, 1, 20, 10)
+    assert await found(nina, "name of my aunt") == []
 
 
 async def test_words_said_are_found_and_not_calls_results_of_searches_or_heartbeats(nina: Desk) -> None:

@@ -1,0 +1,124 @@
+"""Searches that find nothing new: when they are offered, what they leave out, and what becomes of those that come again."""
+
+import pytest
+
+from ricordo.agents.conversations import create_conversation
+from ricordo.agents.repeated_reads import NOTICE
+from ricordo.domain.message import TextPart
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import ToolRule
+from ricordo.llm.scripted import call
+from tests.seams.stage import Stage, returns, text_of
+
+SEARCHES = {"conversation_search", "archival_memory_search"}
+
+
+async def talk_beside(stage: Stage, agent: str) -> str:
+    return (await create_conversation(stage.runtime, Scope(), agent, {})).id
+
+
+def offered(stage: Stage, number: int = -1) -> set[str]:
+    return {tool.name for tool in stage.model.requests[number].tools}
+
+
+async def test_searches_are_offered_once_there_is_something_out_of_view(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += ["Hello.", call("archival_memory_insert", content="Ada has a heron."), "Kept.", "Hello.", "Hello."]
+    await stage.say(agent)
+    assert not offered(stage) & SEARCHES
+    assert "archival_memory_insert" in offered(stage)
+    await stage.say(agent)
+    await stage.say(agent)
+    assert offered(stage) & SEARCHES == {"archival_memory_search"}
+    await stage.say(agent, conversation_id=await talk_beside(stage, agent))
+    assert offered(stage) & SEARCHES == SEARCHES
+    names = {tool.name for tool in (await stage.state(agent)).tools}
+    assert names >= SEARCHES
+
+
+async def test_a_search_is_offered_for_what_was_said_in_another_conversation(stage: Stage) -> None:
+    agent = await stage.agent()
+    beside = await talk_beside(stage, agent)
+    stage.lines += ["Noted.", call("conversation_search", query="heron"), "A heron."]
+    await stage.say(agent, "My aunt has a heron.", conversation_id=beside)
+    answer = await stage.say(agent, "What has my aunt?")
+    assert "conversation_search" in offered(stage)
+    assert "My aunt has a heron." in returns(answer)[0][1]
+
+
+@pytest.mark.parametrize("kind", ["run_first", "max_count_per_step", "requires_approval"])
+async def test_a_search_that_a_rule_names_is_always_offered(stage: Stage, kind: str) -> None:
+    options = {"max_count_limit": 2} if kind == "max_count_per_step" else {}
+    agent = await stage.agent(tool_rules=(ToolRule("conversation_search", kind, None, options),))  # type: ignore[arg-type]
+    stage.lines += ["Hello."]
+    await stage.say(agent)
+    assert "conversation_search" in offered(stage)
+
+
+async def test_a_search_that_is_not_offered_runs_where_it_is_called_and_leaves_out_what_is_in_view(
+    stage: Stage,
+) -> None:
+    agent = await stage.agent()
+    stage.lines += ["Noted.", call("conversation_search", query="heron"), "A heron."]
+    await stage.say(agent, "My aunt has a heron.")
+    answer = await stage.say(agent, "What has my aunt?")
+    ((status, content),) = returns(answer)
+    assert status == "success"
+    assert content.startswith("No results found.")
+    assert "heron" not in content
+
+
+async def test_the_same_read_is_run_once_then_a_notice_then_the_turn_goes_on_without_tools(stage: Stage) -> None:
+    agent = await stage.agent()
+    searches = [call("conversation_search", query="tea"), call("conversation_search", query="tea", limit=None)]
+    stage.lines += [*searches, call("conversation_search", query="tea"), "I do not know."]
+    answer = await stage.say(agent, "Tea?")
+    assert [content.startswith("No results") for _, content in returns(answer)] == [True, False, False]
+    assert [content for _, content in returns(answer)][1:] == [NOTICE, NOTICE]
+    assert text_of(answer).endswith("I do not know.")
+    assert [request.tool_choice for request in stage.model.requests] == ["auto", "auto", "auto", "none"]
+    stage.lines += ["Hello."]
+    await stage.say(agent)
+    assert stage.model.requests[-1].tool_choice == "auto"
+
+
+async def test_a_model_that_calls_without_being_offered_tools_ends_its_turn(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [call("conversation_search", query="tea") for _ in range(4)]
+    answer = await stage.say(agent, "Tea?")
+    assert answer.run.stop_reason == "invalid_tool_call"
+    assert [status for status, _ in returns(answer)] == ["success"] * 3 + ["error"]
+    stage.lines += ["Hello."]
+    assert text_of(await stage.say(agent)) == "Hello."
+    await stage.require_sound(agent)
+
+
+async def test_other_reads_and_reads_after_a_change_are_run(stage: Stage) -> None:
+    agent = await stage.agent(("human", "Ada."))
+    stage.lines += [
+        call("conversation_search", query="tea"),
+        call("conversation_search", query="rum"),
+        call("memory_insert", label="human", new_string="Likes tea."),
+        call("conversation_search", query="tea"),
+        (TextPart("Both."), call("conversation_search", query="tea"), call("archival_memory_search", query="tea")),
+        "Done.",
+    ]
+    answer = await stage.say(agent, "Tea?")
+    assert [content == NOTICE for _, content in returns(answer)] == [False, False, False, False, True, False]
+
+
+async def test_equal_reads_in_one_answer_are_run_once(stage: Stage) -> None:
+    agent = await stage.agent()
+    stage.lines += [tuple(call("conversation_search", query="tea") for _ in range(2)), "Done."]
+    answer = await stage.say(agent, "Tea?")
+    assert [content == NOTICE for _, content in returns(answer)] == [False, True]
+
+
+async def test_an_agent_that_speaks_by_tools_keeps_those_that_are_no_reads(stage: Stage) -> None:
+    agent = await stage.agent(agent_type="memgpt_v2_agent")
+    searches = [call("conversation_search", query="tea", request_heartbeat=True) for _ in range(3)]
+    stage.lines += [*searches, call("send_message", message="I do not know.")]
+    await stage.say(agent, "Tea?")
+    assert "send_message" in offered(stage)
+    assert not offered(stage) & SEARCHES
+    assert stage.model.requests[-1].tool_choice == "required"
