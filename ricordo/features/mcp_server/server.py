@@ -102,11 +102,7 @@ def server_of(memory: Memory) -> "Server[Any]":
             watching.cancel()
 
     async def list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
-        prompts = [
-            types.Prompt(name=name, title=title, description=description)
-            for name, (title, description, _) in _PROMPTS.items()
-        ]
-        return types.ListPromptsResult(prompts=prompts)
+        return types.ListPromptsResult(prompts=list(_prompts()))
 
     async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         if params.name not in _PROMPTS:
@@ -130,6 +126,11 @@ def server_of(memory: Memory) -> "Server[Any]":
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
+
+
+def _prompts() -> Iterator[types.Prompt]:
+    for name, (title, description, _) in _PROMPTS.items():
+        yield types.Prompt(name=name, title=title, description=description)
 
 
 def _tools(memory: Memory) -> Iterator[types.Tool]:
