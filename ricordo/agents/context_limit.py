@@ -56,6 +56,7 @@ _LARGE_PROMPT = 2_000
 _TOOLS_AND_MORE = 12_000
 # A turn whose last compaction freed less of the window than this asks no model to write another: it could go on so at each step.
 _LITTLE = 0.1
+_FEWEST_EVICTED = 2  # messages, of a compaction that somebody asked for
 # An answer gets this many tokens at least.
 _LEAST_OUTPUT = 64
 # A refusal teaches a smaller window where it is smaller than this share of what was known, in percent.
@@ -255,6 +256,8 @@ def _cut(
         overhead=tool_tokens(request.tools),
         percent=percent,
         keep_from=turn.first,
+        # One summary in the place of one message gains nothing, and whoever asked would pay for it.
+        fewest=_FEWEST_EVICTED if turn.request.compaction else 1,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ricordo.agents.agent_types import SPEECH, traits_of
 from ricordo.domain.agent import Agent, AgentState, AgentType
-from ricordo.domain.model import ModelInfo, ModelProfile, ProfileChoice
+from ricordo.domain.model import LIBRARIAN, ModelInfo, ModelProfile, ProfileChoice
 from ricordo.domain.tool import Tool
 from ricordo.prompt.texts import text
 from ricordo.tools.toolbox import Toolbox, unstored_tool
@@ -24,7 +24,7 @@ _PROMPTS: dict[ModelProfile, str] = {"small": "small", "notes": "small_notes"}
 def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> ModelProfile:
     """Return the agent's profile, else the server's; by default that of the model's size and window."""
     choice: ProfileChoice = agent.settings.get(PROFILE) or of_server
-    if agent.agent_type not in _TYPES or (choice == "auto" and not info.is_small):
+    if agent.agent_type not in _TYPES or info.handle == LIBRARIAN or (choice == "auto" and not info.is_small):
         return "full"
     return "small" if choice == "auto" else choice
 

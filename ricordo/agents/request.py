@@ -14,6 +14,7 @@ from ricordo.domain.model import ModelProfile, ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill
+from ricordo.llm.adaptation import has_results_role
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
 from ricordo.llm.output_budget import usual_output_tokens
@@ -174,7 +175,7 @@ class TurnContext:
     @property
     def reads_plain_results(self) -> bool:
         """Whether the model is small, or has no role for results of tools."""
-        return self.profile != "full" or self.model.info.calls_tools is False
+        return self.profile != "full" or not has_results_role(self.model)
 
     @property
     def output_budget(self) -> int | None:

@@ -4,6 +4,7 @@ Agents talk in one of two styles (`agent_types.py`). A native agent speaks in pl
 tool calls. A heartbeat agent acts only by tools, speaks by `send_message`, and goes on only where it asks for a heartbeat.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,9 +23,10 @@ from ricordo.errors import Invalid
 from ricordo.memory.working_memory import EditReason
 from ricordo.storage.conversations import is_any_default
 from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for, without_nulls
-from ricordo.tools.rules import Allowed, FinishedCall, Rulebook
+from ricordo.tools.rules import Allowed, DeadEnd, FinishedCall, Rulebook
 from ricordo.tools.toolbox import SearchedStore, failed_result, schema_of
 
+log = logging.getLogger(__name__)
 ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
 OVER = "The same call came too often, so this turn goes on without tools. Answer the user in words."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
@@ -102,7 +104,11 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     agent, rules = turn.state.agent, turn.rules
     client = frozenset(tool.name for tool in turn.request.client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
-    allowed = rules.allowed(turn.finished)
+    try:
+        allowed = rules.allowed(turn.finished)
+    except DeadEnd as error:  # without tools the agent can still say so, and end its turn
+        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": str(error)})
+        allowed = Allowed(())
     names = frozenset(allowed.names)
     wanted = turn.request.wanted_tools & names
     if len(wanted) == 1 or len(turn.finished) >= _OWN_CALLS:

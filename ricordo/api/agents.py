@@ -26,8 +26,9 @@ from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
-from ricordo.domain.model import ModelSettings
+from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.run import StopReason
+from ricordo.errors import Invalid
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import agent_access, agents, blocks, messages, tools, users
@@ -49,6 +50,7 @@ _KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_blo
 @router.post("/", response_model=AgentResponse)
 async def create(here: Here, body: AgentRequest) -> Json:
     """Make an agent."""
+    await _require_window(here, body, body.model_handle)
     return agent_json(here, await create_agent(here.runtime, here.scope, spec_of(here.runtime, body)))
 
 
@@ -120,6 +122,7 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Json:
     if body.timezone:
         zone(body.timezone)
     before = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
+    await _require_window(here, body, body.model_handle or before.agent.model)
     if body.system is not None:
         body = body.model_copy(update={"system": chosen_system(body.system, "", here.runtime.settings.data_dir)})
     handle = body.model_handle
@@ -169,6 +172,18 @@ async def context(
         return ContextResponse.from_window(state, messages.by_ids(tx, state.conversation.window), tools)
 
     return await here.store.read(read)
+
+
+async def _require_window(here: RequestContext, body: AgentFields, handle: str | None) -> None:
+    """Raise Invalid for a context window beyond the model's, where its provider or our table says how large that is."""
+    limit = body.context_window_limit
+    if limit is None:
+        return
+    models = await here.runtime.organization_providers.of(here.scope.organization_id)
+    info = await models.require(handle or (await here.runtime.models.find_default()).handle)
+    if info.context_window != DEFAULT_CONTEXT_WINDOW and limit > info.context_window:
+        # A wire fact of the retired Letta V1 server.
+        raise Invalid(f"Context window limit ({limit}) is greater than maximum of ({info.context_window})")
 
 
 def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:

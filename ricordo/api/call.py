@@ -66,11 +66,11 @@ IGNORED_QUERIES: Mapping[str, str] = {
 _SELECT_BY_USER = {"/v1/ledger"}
 
 
-# With what the ids in paths begin. A conversation has other names too.
+# With what the ids in paths begin. A conversation has other names too, and one of a provider is looked for as it is.
 ID_PREFIXES: Mapping[str, str] = {
     **{
         f"{kind}_id": kind
-        for kind in "agent archive block file identity job mcp_server message passage provider run step tool".split()
+        for kind in "agent archive block file identity job mcp_server message passage run step tool".split()
     },
     **{"folder_id": "source", "source_id": "source", "memory_id": "passage"},
 }

@@ -10,6 +10,7 @@ from typing import Any
 from ricordo.domain.message import ImagePart
 from ricordo.domain.model import ModelInfo, ModelRequest
 from ricordo.errors import ModelError
+from ricordo.llm.chat import ChatModel
 from ricordo.llm.learned_dialect import NOTHING_LEARNED, Key, LearnedDialect, LearnedDialects
 from ricordo.llm.refusals import Refusal, guesses, is_too_long, lessons, limit_in
 from ricordo.llm.tokens import request_tokens
@@ -68,6 +69,12 @@ def learned_of(model: object) -> LearnedModel | None:
     """Return the lessons of a chat model; None for one that takes everything as it is."""
     learned = getattr(model, "learned", None)
     return learned if isinstance(learned, LearnedModel) else None
+
+
+def has_results_role(model: ChatModel) -> bool:
+    """Whether results of tools are more to the model than text, as far as is known."""
+    learned = learned_of(model)
+    return model.info.calls_tools is not False and not (learned and learned.dialect.calls_as_text)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from ricordo.llm.answer_bounds import BoundReached, CallIds, has_too_many_calls,
 from ricordo.llm.answer_format import answer_fault, in_format
 from ricordo.llm.loose_json import read_json
 from ricordo.llm.refusals import TOO_LONG
-from ricordo.llm.repair import Fault, StreamRepair, is_empty, repair
+from ricordo.llm.repair import Fault, StreamRepair, fault_in, is_empty, repair
 from ricordo.offload import offload
 from ricordo.settings import Settings
 
@@ -261,11 +261,13 @@ async def _repaired(
                     yield chunk
                 continue
             reply = await offload(partial(repair, ids.in_reply(item), request.callable_tools), size)
-            reply = in_format(reply, request)
+            has_form = bool(request.settings.response_format or request.forced_tool)
+            reply = in_format(reply, request) if has_form else reply
             if is_empty(reply):
                 raise EmptyReply(reply)
             rest = tuple(stream.close(reply)) if request.stream else ()
-            if (fault := answer_fault(reply, request)) is not None:
+            fault = answer_fault(reply, request) if has_form else fault_in(reply, request)
+            if fault is not None:
                 raise BrokenReply(fault, reply, rest)
             for chunk in rest:
                 yield chunk

@@ -55,8 +55,9 @@ def cut(
     overhead: int,
     percent: int,
     keep_from: int,
+    fewest: int = 1,
 ) -> Cut | None:
-    """Return what leaves the window; None where nothing can.
+    """Return what leaves the window, so many messages at least; None where nothing can.
 
     `share` is how much of the conversation leaves first in the sliding modes; more does until system and rest are within
     `1 - share` of `window_tokens`. `overhead` is the tools' tokens, `percent` what the provider counts for a hundred of ours,
@@ -67,9 +68,10 @@ def cut(
     plan = _plan(window, share, window_tokens, overhead, percent, keep_from)
     if mode in ("sliding_window", "self_compact_sliding_window"):
         for place in _sliding_places(plan, share):
-            if plan.tokens(0, 1) + plan.tokens(place, len(window)) <= plan.goal:
+            if place > fewest and plan.tokens(0, 1) + plan.tokens(place, len(window)) <= plan.goal:
                 return Cut(tuple(window[1:place]), (window[0], *window[place:]))
-    return _all_before(plan)
+    rest = _all_before(plan)
+    return rest if rest and len(rest.evicted) >= fewest else None
 
 
 def summary_room(window_tokens: int, percent: int = 100) -> int:

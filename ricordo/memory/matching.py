@@ -30,7 +30,8 @@ _PLAIN = {"quote": '"', "single": "'", "dash": "-", "dots": "…", "nothing": ""
 _ESCAPE = re.compile(r'\\([nt"])')
 _ESCAPED = {"n": "\n", "t": "\t", '"': '"'}
 # What begins a line that can be told from code: an item of a list, a heading, or a sentence.
-_NEW_LINE = re.compile(r"\\n(?=(?:\\n)*(?:\s*(?:[-*+•>|]|\d{1,3}[.)]|#{1,6})\s|[^\W\d_a-z][^\\]*[\s:]|\Z))")
+# All that follow each other are one match, since to look behind them from each takes time as the square of their number.
+_NEW_LINES = re.compile(r"(?<!\\n)(?:\\n)++(?=(?:\s*(?:[-*+•>|]|\d{1,3}[.)]|#{1,6})\s|[^\W\d_a-z][^\\]*[\s:]|\Z))")
 _BACKSLASH = re.compile(r"\\.?", re.DOTALL)
 
 
@@ -130,7 +131,8 @@ def with_line_breaks(text: str) -> str:
         return text
     written = [found[0] for found in _BACKSLASH.finditer(text)]
     is_plain = all(one == "\\n" for one in written)
-    return text.replace("\\n", "\n") if is_plain and len(_NEW_LINE.findall(text)) == len(written) else text
+    new_lines = sum(len(found) // 2 for found in _NEW_LINES.findall(text)) if is_plain else 0
+    return text.replace("\\n", "\n") if is_plain and new_lines == len(written) else text
 
 
 def nearest_line(value: str, piece: str) -> tuple[int, str] | None:

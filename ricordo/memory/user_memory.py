@@ -133,7 +133,7 @@ def make(
     block = new_in(chain, label, metadata.author.id, tx.clock.now(), value=text, **settings)
     block.require_fits(text)
     if label in chain.files:
-        raise Conflict(f'There is a memory block "{label}" already. Choose another label.')
+        raise Conflict(f'A memory block "{label}" already exists. Choose another label.')
     return blocks.insert_all(tx, [block], [], metadata)[0]
 
 
@@ -236,7 +236,7 @@ def rename(
 def require_free(tx: Transaction, block: Block, new_label: str) -> None:
     """Raise Conflict where the block cannot have this label, in its chain or beside the other blocks of an agent that sees it."""
     if blocks.labelled(tx, block.chain_id, new_label):
-        raise Conflict(f'There is a memory block "{new_label}" already. Choose another label.')
+        raise Conflict(f'A memory block "{new_label}" already exists. Choose another label.')
     for agent_id in blocks.agent_ids(tx, block.id):
         if any(other.label == new_label for other in blocks.attached(tx, agent_id)):
             raise Conflict(f'Agent {agent_id} has another block labelled "{new_label}". Choose another label.')

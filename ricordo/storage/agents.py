@@ -99,6 +99,7 @@ _INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
 _update = _ROWS.updates(*_ROWS.changeable())
 _DELETE_TAGS = delete(agents_tags).where(equal(agents_tags, "agent_id"))
+_TAGS = select(agents_tags.c.tag).where(equal(agents_tags, "agent_id")).order_by(agents_tags.c.tag)
 
 
 def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
@@ -307,6 +308,11 @@ def ids(tx: Transaction, scope: Scope) -> list[str]:
 
 
 find = _ROWS.find
+
+
+def tags_of(tx: Transaction, agent_id: str) -> list[str]:
+    """Return the agent's tags, by the alphabet."""
+    return [row.tag for row in tx.all(_TAGS, {"agent_id": agent_id})]
 
 
 def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> None:

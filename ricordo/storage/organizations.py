@@ -35,7 +35,7 @@ def require(tx: Transaction, name: str) -> Organization:
 def create(tx: Transaction, name: str) -> Organization:
     require_fit_name(name, "An organization")
     if is_id(name, "org") or named(tx, name):
-        raise Collision(f'There is an organization "{name}" already. Choose another name.')
+        raise Collision(f'An organization "{name}" already exists. Choose another name.')
     made = Organization(new_id("org"), name, tx.clock.now())
     _ROWS.insert(tx, made)
     return made

@@ -27,7 +27,7 @@ _UPDATE = setter(providers, *_CHANGED, where=providers.c.id == bindparam("provid
 def insert_one(tx: Transaction, provider: OrganizationProvider) -> None:
     """Store a new provider; raises Collision where the organization has one of this name."""
     if tx.first(_BY_NAME, {"name": provider.name, "organization_id": provider.organization_id}) is not None:
-        raise Collision(f'There is a provider "{provider.name}" already. Change that one, or choose another name.')
+        raise Collision(f'A provider "{provider.name}" already exists. Change that one, or choose another name.')
     tx.run(insert(providers), _values(provider))
 
 

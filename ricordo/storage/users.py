@@ -196,4 +196,4 @@ def _folded(name: str) -> str:
 
 
 def _taken(identifier: str | None) -> str:
-    return f'There is a user "{(identifier or "")[:_LONGEST]}" already. Choose another identifier.'
+    return f'A user "{(identifier or "")[:_LONGEST]}" already exists. Choose another identifier.'

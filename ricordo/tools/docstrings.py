@@ -19,13 +19,13 @@ _ARGUMENT = re.compile(
     r"[-*\u2022]?\s*`{0,2}\*{0,2}(\w+)`{0,2}\s*(?:\((.*?)\)\s*)?(?:[:\uff1a\u2013\u2014]|\s-\s)\s*(.*)"
 )
 _NUMPY_ARGUMENT = re.compile(r"\*{0,2}(\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::\s*(.*))?")
-_FIELD = re.compile(r":(?P<kind>\w+)(?:\s+(?P<rest>[^:]*))?:\s*(?P<text>.*)")
+_FIELD = re.compile(r":(?P<kind>\w+)(?:\s(?P<rest>[^:]*))?:\s*(?P<text>.*)")
 _OF_PARAMETER = frozenset({"param", "parameter", "arg", "argument", "key", "keyword", "kwarg"})
 _OF_RESULT = frozenset(
     {"return", "returns", "rtype", "raise", "raises", "except", "exception", "yield", "yields", "ytype"}
 )
 # What says no more than the signature does.
-_PLAIN_TYPE = re.compile(r"[\w\[\], .|]*?(?:,?\s*(?:optional|required|default(?:s to)?[\s=:]*\S+))?", re.IGNORECASE)
+_PLAIN_TYPE = re.compile(r"[\w\[\], .|]*?(?:,?\s{0,3}(?:optional|required|default(?:s to)?[\s=:]*\S+))?", re.IGNORECASE)
 _WORDS = 3  # of a type at most
 
 

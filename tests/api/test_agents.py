@@ -52,6 +52,8 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, http: 
     shown = http.get(f"/v1/agents/{made.id}").json()
     assert client.agents.retrieve(made.id).to_dict() == made.to_dict()
     assert is_id(made.id, "agent")
+    assert shown["model_settings"] == settings | {"strict": False}
+    del plain["model_settings"]
     assert {name: shown[name] for name in plain} == plain
     assert (shown["agent_type"], shown["tags"], len(shown["message_ids"])) == ("letta_v1_agent", ["a", "b"], 1)
     assert shown["created_by_id"] == shown["last_updated_by_id"] == LOCAL_USER
@@ -92,7 +94,7 @@ def test_older_clients_and_those_of_one_provider_are_understood(client: StrictLe
     # What a provider alone knows is kept among the settings.
     settings = {"provider_type": "openai", "verbosity": "low", "temperature": 0.5, "frequency_penalty": None}
     made = http.post("/v1/agents/", json={"model": MODEL, "model_settings": settings}).json()
-    assert made["model_settings"] == {"provider_type": "openai", "temperature": 0.5, "verbosity": "low"}
+    assert made["model_settings"].items() >= {"provider_type": "openai", "temperature": 0.5, "verbosity": "low"}.items()
     assert client.agents.retrieve(made["id"]).id == made["id"]
 
 
@@ -123,6 +125,7 @@ def test_every_field_of_an_agent_can_be_changed(api: Api, agent: AgentState, blo
     api.client.agents.update(agent.id, **plain, context_window_limit=9000, block_ids=[block_id], tool_ids=[speech.id])
 
     now = api.http.get(f"/v1/agents/{agent.id}").json()
+    assert now["model_settings"].items() >= plain.pop("model_settings").items()
     assert {name: now[name] for name in plain} == plain
     assert (now["llm_config"]["temperature"], now["llm_config"]["context_window"]) == (0.5, 9000)
     assert [block["id"] for block in now["blocks"]] == [block_id]
@@ -267,7 +270,12 @@ def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None
     taken = {"temperature": None, "response_format": None, "reasoning": None}
     after = http.patch(f"/v1/agents/{agent['id']}", json={"model_settings": taken}).json()["model_settings"]
 
-    assert [after.get(name) for name in (*settings, "reasoning")] == [1.0, 100, None, None]
+    # Where nothing is set, what usually holds is shown, and changes nothing when it comes back.
+    usual = {"reasoning_effort": "minimal"}
+    assert [after.get(name) for name in (*settings, "reasoning")] == [1.0, 100, None, usual]
+    again = http.patch(f"/v1/agents/{agent['id']}", json={"model_settings": after}).json()
+    assert again["model_settings"] == after
+    assert again["llm_config"]["reasoning_effort"] is None
 
 
 def test_an_agent_that_is_made_for_a_user_sees_her_memory_in_all_its_threads(api: Api) -> None:

@@ -313,7 +313,7 @@ def page() -> str:
         for where, model in BODIES.items()
         for why, names in _by_reason(model.ignored).items()
     )
-    youlab = "\n".join(f"| `{route}` |" for route in sorted(ENDPOINTS, key=lambda route: route.split()[::-1]))
+    youlab = "\n".join(f"- `{route}`" for route in sorted(ENDPOINTS, key=lambda route: (route.split()[1], route)))
     return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored, fields=fields, youlab=youlab)
 
 

@@ -207,3 +207,73 @@ def test_a_preview_is_the_request_that_the_message_makes_and_leaves_nothing(scen
 
 def same_but_for_the_time(body: Wire) -> str:
     return re.sub(r"\d\d:\d\d(:\d\d)?", "", json.dumps(body, sort_keys=True))
+
+
+def test_a_window_beyond_the_models_is_refused_where_it_is_known(scene: Scene) -> None:
+    models = {one["handle"]: one["max_context_window"] for one in scene.http.get("/v1/models/").json()}
+    known = {handle: window for handle, window in models.items() if window != 128_000}
+    for handle, window in known.items():
+        for limit, is_taken in ((window, True), (window + 1, False), (window * 2, False)):
+            made = scene.http.post("/v1/agents/", json={"model": handle, "context_window_limit": limit})
+            told = f"Context window limit ({limit}) is greater than maximum of ({window})"
+            assert is_taken or told in made.text, (handle, limit)
+            assert made.status_code == (200 if is_taken else 400)
+            if is_taken:
+                path = f"/v1/agents/{made.json()['id']}"
+                assert scene.http.patch(path, json={"context_window_limit": window + 1}).status_code == 400
+    assert known
+    # Of a model whose window nobody knows the operator may know better.
+    assert scene.http.post("/v1/agents/", json={"model": OPENAI, "context_window_limit": 500_000}).status_code == 200
+
+
+def test_small_windows_have_room_for_the_prompt(scene: Scene) -> None:
+    for window in (2_000, 2_500, 3_000, 3_500, 4_000, 4_500, 6_000, 8_000):
+        for more in ({}, {"max_tokens": window}, {"max_tokens": window * 3 // 4}, {"max_tokens": 100}):
+            agent = scene.agent(context_window_limit=window, **more)
+            scene.says("Hello.")
+            answer = scene.send(agent, "Hello.")
+            assert (said(answer), stopped(answer)) == (["Hello."], "end_turn"), (window, more)
+
+
+def test_a_summary_that_frees_nothing_is_refused_before_it_is_paid_for(scene: Scene) -> None:
+    agent = scene.agent()
+    for mode in ("all", "sliding_window"):
+        answer = scene.http.post(f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": mode}})
+        assert (answer.status_code, scene.asked) == (400, [])
+        assert "Summarization failed to reduce the number of messages" in answer.text
+    for _ in range(2):
+        scene.says("Hello.")
+        scene.send(agent, "Hello.")
+    scene.says("They said hello.")
+    numbers = scene.http.post(f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": "all"}}).json()
+    assert numbers["num_messages_after"] < numbers["num_messages_before"]
+    # The summary alone can be summed up no further.
+    before = len(scene.asked)
+    again = scene.http.post(f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": "all"}})
+    assert (again.status_code, len(scene.asked)) == (400, before)
+
+
+def test_smaller_ways_of_the_retired_server(scene: Scene) -> None:
+    """Open runs have a list, a trace has the agent's tags, a prompt is no blanks, conflicts say `already exists`."""
+    agent = scene.agent(tags=["b", "a"])
+    scene.says("Hello.")
+    answer = scene.send(agent, "Hello.")
+    assert scene.http.get("/v1/runs/active").json() == []
+    assert scene.http.get("/v1/runs/active", params={"agent_id": agent, "background": False}).json() == []
+    (run,) = {one["run_id"] for one in answer["messages"]}
+    traces = scene.http.get(f"/v1/runs/{run}/trace").json()
+    assert [one["agent_tags"] for one in traces] in ([["a", "b"]], [])
+    for blanks in ("", " ", "\n\t", "\u00a0"):
+        assert scene.http.post(f"/v1/agents/{agent}/generate", json={"prompt": blanks}).status_code == 422, blanks
+    for unknown in ("nothing", "provider-1", "provider-00000000-0000-4000-8000-000000000000", "%20"):
+        assert scene.http.get(f"/v1/providers/{unknown}").status_code == 404, unknown
+    source = "def twice(x: int):\n    'Double.'"
+    things = {
+        "/v1/tools/": {"source_code": source},
+        "/v1/folders/": {"name": "Papers"},
+        "/v1/identities/": {"identifier_key": "ada", "name": "Ada", "identity_type": "user"},
+    }
+    for path, body in things.items():
+        assert scene.http.post(path, json=body).status_code == 200, path
+        again = scene.http.post(path, json=body)
+        assert (again.status_code, "already exists" in again.text) == (409, True), again.text

@@ -85,17 +85,15 @@ def test_conditional_follows_what_the_tool_returned_and_takes_its_default_where_
     assert scene.played == ["roll", next_tool]
 
 
-def test_conditional_that_must_match_and_does_not_is_a_dead_end_that_is_told(player: Player, scene: Scene) -> None:
+def test_where_the_rules_leave_no_way_on_the_agent_speaks_without_tools(player: Player, scene: Scene) -> None:
     options = {"child_output_mapping": {"1": "toss"}, "require_output_mapping": True}
     agent = player.agent("roll", "toss", rules=[rule("conditional", "roll", **options)])
-    scene.says(calls(("roll", {"sides": 7})))
+    scene.says(calls(("roll", {"sides": 7} | MORE)), "It is seven.")
 
-    answer = scene.post(agent, "Play.")
+    answer = scene.send(agent, "Play.")
 
-    assert answer.status_code >= 400
-    assert "No tool may be called after roll" in answer.text
-    run = scene.http.get("/v1/runs/", params={"agent_id": agent}).json()[0]
-    assert run["status"] == "failed"
+    assert (said(answer), stopped(answer)) == (["It is seven."], "end_turn")
+    assert "tools" not in scene.asked[-1]
     scene.says(player.ends("Here."))
     assert said(scene.send(agent, "Are you there?")) == ["Here."]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.domain.model import LIBRARIAN
 from tests.seams.scene import Scene, calls, kinds, returns, stopped, tools_of
 
 Wire = dict[str, Any]
@@ -158,6 +159,15 @@ def test_results_of_the_usual_memory_tools_are_changed_lines_for_a_small_model_a
             assert result == "Saved: Likes tea."
         else:
             assert json.loads(result)["message"] == f"{block}\nLikes tea."
+
+
+def test_the_librarian_has_its_own_tools_whatever_the_profile_is(scene: Scene) -> None:
+    agent = small(scene, model=LIBRARIAN)
+
+    scene.send(agent, "I live in Turin.")
+
+    assert "I live in Turin." in human(scene, agent)
+    assert not scene.asked
 
 
 def test_the_profile_follows_the_model_and_the_agents_setting(scene: Scene) -> None:

@@ -180,8 +180,8 @@ def test_a_slow_body_that_makes_progress_is_read(connect_in_haste: Connect) -> N
     assert any(is_read() for _ in range(5))  # a busy machine may stand still itself
 
 
-def test_a_body_that_is_sent_on_after_its_refusal_ends_with_the_connection(connect: Connect) -> None:
-    line = connect().send(POST.replace(b"/v1/agents/", b"/nowhere") + b"transfer-encoding: chunked\r\n\r\n")
+def test_a_body_that_is_sent_on_after_its_refusal_ends_with_the_connection(connect_in_haste: Connect) -> None:
+    line = connect_in_haste().send(POST.replace(b"/v1/agents/", b"/nowhere") + b"transfer-encoding: chunked\r\n\r\n")
     assert line.status() == 404
     limit = time.monotonic() + LIMIT
     while time.monotonic() < limit and line._socket.fileno() != -1:

@@ -1,8 +1,8 @@
 """`ricordo` on a data folder that it cannot use: one sentence that says what to do, and nothing is changed."""
 
-import os
-import shutil
 import sqlite3
+import subprocess
+import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.secret import FILE
-from tests.cli.conftest import Shell, remember
+from tests.cli.conftest import Shell, environment, remember
 
 COMMANDS = (("serve", "--port", "0"), ("chat",), ("memory", "show", "ada"))
 
@@ -32,19 +32,38 @@ def refusals(shell: Shell, *commands: Sequence[str]) -> set[str]:
     return told
 
 
-@pytest.fixture
-def confined(new_shell: Shell) -> Shell:
+# Gives up what lets root read and write every file (CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH), and runs a command.
+CONFINED = """
+import ctypes
+from ricordo.cli import app
+
+header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.capget(header, sets) == 0
+for kind in range(3):
+    sets[kind] &= ~0b110
+assert libc.capset(header, sets) == 0
+app({arguments!r}, prog_name="ricordo")
+"""
+
+
+class ConfinedShell(Shell):
     """A shell whose processes are bound by the modes of files, also where the tests run as root."""
-    if os.name != "posix" or os.geteuid() != 0:
-        return new_shell
-    program = shutil.which("setpriv")
-    if program is None:
-        pytest.skip("root may write everything, and setpriv is not installed")
-    power = "-dac_override,-dac_read_search"
-    return Shell(new_shell.folder, (program, f"--inh-caps={power}", f"--bounding-set={power}", *new_shell.command))
+
+    def run(self, *arguments: str, said: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end."""
+        assert self.helper
+        program = CONFINED.format(arguments=list(arguments))
+        return self.helper.run(["-c", program], self.folder, environment(self.data, **variables), said)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="file modes are a matter of POSIX")
+@pytest.fixture
+def confined(shell: Shell) -> Shell:
+    if sys.platform != "linux" or shell.helper is None:
+        pytest.skip("capabilities are a matter of Linux")
+    return ConfinedShell(shell.folder, shell.command, shell.helper)
+
+
 @pytest.mark.parametrize("name", ["ricordo.db", "."])
 def test_a_read_only_database_is_refused_in_a_sentence(confined: Shell, name: str) -> None:
     remember(confined, "ada")

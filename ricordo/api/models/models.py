@@ -15,6 +15,14 @@ _THINKS = "put_inner_thoughts_in_kwargs"
 _SAME = ("reasoning_effort", "parallel_tool_calls", "response_format")
 _PASSED_ON = ("strict", "verbosity", "frequency_penalty")
 _SHOWN_TEMPERATURE = 1.0
+# What the retired Letta V1 server shows of an OpenAI model where nothing is set.
+_SHOWN_OF_OPENAI: Json = {
+    "temperature": _SHOWN_TEMPERATURE,
+    "max_output_tokens": 16_384,
+    "parallel_tool_calls": True,
+    "reasoning": {"reasoning_effort": "minimal"},
+    "strict": False,
+}
 # Clients take no other kind; a provider outside this list speaks OpenAI's format.
 _EMBEDDING_KINDS = frozenset(
     """openai anthropic bedrock google_ai google_vertex azure groq ollama webui webui-legacy lmstudio lmstudio-legacy llamacpp
@@ -58,9 +66,9 @@ class ModelSettingsRequest(RequestPart):
     def changes(self, current: ModelSettings | None = None) -> dict[str, Any]:
         """Return what was sent, by the names of ModelSettings; null takes a setting back.
 
-        The temperature that an agent shows where none is set changes nothing: clients send back what they read.
+        What an agent shows where nothing is set changes nothing: clients send back what they read.
         """
-        given = self.model_dump(exclude_unset=True)
+        given = _without_shown(self.model_dump(exclude_unset=True), current or ModelSettings())
         if current and current.temperature is None and given.get("temperature") == _SHOWN_TEMPERATURE:
             del given["temperature"]
         effort = given.pop("effort", None)
@@ -69,6 +77,21 @@ class ModelSettingsRequest(RequestPart):
         if _THINKS in given:
             given["thinks_in_arguments"] = given.pop(_THINKS)
         return settings_changes(given)
+
+
+def _without_shown(sent: Json, current: ModelSettings) -> Json:
+    """Return the settings without those that only stand for what is not set, where all that is shown came back."""
+    if not _SHOWN_OF_OPENAI.keys() <= sent.keys():
+        return sent
+    is_set = {
+        "reasoning": current.reasoning_effort is not None,
+        "strict": "strict" in current.extra,
+        **{
+            name: getattr(current, name) is not None
+            for name in ("temperature", "max_output_tokens", "parallel_tool_calls")
+        },
+    }
+    return {name: each for name, each in sent.items() if is_set.get(name, True) or each != _SHOWN_OF_OPENAI[name]}
 
 
 class ModelConfigRequest(TolerantPart):
@@ -148,7 +171,8 @@ class EmbeddingFields(RequestModel):
 
 def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
     """Return the settings with what holds where they are not set, as far as that is known."""
-    usual = {"temperature": _SHOWN_TEMPERATURE, **given(max_output_tokens=info.max_output_tokens)}
+    usual: Json = {"temperature": _SHOWN_TEMPERATURE} if info.endpoint_type != "openai" else _SHOWN_OF_OPENAI
+    usual = usual | given(max_output_tokens=info.max_output_tokens)
     return usual | settings_response(settings, info.endpoint_type)
 
 

@@ -4,8 +4,9 @@ The result holds only what `service` can store: known fields of the right types,
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_args
 
 from ricordo.api.models.agents import AgentRequest
@@ -118,16 +119,29 @@ def mend(content: Any, notes: ImportNotes) -> MendedFile:
             count = len(held) if isinstance(held, list | dict) else 1
             notes.add(f"{name}: {count} left out, since {reason}.")
     file = MendedFile(content, notes)
-    content["tools"] = [_tool(one, file) for one in content["tools"]]
-    content["sources"] = [_source(one, notes) for one in content["sources"]]
+    content["tools"] = _each(content["tools"], partial(_tool, file=file), "Tools", notes)
+    content["sources"] = _each(content["sources"], partial(_source, notes=notes), "Folders", notes)
     known = {one["id"] for one in content["sources"]}
-    content["files"] = [_file(one, number, known, notes) for number, one in enumerate(content["files"])]
+    content["files"] = _each(content["files"], partial(_file, known=known, notes=notes), "Files", notes)
+    content["blocks"] = _each(content["blocks"], partial(_block, file=file), "Blocks", notes)
     _link_alone(content)
-    content["agents"] = [_agent(one, file) for one in content["agents"]]
-    content["blocks"] = [_block(one, file) for one in content["blocks"]]
+    content["agents"] = _each(content["agents"], partial(_agent, file=file), "Agents", notes)
+    if not content["agents"]:
+        raise Invalid(UNREADABLE.format("none of its agents can be read"))
     for agent in content["agents"]:
         _link_blocks(agent, content["blocks"], notes)
     return file
+
+
+def _each(items: list[Json], mend_one: Callable[[Json], Json], kind: str, notes: ImportNotes) -> list[Json]:
+    """Mend the items one by one; one that holds what nobody foresaw is left out by itself."""
+    mended = []
+    for item in items:
+        try:
+            mended.append(mend_one(item))
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+            notes.add(f"{kind}: one that cannot be read is left out. {_why(error)}")
+    return mended
 
 
 def _listed(value: Any, name: str, notes: ImportNotes) -> list[Json]:
@@ -203,12 +217,12 @@ def _agent(agent: Json, file: MendedFile) -> Json:
         "id": id,
         "tool_rules": [one for rule in _items(rules, "tool_rules", notes) if (one := _rule(rule, notes))],
         "tool_ids": _ids(agent, "tool_ids", (one["id"] for one in content["tools"]), notes),
-        "tool_names": [one for one in agent.get("tools") or () if isinstance(one, str)],
+        "tool_names": _texts(agent.get("tools")),
         "block_ids": _ids(agent, "block_ids", (one["id"] for one in content["blocks"]), notes),
         "inline_blocks": [_block(one, file) for one in inline],
         "folder_ids": list(dict.fromkeys(folders)),
         "messages": formats.with_own_otids([one for one in messages if one], notes),
-        "in_context_message_ids": [one for one in agent.get("in_context_message_ids") or () if isinstance(one, str)],
+        "in_context_message_ids": _texts(agent.get("in_context_message_ids")),
     }
 
 
@@ -217,6 +231,10 @@ def _items(value: Any, name: str, notes: ImportNotes) -> list[Any]:
         return value
     notes.add(f"Agent: {name} is left out, since it is no list.")
     return []
+
+
+def _texts(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _name(name: Any, notes: ImportNotes) -> str:
@@ -498,13 +516,13 @@ def _source(sent: Json, notes: ImportNotes) -> Json:
     return {**source, "name": name[:_LONGEST_NAME]}
 
 
-def _file(sent: Json, number: int, known: set[str], notes: ImportNotes) -> Json:
+def _file(sent: Json, known: set[str], notes: ImportNotes) -> Json:
     file = without_unknown(sent, _TEXT_FILE, "Files", sent["id"], notes)
     name = file.get("original_file_name") if file.get("file_name") is None else file["file_name"]
     try:
         file["file_name"] = name_of(str(name or ""))
     except Invalid:
-        file["file_name"] = f"file-{number}.txt"
+        file["file_name"] = f"{sent['id'][:80]}.txt"
         notes.add(f'Files: one whose name cannot be used is called "{file["file_name"]}".')
     text = file.get("content")
     if text is not None and not isinstance(text, str):
@@ -512,7 +530,7 @@ def _file(sent: Json, number: int, known: set[str], notes: ImportNotes) -> Json:
         file["content"] = text = None
     if not text:
         notes.add(f"Files: {file['file_name']} is left out, since the file has no text of it.")
-    elif file.get("source_id") not in known:
+    elif str(file.get("source_id")) not in known:
         notes.add(f"Files: {file['file_name']} is left out, since its folder is not in the file.")
         file["content"] = None
     return file

@@ -31,7 +31,7 @@ from ricordo.features.files import service as folders
 from ricordo.features.files.records import Folder
 from ricordo.features.files.texts import PARSED
 from ricordo.features.schedules import service as schedules
-from ricordo.features.schedules.models import OneTime, ScheduleRequest
+from ricordo.features.schedules.models import OneTime, Recurring, ScheduleRequest
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_archive, insert_messages, insert_passages
 from ricordo.storage import archives, conversations, messages, tools
@@ -269,9 +269,14 @@ def _insert_schedules(
         if is_past:
             notes.add("Schedules: one whose time has passed is left out.")
             continue
+        # Where results are sent is a matter of the server that the file came from.
+        changes: Json = {"callback_url": None}
+        if isinstance(one.schedule, Recurring) and one.schedule.timezone is None:
+            # Files of older versions name no time zone: their times are in UTC.
+            zone = None if "TZ=" in one.schedule.cron_expression else "UTC"
+            changes["schedule"] = one.schedule.model_copy(update={"timezone": zone})
         try:
-            # Where results are sent is a matter of the server that the file came from.
-            schedules.create(tx, here.scope, agent_id, one.model_copy(update={"callback_url": None}))
+            schedules.create(tx, here.scope, agent_id, one.model_copy(update=changes))
         except (Invalid, Conflict) as error:
             notes.add(f"Schedules: one is left out. {error}")
 

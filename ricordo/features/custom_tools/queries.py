@@ -96,4 +96,4 @@ def remove(tx: Transaction, scope: Scope, id: str) -> None:
 def _require_free(tx: Transaction, variable: Variable) -> None:
     other = _ROWS.first(tx, _BY_NAME, {"organization_id": variable.organization_id, "name": variable.name})
     if other is not None and other.id != variable.id:
-        raise Conflict(f"There is a variable {variable.name} already. Change that one.")
+        raise Conflict(f"A variable {variable.name} already exists. Change that one.")

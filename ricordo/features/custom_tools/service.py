@@ -81,7 +81,7 @@ def _checked(schema: ToolSchema) -> ToolSchema:
 def create(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
     tools.lock(tx, scope)
     if schema.name in tools.by_names(tx, scope, [schema.name]):
-        raise Conflict(f"There is a tool named {schema.name} already. Change it, or name the function otherwise.")
+        raise Conflict(f"A tool named {schema.name} already exists. Change it, or name the function otherwise.")
     return _insert(tx, scope, request, schema)
 
 
@@ -153,7 +153,7 @@ def change(tx: Transaction, scope: Scope, tool_id: str, asked: ToolUpdateRequest
         made = _with_schema(made, schema)
         if made.name != tool.name:
             if made.name in tools.by_names(tx, scope, [made.name]):
-                raise Conflict(f"There is a tool named {made.name} already. Name the function otherwise.")
+                raise Conflict(f"A tool named {made.name} already exists. Name the function otherwise.")
             _require_no_rule(tx, scope, tool)
     return _update(tx, scope, made)
 

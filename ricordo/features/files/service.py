@@ -193,4 +193,4 @@ def _require_free(tx: Transaction, scope: Scope, folder: Folder) -> None:
     """Raise Conflict where another folder of the same owner has this name."""
     other = queries.find_folder(tx, scope.organization_id, folder.name, folder.user_id)
     if other is not None and other.id != folder.id:
-        raise Conflict(f'There is a folder named "{folder.name}" already. Choose another name.')
+        raise Conflict(f'A folder named "{folder.name}" already exists. Choose another name.')

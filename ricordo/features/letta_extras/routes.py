@@ -134,7 +134,7 @@ def add_base_tools(tx: Transaction, here: Here) -> Sequence[Tool]:
 class GenerateRequest(RequestModel):
     """A question to an agent's model, without the agent's memory."""
 
-    prompt: str = Field(min_length=1)
+    prompt: str = Field(min_length=1, pattern=r"\S", description="What is asked; not only blanks.")
     system_prompt: str | None = None
     override_model: str | None = None
     response_schema: dict[str, Any] | None = Field(None, description="A JSON schema of the answer.")

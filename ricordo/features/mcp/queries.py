@@ -52,7 +52,7 @@ def insert_one(tx: Transaction, server: McpServer) -> None:
 def require_free(tx: Transaction, server: McpServer) -> None:
     values = {"organization_id": server.organization_id, "name": server.name}
     if (found := _SERVERS.first(tx, _BY_NAME, values)) and found.id != server.id:
-        raise Collision(f'There is an MCP server "{server.name}" already. Change that one, or choose another name.')
+        raise Collision(f'An MCP server "{server.name}" already exists. Change that one, or choose another name.')
 
 
 def named(tx: Transaction, scope: Scope, name: str) -> McpServer:

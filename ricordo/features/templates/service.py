@@ -101,7 +101,7 @@ def _free_name(tx: Transaction, scope: Scope, name: str | None, of_agent: str) -
             told = "Use letters, digits, spaces, and . _ - between them, 100 at most."
             raise Invalid(f'A template cannot be named "{name[:100]}". {told}')
         if queries.find(tx, scope, name):
-            raise Conflict(f'There is a template named "{name}" already. Choose another name, or save that one anew.')
+            raise Conflict(f'A template named "{name}" already exists. Choose another name, or save that one anew.')
         return name
     base = _UNFIT.sub("-", of_agent)[:80].strip("-.") or "template"
     free, number = base, 1

@@ -10,7 +10,7 @@ from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.run import Run, Step, Trace
 from ricordo.errors import NotFound
-from ricordo.storage import runs
+from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["telemetry"], scope="messages")
@@ -23,7 +23,7 @@ class TraceResponse(ResponseModel):
     step_id: str
     run_id: str | None
     agent_id: str | None
-    agent_tags: list[str] | None = None
+    agent_tags: list[str]
     call_type: str | None
     source: str | None = "ricordo"
     org_id: Annotated[str | None, From("organization_id")]
@@ -40,8 +40,8 @@ class TraceResponse(ResponseModel):
     last_updated_by_id: str | None = None
 
     @classmethod
-    def from_trace(cls, trace: Trace, step: Step | None, run: Run) -> Json:
-        """Return a trace, with what its step knows; a call that wrote a summary has none."""
+    def from_trace(cls, trace: Trace, step: Step | None, run: Run, tags: list[str]) -> Json:
+        """Return a trace, with what its step knows and the agent's tags; a call that wrote a summary has no step."""
         asked = orjson.loads(trace.request)
         config = {"model": None, "handle": asked.get("model"), "model_endpoint": asked.get("endpoint")}
         if step:
@@ -50,6 +50,7 @@ class TraceResponse(ResponseModel):
             trace,
             id="provider_trace-" + trace.step_id.partition("-")[2],
             agent_id=run.agent_id,
+            agent_tags=tags,
             call_type="agent_step" if step else "summarization",
             user_id=run.user_id,
             request_json=asked,
@@ -70,7 +71,7 @@ def trace_of_step(tx: Transaction, here: Here, step_id: str) -> Json:
             f"No trace of {step_id} is stored. RICORDO_TRACES says which steps have one, RICORDO_TRACE_DAYS for how long."
         )
     step, run = runs.find_step(tx, here.scope, step_id), runs.get(tx, here.scope, trace.run_id)
-    return TraceResponse.from_trace(trace, step, run)
+    return TraceResponse.from_trace(trace, step, run, agents.tags_of(tx, run.agent_id))
 
 
 @router.get("/runs/{run_id}/trace", response_model=list[TraceResponse])
@@ -84,4 +85,5 @@ def traces_of_run(
     run = runs.get(tx, here.scope, run_id)
     kept = runs.traces_of_run(tx, here.scope, run_id, limit)
     taken = {step.id: step for step in runs.steps_by_ids(tx, [trace.step_id for trace in kept])}
-    return [TraceResponse.from_trace(trace, taken.get(trace.step_id), run) for trace in kept]
+    tags = agents.tags_of(tx, run.agent_id)
+    return [TraceResponse.from_trace(trace, taken.get(trace.step_id), run, tags) for trace in kept]

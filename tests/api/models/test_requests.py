@@ -103,7 +103,14 @@ def test_what_a_server_says_of_its_models_can_be_sent_back(http: httpx2.Client, 
     assert made.status_code == 200
     assert made.json()["llm_config"]["context_window"] == config["context_window"]
     shown = made.json()["model_settings"]
-    assert shown == {"provider_type": shown["provider_type"], "temperature": 1.0}
+    assert shown == {
+        "provider_type": "openai",
+        "temperature": 1.0,
+        "max_output_tokens": 16_384,
+        "parallel_tool_calls": True,
+        "reasoning": {"reasoning_effort": "minimal"},
+        "strict": False,
+    }
     # What is shown where nothing is set, sets nothing when it comes back.
     agent = http.patch(f"/v1/agents/{made.json()['id']}", json={"model_settings": shown}).json()
     assert agent["llm_config"] == made.json()["llm_config"]

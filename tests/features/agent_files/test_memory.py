@@ -328,6 +328,18 @@ def test_schedules_come_only_where_that_is_wanted_and_allowed(api: Api) -> None:
     assert ok(api.http.get(f"/v1/agents/{imported(api, file)}/schedule"))["scheduled_messages"] == []
 
 
+def test_schedules_keep_their_time_zone_and_those_of_older_files_are_in_utc(api: Api) -> None:
+    file = _hostile(api)
+    file["agents"][0]["timezone"] = "Europe/Berlin"
+    said = [{"role": "user", "content": "Hello."}]
+    daily = {"type": "recurring", "cron_expression": "0 7 * * *"}
+    zones = ({}, {"timezone": "Asia/Tokyo"})
+    file["ricordo"]["agents"]["agent-0"]["schedules"] = [{"messages": said, "schedule": daily | one} for one in zones]
+    made = imported(api, file, extra_body={"schedules": True})
+    rows = ok(api.http.get(f"/v1/agents/{made}/schedule"))["scheduled_messages"]
+    assert sorted(row["schedule"]["timezone"] for row in rows) == ["Asia/Tokyo", "UTC"]
+
+
 def test_a_users_copy_does_not_stand_in_the_place_of_the_agents_own_block(api: Api) -> None:
     """A user who exported an agent got a file without the blocks that they have copies of."""
     name = "bea"

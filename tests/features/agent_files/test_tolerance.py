@@ -1,5 +1,6 @@
 """Agent files of other servers and versions: all come in, and whatever was mended or left out is named."""
 
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from letta_client import BadRequestError
 
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
-from tests.features.agent_files.test_round_trip import bare, export
+from tests.features.agent_files.test_round_trip import bare, export, make_agent
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
 
@@ -273,6 +274,46 @@ def test_files_with_many_odd_things_at_once_come_in_too(api: Api) -> None:
         agent, warnings = take(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
         assert agent["id"]
         assert warnings
+
+
+ODD_VALUES: tuple[Any, ...] = (
+    *(None, "", 0, -1, 10**30, 1.5, True, [], {}, "x", ["x"], {"a": 1}, "a\0b", "\ud800", [None], [[]], [{}], "/"),
+    *("2026-13-45", -(2**63), 2**53, "agent-0", "block-0", "message-0", {"": {}}),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for name, item in inside for place in places(item, (*path, name)))]
+
+
+def damage(file: Wire, chance: random.Random) -> None:
+    """Put a value of another kind anywhere into the file, take one out, or double one."""
+    *parents, last = chance.choice(places(file)[1:])
+    holder: Any = file
+    for step in parents:
+        holder = holder[step]
+    how = chance.random()
+    if how < 0.7:
+        holder[last] = copy.deepcopy(chance.choice(ODD_VALUES))
+    elif how < 0.85 and isinstance(holder, dict):
+        del holder[last]
+    elif isinstance(holder, list):
+        holder.append(copy.deepcopy(holder[last]))
+
+
+def test_damaged_values_anywhere_break_nothing(api: Api) -> None:
+    chance = random.Random(1)  # noqa: S311
+    whole = export(api, make_agent(api))
+    for number in range(24):
+        file = copy.deepcopy(whole if number % 2 else plain_file())
+        for _ in range(chance.randrange(1, 8)):
+            damage(file, chance)
+        sent = {"file": ("agent.af", json.dumps(file).encode())}
+        answer = api.http.post("/v1/agents/import", files=sent, data={"model": MODEL, "schedules": "true"})
+        assert answer.status_code == 200 or "list of agents" in answer.text, answer.text
+        for agent in answer.json().get("agent_ids", ()):
+            export(api, agent)
 
 
 def test_unknown_fields_are_kept_aside_and_come_out_again(api: Api) -> None:

@@ -114,7 +114,7 @@ def test_a_tool_is_made_changed_and_deleted(api: Api) -> None:
             "required": ["one"],
         },
     }
-    with pytest.raises(ConflictError, match="a tool named add already"):
+    with pytest.raises(ConflictError, match="A tool named add already exists"):
         api.client.tools.create(source_code=ADD)
 
     subtract = ADD.replace("add(", "subtract(")
