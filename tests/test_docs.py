@@ -241,7 +241,7 @@ def test_a_students_day_goes_as_its_page_tells(days_server: ServerInThread, tmp_
     assert "\n1 False\nMaths tutor wants:\n--- human\n+++ human\n" in said
     assert "\napproved She lives in Turin, near the river.\n" in said
     assert "\n['She lives in Turin, near the river.\\n']\n" in said
-    assert "You told me on" in said
+    assert 'My notes about you say: "She lives in Turin, near the river."' in said
     assert "\nTrue\nShe lives in Turin, near the river. - ada\n['I live in Turin.']\n" in said
     assert "\nHer name is Ada.\nShe studies maths.\n['Restore human as of " in said
     assert said.endswith("explicit\n['blocks/human.md', 'blocks.jsonl', 'history.jsonl', 'proposals.jsonl']\n")

@@ -29,10 +29,7 @@ _SIGNS = re.compile(
 _PLAIN = {"quote": '"', "single": "'", "dash": "-", "dots": "…", "nothing": "", "blank": " "}
 _ESCAPE = re.compile(r'\\([nt"])')
 _ESCAPED = {"n": "\n", "t": "\t", '"': '"'}
-# What begins a line that can be told from code: an item of a list, a heading, or a sentence.
-# All that follow each other are one match, since to look behind them from each takes time as the square of their number.
-_NEW_LINES = re.compile(r"(?<!\\n)(?:\\n)++(?=(?:\s*(?:[-*+•>|]|\d{1,3}[.)]|#{1,6})\s|[^\W\d_a-z][^\\]*[\s:]|\Z))")
-_BACKSLASH = re.compile(r"\\.?", re.DOTALL)
+_ITEM = re.compile(r"(?:[-*+•>|]|\d{1,3}[.)]|#{1,6})\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +124,19 @@ def with_line_breaks(text: str) -> str:
     >>> with_line_breaks(r"- jam\n- bread"), with_line_breaks(r"$\nu$")
     ('- jam\n- bread', '$\\nu$')
     """
-    if "\\n" not in text or "\n" in text or "`" in text:
+    if "\\n" not in text or "\n" in text or "`" in text or text.count("\\") != text.count("\\n"):
         return text
-    written = [found[0] for found in _BACKSLASH.finditer(text)]
-    is_plain = all(one == "\\n" for one in written)
-    new_lines = sum(len(found) // 2 for found in _NEW_LINES.findall(text)) if is_plain else 0
-    return text.replace("\\n", "\n") if is_plain and new_lines == len(written) else text
+    _, *lines = text.split("\\n")
+    return text.replace("\\n", "\n") if all(map(_reads_as_line, lines)) else text
+
+
+def _reads_as_line(line: str) -> bool:
+    """Whether this begins a line that can be told from code: an item of a list, a heading, a sentence, or nothing."""
+    start = line.lstrip()
+    if not start or _ITEM.match(start):
+        return True
+    is_sentence = line[0].isalpha() and not line[0].islower()
+    return is_sentence and (":" in line or len(line.split(None, 1)) > 1 or line[-1].isspace())
 
 
 def nearest_line(value: str, piece: str) -> tuple[int, str] | None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import bindparam, insert
 
-from ricordo.domain.message import Message, TextPart, parts_from_json, parts_to_json
-from ricordo.domain.text import is_normal_text, normal_text
+from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
+from ricordo.domain.text import normal_text
 from ricordo.storage.engine.repository import Page, Repository, equal, new_values, one_of, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
@@ -78,13 +78,12 @@ _UNSEARCHED = {"send_message", "conversation_search", "archival_memory_search"}
 
 def _normal(message: Message) -> Message:
     """The message with its text in normal form; what a provider signed stays to the byte."""
-    parts = tuple(
-        replace(part, text=normal_text(part.text))
-        if isinstance(part, TextPart) and part.signature is None and not is_normal_text(part.text)
-        else part
-        for part in message.parts
-    )
-    return message if parts == message.parts else replace(message, parts=parts)
+    parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, TextPart) and part.signature is None:
+            part = replace(part, text=normal_text(part.text))  # noqa: PLW2901
+        parts.append(part)
+    return message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
 
 
 def _values(message: Message) -> dict[str, Any]:

@@ -13,19 +13,17 @@ _PARAMETERS = r"(?:args|arguments|parameters|params|keyword args|keyword argumen
 _RESULTS = r"(?:returns?|yields?|raises|warns|receives)"
 _HEADER = re.compile(rf"(?:(?P<parameters>{_PARAMETERS})|(?P<results>{_RESULTS}))\s*:\s*", re.IGNORECASE)
 _NUMPY_HEADER = re.compile(rf"(?:(?P<parameters>{_PARAMETERS})|(?P<results>{_RESULTS}))\s*", re.IGNORECASE)
-_UNDERLINE = re.compile(r"\s*(?:-{3,}|={3,})\s*")
-# A parameter: its name, perhaps its type in brackets, and what it is.
-_ARGUMENT = re.compile(
-    r"[-*\u2022]?\s*`{0,2}\*{0,2}(\w+)`{0,2}\s*(?:\((.*?)\)\s*)?(?:[:\uff1a\u2013\u2014]|\s-\s)\s*(.*)"
-)
-_NUMPY_ARGUMENT = re.compile(r"\*{0,2}(\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::\s*(.*))?")
-_FIELD = re.compile(r":(?P<kind>\w+)(?:\s(?P<rest>[^:]*))?:\s*(?P<text>.*)")
+_UNDERLINE = re.compile(r"-{3,}|={3,}")
+# The name of a parameter, as an item of a list or not, before its type and what it is.
+_NAME = re.compile(r"(?:[-*\u2022]\s+)?`{0,2}\*{0,2}(\w+)`{0,2}")
+_SEPARATORS = (":", "\uff1a", "\u2013", "\u2014")
+_FIELD = re.compile(r":(?P<kind>\w+)(?:\s(?P<rest>[^:]*))?:(?P<text>.*)")
 _OF_PARAMETER = frozenset({"param", "parameter", "arg", "argument", "key", "keyword", "kwarg"})
 _OF_RESULT = frozenset(
     {"return", "returns", "rtype", "raise", "raises", "except", "exception", "yield", "yields", "ytype"}
 )
 # What says no more than the signature does.
-_PLAIN_TYPE = re.compile(r"[\w\[\], .|]*?(?:,?\s{0,3}(?:optional|required|default(?:s to)?[\s=:]*\S+))?", re.IGNORECASE)
+_SIGNS_OF_TYPES = frozenset("_[], .|")
 _WORDS = 3  # of a type at most
 
 
@@ -60,7 +58,7 @@ class _Reader:
             line = self._lines[at]
             following = self._lines[at + 1] if at + 1 < len(self._lines) else ""
             google, numpy, sphinx = _HEADER.fullmatch(line), _NUMPY_HEADER.fullmatch(line), _FIELD.match(line.strip())
-            if numpy and _UNDERLINE.fullmatch(following):
+            if numpy and _UNDERLINE.fullmatch(following.strip()):
                 end = self._end_of_numpy(at + 2)
                 self._section(
                     self._lines[at + 2 : end], self._lines[at:end], is_numpy=True, is_result=bool(numpy["results"])
@@ -86,7 +84,7 @@ class _Reader:
         """The end of a section, which is the next header, or a line that is no parameter at the margin."""
         while at < len(self._lines):
             line = self._lines[at]
-            is_header = at + 1 < len(self._lines) and _UNDERLINE.fullmatch(self._lines[at + 1]) and line.strip()
+            is_header = at + 1 < len(self._lines) and _UNDERLINE.fullmatch(self._lines[at + 1].strip()) and line.strip()
             if is_header or _HEADER.fullmatch(line) or _FIELD.match(line):
                 return at
             at += 1
@@ -115,12 +113,11 @@ class _Reader:
         margin = min((_indent(line) for line in body if line.strip()), default=0)
         name = ""
         for line in body:
-            found = _ARGUMENT.fullmatch(line.strip())
-            is_entry = _indent(line) == margin and line.strip()
-            if is_entry and found and found[1] in self._names:
-                name = found[1]
-                self._add(name, _of_type(found[2] or ""), found[3])
-            elif is_entry and found and _indent(line) == margin and " " not in line.strip().split(":")[0]:
+            found = _entry(line.strip()) if _indent(line) == margin else None
+            if found and found[0] in self._names:
+                name = found[0]
+                self._add(name, _of_type(found[1]), found[2])
+            elif found and " " not in line.strip().partition(":")[0]:
                 name = ""  # of a parameter that is not there
                 yield line.strip()
             elif name and line.strip():
@@ -133,13 +130,13 @@ class _Reader:
         margin = min((_indent(line) for line in body if line.strip()), default=0)
         names: list[str] = []
         for line in body:
-            found = _NUMPY_ARGUMENT.fullmatch(line.strip()) if _indent(line) == margin else None
-            if found and line.strip():
-                listed = [name.strip().lstrip("*") for name in found[1].split(",")]
+            if line.strip() and _indent(line) == margin:
+                before, _, kind = line.partition(":")
+                listed = [name.strip().lstrip("*") for name in before.split(",")]
                 if self._names.issuperset(listed):
                     names = listed
                     for name in names:
-                        self._add(name, _of_type(found[2] or ""))
+                        self._add(name, _of_type(kind))
                     continue
             if _indent(line) == margin and line.strip():
                 names = []
@@ -151,7 +148,7 @@ class _Reader:
     def _field(self, found: re.Match[str], lines: Sequence[str]) -> None:
         kind, rest = found["kind"].lower(), (found["rest"] or "").split()
         name = rest[-1].lstrip("*") if rest else ""
-        texts = [found["text"], *(line.strip() for line in lines[1:])]
+        texts = [found["text"].strip(), *(line.strip() for line in lines[1:])]
         if kind in _OF_PARAMETER and name in self._names:
             self._add(name, _of_type(" ".join(rest[:-1])), *texts)
         elif kind == "type" and name in self._names:
@@ -167,8 +164,36 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
+def _entry(line: str) -> tuple[str, str, str] | None:
+    """A line that tells of a parameter: its name, what stands in the place of its type, and what it is."""
+    found = _NAME.match(line)
+    if found is None:
+        return None
+    rest = line[found.end() :]
+    is_apart, rest, kind = rest[:1].isspace(), rest.lstrip(), ""
+    if rest.startswith("("):
+        end = _end_of_brackets(rest)
+        kind, is_apart, rest = rest[1 : end - 1], True, rest[end:].lstrip()
+        if not end:
+            return None
+    if rest.startswith(_SEPARATORS):
+        return found[1], kind, rest[1:].strip()
+    return (found[1], kind, rest[1:].strip()) if is_apart and rest.startswith("- ") else None
+
+
+def _end_of_brackets(text: str) -> int:
+    """The place behind the bracket that closes the first one; 0 where none does."""
+    depth = 0
+    for place, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0:
+            return place + 1
+    return 0
+
+
 def _of_type(text: str) -> str:
     """What is said at the place of a type, in brackets; nothing where it is just a type."""
     text = text.strip()
-    is_plain = len(text.split()) <= _WORDS and _PLAIN_TYPE.fullmatch(text)
+    kind = text.partition("default")[0]
+    is_plain = len(text.split()) <= _WORDS and all(sign.isalnum() or sign in _SIGNS_OF_TYPES for sign in kind)
     return "" if is_plain else f"({text})"

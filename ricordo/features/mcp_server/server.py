@@ -69,14 +69,6 @@ class McpResponse(Response):
             raise refusal.exceptions[0] from group
 
 
-async def _list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
-    prompts = [
-        types.Prompt(name=name, title=title, description=description)
-        for name, (title, description, _) in _PROMPTS.items()
-    ]
-    return types.ListPromptsResult(prompts=prompts)
-
-
 def server_of(memory: Memory) -> "Server[Any]":
     """Return the server that this client sees."""
 
@@ -109,6 +101,9 @@ def server_of(memory: Memory) -> "Server[Any]":
         finally:
             watching.cancel()
 
+    async def list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=list(_prompts()))
+
     async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         if params.name not in _PROMPTS:
             raise MCPError(types.INVALID_PARAMS, f'There is no prompt "{params.name[:80]}": {", ".join(_PROMPTS)}.')
@@ -128,9 +123,14 @@ def server_of(memory: Memory) -> "Server[Any]":
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
         on_subscriptions_listen=listen,
-        on_list_prompts=_list_prompts,
+        on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
+
+
+def _prompts() -> Iterator[types.Prompt]:
+    for name, (title, description, _) in _PROMPTS.items():
+        yield types.Prompt(name=name, title=title, description=description)
 
 
 def _tools(memory: Memory) -> Iterator[types.Tool]:
