@@ -213,7 +213,13 @@ def _path(text: str) -> str:
 def _named_in_words(refusal: Refusal) -> list[str]:
     """Return the paths of the body's fields whose names stand in the words, the longest names first."""
     paths, tokens = list(dict.fromkeys(_paths(refusal.body))), set(_WORD.findall(refusal.words))
-    named = [path for path in paths if _is_named(path.rpartition(".")[2], refusal.words, tokens)]
+    # Servers call a budget by any of its names.
+    names_budget = any(name in tokens for name in _BUDGETS)
+    named = [
+        path
+        for path in paths
+        if _is_named(path.rpartition(".")[2], refusal.words, tokens) or (names_budget and path in _BUDGETS)
+    ]
     if not named and _speaks_of(_UNKNOWN_FIELD, refusal.words):
         named = [path for path in paths if "." not in path and len(path) > 3 and path in tokens]
     return sorted(named, key=len, reverse=True)

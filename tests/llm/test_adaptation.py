@@ -276,11 +276,13 @@ async def test_a_server_without_streams_answers_those_who_want_pieces(room: Room
 
 @pytest.mark.parametrize("most", [64, 256, 4_096])
 async def test_an_output_budget_that_is_too_large_is_lowered_once(room: Room, most: int) -> None:
-    model, serving = room.open(LocalModel(most_output=most))
     request = ask("x", settings=ModelSettings(max_output_tokens=16_000))
-    await requests_of(model, serving, request)
-    assert serving.bodies[-1]["max_tokens"] == most
-    assert await requests_of(model, serving, request) == 1
+    # Also where the field has another name than the one that the refusal says.
+    for refused, name in (((), "max_tokens"), (("max_tokens",), "max_completion_tokens")):
+        model, serving = room.open(LocalModel(most_output=most, refused_fields=refused))
+        await requests_of(model, serving, request)
+        assert serving.bodies[-1][name] == most
+        assert await requests_of(model, serving, request) == 1
 
 
 async def test_a_budget_that_leaves_no_room_for_the_prompt_is_lowered_for_that_call(room: Room) -> None:

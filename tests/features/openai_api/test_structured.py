@@ -265,7 +265,7 @@ async def test_pydantic_ais_agents_get_their_output(scene: Scene, kind: Any) -> 
         assert answer.output == Meeting(**FITS)
 
 
-# What the clients send, and how each reads the answer: recorded from langchain-openai, the AI SDK and Instructor.
+# What the clients send, and how each reads the answer: written as langchain-openai, the AI SDK and Instructor send them.
 REPLAYED: dict[str, tuple[str, Wire]] = {
     "LangChain with_structured_output(method='json_schema')": (
         "content",
