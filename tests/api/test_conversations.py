@@ -316,12 +316,13 @@ def test_a_user_who_cannot_be_makes_no_thread(http: httpx2.Client, server: Serve
 
 
 def test_what_is_said_in_one_users_thread_is_not_found_in_anothers(api: Api, agent: AgentState) -> None:
-    """One agent, two users: each thread's search sees its own user's words, and never the other's."""
-    ada, bob = (
-        api.client.conversations.create(agent_id=agent.id, extra_body={"user_id": new_id("u")}) for _ in range(2)
+    """One agent, two users: each thread's search sees its own user's words of other threads, and never the other user's."""
+    ada, bob = new_id("ada"), new_id("bob")
+    said, again, others = (
+        api.client.conversations.create(agent_id=agent.id, extra_body={"user_id": user}) for user in (ada, ada, bob)
     )
-    api.client.conversations.messages.create(ada.id, input="My locker opens with kingfisher.", streaming=False)
-    for thread, is_found in ((bob, False), (ada, True)):
+    api.client.conversations.messages.create(said.id, input="My locker opens with kingfisher.", streaming=False)
+    for thread, is_found in ((others, False), (again, True)):
         api.server.says(call("conversation_search", query="locker kingfisher"), "Done.")
         api.client.conversations.messages.create(thread.id, input="What opens it?", streaming=False)
         shown = str(api.server.model.requests[-1].messages[-1].tool_returns[0])

@@ -56,15 +56,17 @@ def test_without_a_limit_nothing_is_counted() -> None:
     assert not limits._buckets
 
 
-def test_a_key_over_its_limit_hears_when_to_come_back(people: People) -> None:
+def test_a_key_over_its_limit_hears_when_to_come_back(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What the database said of a key counts for less than a second, which a busy machine may need for one request.
+    monkeypatch.setattr("ricordo.api.authentication._FRESH", 600.0)
     key, other = people.key("ada"), people.key("ada")
     assert statuses(people, key, 3) == [200] * 3
     counts = []
     for _ in range(3):  # what goes on beside requests has statements too
         with count_statements(people.server.runtime.store) as counted:
             answer = people.send(key, "GET", "/v1/agents/")
-        counts.append(len(counted.statements))
-    assert min(counts) == 0
+        counts.append(counted.statements)
+    assert min(counts, key=len) == []
     assert "was used too often" in refused(answer, 429)
     assert 1 <= int(answer.headers["retry-after"]) <= 20
     assert statuses(people, key, 5, "/v1/health/") == [200] * 5

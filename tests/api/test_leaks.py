@@ -77,6 +77,7 @@ def test_a_conversation_searches_what_is_shared_its_users_and_its_own(shared: Sh
         shared.say(user, words)
         shared.file(user, f"Filed: {words}")
     for tool in ("conversation_search", "archival_memory_search"):
+        shared.conversations.clear()  # what is in view is not searched, so each searches in a new one
         found = {user: shared.finds(user, tool, "zebra") for user in (ada, bea, None)}
         assert {"Ada", "Somebody"} == {name for name in ("Ada", "Bea", "Somebody") if name in found[ada]}
         assert {"Bea", "Somebody"} == {name for name in ("Ada", "Bea", "Somebody") if name in found[bea]}

@@ -15,14 +15,15 @@ from tests.seams.server import MODEL
 from tests.seams.stores import count_statements
 
 MOST = 4
-# Whole agents take three statements after that of their page; one of them has folders, which takes four more for all agents.
-FOLDERS = 4
+# Whole agents take three statements after that of their page; one of them has folders, which takes five more for all agents:
+# the folders, what was opened, the newest files, which are open by themselves, the opened files, and how each begins.
+FOLDERS = 5
 MORE = {
     "/v1/agents/": 5 + FOLDERS,  # one more where calls wait for an answer
     "/v1/archives/{archive_id}/agents": 5 + FOLDERS,  # the archive too
     "/v1/blocks/{block_id}/agents": 5 + FOLDERS,  # the block too
     "/v1/identities/{identity_id}/agents": 5 + FOLDERS,  # the user too
-    "/v1/agents/{agent_id}/files": 5,  # the agent, its folders, and which files are open
+    "/v1/agents/{agent_id}/files": 8,  # the agent in three, its folders, what was opened, the newest, all, how each begins
     "/users/{user_id}/blocks/{label:path}/diffs": 5,  # user, chain, block, proposals, texts
     "/v1/blocks/{block_id}/blame": 5,  # all versions with their texts
     "/users/{user_id}/blocks/{label:path}/blame": 7,  # the same, of a block that is found by its label

@@ -1,13 +1,20 @@
 """Query parameters over the whole document: none is accepted and then ignored, and no misspelt user is an empty memory."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ricordo.api.call import IGNORED_QUERIES
+from ricordo.domain.ids import new_id
+from ricordo.domain.run import Run
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.storage import runs
+from ricordo.storage.engine.store import Transaction
 from tests.seams.http import refused
-from tests.seams.people import OPERATOR, World, open_world
+from tests.seams.people import EVERY_USERS, OPERATOR, World, open_world
 from tests.seams.routes import QUERIES, fill
 from tests.seams.server import MODEL
 
@@ -135,6 +142,35 @@ def open_files(world: World) -> None:
     world.ask(OPERATOR, "PATCH", f"{agent}/files/{file}/close")
 
 
+@contextmanager
+def open_run(world: World) -> Iterator[str]:
+    """Let a run of Ada's be open, of another server as it seems, inside the `with`; gives its id."""
+
+    def begin(tx: Transaction) -> Run:
+        run = runs.get(tx, Scope(LOCAL_ORGANIZATION), world.own["run_id"])
+        lease = {"lease_token": new_id("lease"), "lease_expires_at": 2**52}
+        begun = replace(run, id=new_id("run"), status="running", stop_reason=None, ended_at=None, **lease)
+        runs.open_run(tx, begun)
+        return begun
+
+    run = world.server.write(begin)
+    yield run.id
+    world.server.write(lambda tx: runs.end(tx, run.ended("cancelled", tx.clock.now())))
+
+
+def test_an_open_run_is_listed_for_its_user_and_the_administrator_alone(world: World) -> None:
+    bea = world.key("bea", scopes=EVERY_USERS)
+    queries: list[Wire] = [{}, {"agent_id": world.shared["agent_id"]}, {"background": "true"}]
+    with open_run(world) as run:
+        for query in queries:
+            listed = {
+                key: [one["id"] for one in world.send(key, "GET", "/v1/runs/active", params=query).json()]
+                for key in (world.ada, OPERATOR, bea)
+            }
+            assert listed == {world.ada: [run], OPERATOR: [run], bea: []}, query
+    assert world.send(OPERATOR, "GET", "/v1/runs/active").json() == []
+
+
 def test_each_parameter_of_a_query_changes_something(world: World) -> None:
     for path, body in (
         ("/v1/agents/", {"model": MODEL, "tags": ["one"]}),
@@ -154,17 +190,18 @@ def test_each_parameter_of_a_query_changes_something(world: World) -> None:
     document = world.server.app.openapi()["paths"]
     shown: dict[str, int] = {}
     idle, few = [], set()
-    for method, path, name in operations(world, "query"):
-        if method != "GET" or name in NO_DIFFERENCE or path == "/v1/environments":
-            continue
-        schema = next(one["schema"] for one in document[path]["get"]["parameters"] if one["name"] == name)
-        match shows_difference(world, path, name, schema):
-            case True:
-                shown[name] = shown.get(name, 0) + 1
-            case None:
-                few.add((path, name))
-            case False:
-                idle.append((path, name))
+    with open_run(world):
+        for method, path, name in operations(world, "query"):
+            if method != "GET" or name in NO_DIFFERENCE or path == "/v1/environments":
+                continue
+            schema = next(one["schema"] for one in document[path]["get"]["parameters"] if one["name"] == name)
+            match shows_difference(world, path, name, schema):
+                case True:
+                    shown[name] = shown.get(name, 0) + 1
+                case None:
+                    few.add((path, name))
+                case False:
+                    idle.append((path, name))
     assert idle == []
     assert all(shown[name] > 10 for name in OF_LISTS), shown
     assert len(few) < 70, sorted({path for path, _ in few})

@@ -357,7 +357,7 @@ SHARED = {
     """,
     "lists and searches find what the caller may see": """
         GET /v1/(runs|steps|conversations|jobs)/
-        GET /v1/jobs/(active|queue)
+        GET /v1/(jobs/(active|queue)|runs/active)
         GET /v1/(ledger|users/|identities/(count)?)
         POST /v1/((agents/)?messages|passages)/search
     """,
@@ -480,6 +480,19 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
         assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
         assert answer.status_code != 422, (cell, answer.text)
     assert her_view(world, cells, world.shared | world.own) == before
+
+
+def test_what_makes_a_memory_at_its_first_use_makes_none_for_others(world: World, watch: Watch) -> None:
+    edit = {"old_string": "", "new_string": "New.", "reasoning": ""}
+    callers = {kind: headers(world) for kind, headers in OTHERS.items()}
+    assert world.key("bea", scopes=EVERY_USERS)  # a user whom the first request for them makes otherwise
+    watch.changes()
+    for kind, headers in callers.items():
+        for name in ("newcomer", new_id("user")):
+            proposed = world.http.post(f"/users/{name}/blocks/notes/propose", json=edit, headers=headers)
+            put = world.http.put(f"/users/{name}/blocks/notes", json={"body": "New."}, headers=headers)
+            assert {proposed.status_code, put.status_code} <= {403, 404}, (kind, proposed.text, put.text)
+    assert watch.changes() == []
 
 
 SAID = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
