@@ -44,7 +44,7 @@ class LiveTurn(Protocol):
 
     @property
     def has_readers(self) -> bool:
-        """Whether somebody reads its events; True where that is not known."""
+        """Return whether somebody reads its events; True where that is not known."""
 
 
 class LiveRecording(Protocol):

@@ -48,7 +48,7 @@ _REASON = "Noted from what was said."
 
 
 def wants_notes(turn: TurnContext) -> bool:
-    """Whether notes are taken apart on what is said in this turn."""
+    """Return whether notes are taken apart on what is said in this turn."""
     return turn.profile == "notes" and turn.run.purpose is None and bool(turn.request.messages)
 
 
@@ -105,7 +105,7 @@ async def _take(
 
 
 def _is_persons(message: Message, state: AgentState) -> bool:
-    """Whether the conversation's own user said this: what others say, or a program sends, is no fact about them."""
+    """Return whether the conversation's own user said this: what others say, or a program sends, is no fact about them."""
     return message.is_said and bool(message.text.strip()) and message.user_id == state.conversation.user_id
 
 

@@ -78,7 +78,7 @@ def was_cut_off(run: Run) -> bool:
 
 
 def was_broken_off(run: Run) -> bool:
-    """Whether the run ended without its answer, so that the same decision, sent again, continues the turn."""
+    """Return whether the run ended without its answer, so that the same decision, sent again, continues the turn."""
     return run.status in ("cancelled", "failed") and not was_cut_off(run)
 
 

@@ -174,7 +174,7 @@ class TurnContext:
 
     @property
     def reads_plain_results(self) -> bool:
-        """Whether the model is small, or has no role for results of tools."""
+        """Return whether the model is small, or has no role for results of tools."""
         return self.profile != "full" or not has_results_role(self.model)
 
     @property

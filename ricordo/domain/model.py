@@ -94,7 +94,7 @@ class ModelInfo:
 
     @property
     def is_small(self) -> bool:
-        """Whether this is a language model of at most 4 billion parameters, or with at most 8k tokens of context."""
+        """Return whether this is a language model of at most 4 billion parameters, or with at most 8k tokens of context."""
         if self.handle == LIBRARIAN:
             return False
         by_size = self.parameters <= MOST_SMALL if self.parameters else is_small(self.name)

@@ -31,7 +31,7 @@ def billions(name: str) -> float | None:
 
 
 def is_small(name: str) -> bool:
-    """Whether the name tells of at most 4 billion parameters."""
+    """Return whether the name tells of at most 4 billion parameters."""
     size = billions(name)
     return size is not None and size <= MOST_SMALL
 

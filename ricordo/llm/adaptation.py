@@ -82,7 +82,7 @@ def learned_of(model: object) -> LearnedModel | None:
 
 
 def has_results_role(model: ChatModel) -> bool:
-    """Whether results of tools are more to the model than text, as far as is known."""
+    """Return whether results of tools are more to the model than text, as far as is known."""
     learned = learned_of(model)
     return model.info.calls_tools is not False and not (learned and learned.dialect.calls_as_text)
 
@@ -194,7 +194,7 @@ class Adaptation:
         return is_too_long(refusal.words, estimate=request_tokens(request), window=window, accepted=accepted)
 
     def _may_be_too_long(self, request: ModelRequest) -> bool:
-        """Whether no form helped, and the request is larger than all that was ever taken."""
+        """Return whether no form helped, and the request is larger than all that was ever taken."""
         estimate, accepted = request_tokens(request), self.model.store.accepted(self.model.key)
         return estimate > (accepted or _LARGE)
 

@@ -208,7 +208,7 @@ class ReplyBuilder:
         return slot
 
     def _is_another(self, call: _PartialCall, call_id: str, *, begins: bool) -> bool:
-        """Whether a piece with a name, under the index of this call, begins another: the server numbers all of them 0."""
+        """Return whether a piece with a name, under the index of this call, begins another: the server numbers all of them 0."""
         return bool(call.name) and (bool(call_id) or (call.is_whole and (begins or call.is_named_once)))
 
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:

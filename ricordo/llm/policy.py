@@ -117,7 +117,7 @@ class BrokenReply(ModelError):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing of a second answer like this can be used either."""
+        """Return whether nothing of a second answer like this can be used either."""
         return self.fault.is_unreadable or self.reply.finish == "length" or has_too_many_calls(self.reply)
 
 

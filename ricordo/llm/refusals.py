@@ -82,7 +82,7 @@ class Refusal:
 
     @property
     def is_about_form(self) -> bool:
-        """Whether another form of the request might be taken."""
+        """Return whether another form of the request might be taken."""
         return not (_speaks_of(_NOT_ABOUT_FORM, self.words) or _NO_MODEL.search(self.words))
 
 
@@ -128,12 +128,12 @@ def guesses(learned: LearnedDialect, *, is_stream: bool) -> tuple[LearnedDialect
 
 
 def speaks_of_length(words: str) -> bool:
-    """Whether the words name a thing that can be too long, and say that it is too much."""
+    """Return whether the words name a thing that can be too long, and say that it is too much."""
     return _speaks_of(_THINGS, words) and (_speaks_of(_TOO_MUCH, words) or _COMPARED.search(words) is not None)
 
 
 def _speaks_of(known: Iterable[str], words: str) -> bool:
-    """Whether one of the known words stands in a text, in its sentences or in codes as `PromptTooLong` and `ctx_limit`."""
+    """Return whether one of the known words stands in a text, in its sentences or in codes as `PromptTooLong` and `ctx_limit`."""
     plain = " ".join(_WORD.findall(words))
     text = f" {plain} {_JOINTS.sub(' ', plain)} ".casefold()
     return any(word in text for word in known)
@@ -226,7 +226,7 @@ def _named_in_words(refusal: Refusal) -> list[str]:
 
 
 def _is_named(name: str, words: str, tokens: Container[str]) -> bool:
-    """Whether a field is named. A name that is also an ordinary word counts in quotes only, or as what a line is about."""
+    """Return whether a field is named. A name that is also an ordinary word counts in quotes only, or as what a line is about."""
     if len(name) < 3:
         return False
     if "_" in name:

@@ -126,7 +126,7 @@ def read_text(text: str, offered: Offered, *, is_marked: bool = False) -> Readin
 
 
 def _is_result(text: str) -> bool:
-    """Whether the whole text is a result or an event as this server packages it, copied by the model."""
+    """Return whether the whole text is a result or an event as this server packages it, copied by the model."""
     packaged = _PACKAGED.match(text)
     value = read_json(text) if packaged else None
     return isinstance(value, dict) and set(value) == {packaged[1] if packaged else "", "message", "time"}
@@ -361,7 +361,7 @@ class _MarkedReader(_Reader):
         return (found, end) if found else ([], max(mark.end(), stop, self.stop))
 
     def _begins_a_call(self, mark: re.Match[str]) -> bool:
-        """Whether something stands behind the mark that may only be a call, or the text was cut there."""
+        """Return whether something stands behind the mark that may only be a call, or the text was cut there."""
         is_tag = mark[0].startswith("<") and ("function" in mark[0] or "invoke" in mark[0] or "<tool" in mark[0])
         if is_tag and mark[0].endswith("="):
             return "tool" not in mark[0] and not self.text[: mark.start()].rpartition("\n")[2].strip()
@@ -481,7 +481,7 @@ class _BareReader(_Reader):
         return all(_fits(self.offered[call.name], read_json(call.arguments)) for call in calls)
 
     def _is_broken(self) -> bool:
-        """Whether the whole text is an object that names a tool, though not as a call of it."""
+        """Return whether the whole text is an object that names a tool, though not as a call of it."""
         if not self.text.startswith(("{", "[{")):
             return self._is_broken_python()
         value = read_json(self.text)
@@ -493,7 +493,7 @@ class _BareReader(_Reader):
         return any(isinstance(name, str) and offered_name(name, self.offered) in self.offered for name in named)
 
     def _is_broken_python(self) -> bool:
-        """Whether the whole text is `name(…)` of a tool, with arguments that cannot be read or have no end."""
+        """Return whether the whole text is `name(…)` of a tool, with arguments that cannot be read or have no end."""
         name = _NAME.match(self.text)
         if name is None or name[0] not in self.offered or not self.text.startswith("(", name.end()):
             return False
@@ -509,12 +509,12 @@ class _Examples:
     last: tuple[int, int] = (0, 0)
 
     def has(self, at: int) -> bool:
-        """Whether this place is in a fence with words on both sides."""
+        """Return whether this place is in a fence with words on both sides."""
         number = bisect_right(self.firsts, at) - 1
         return number >= 0 and at < self.lasts[number]
 
     def ends_with(self, at: int) -> bool:
-        """Whether this place is in the fence that ends the text."""
+        """Return whether this place is in the fence that ends the text."""
         return self.last[0] <= at < self.last[1]
 
 
@@ -603,7 +603,7 @@ def _keyed_by_name(item: dict[str, Any], offered: Offered) -> ToolCallPart | Non
 
 
 def _fits(tool: ToolSchema, values: Any) -> bool:
-    """Whether these are the arguments of the tool by their names."""
+    """Return whether these are the arguments of the tool by their names."""
     properties = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", ())
     return (

@@ -55,7 +55,7 @@ class Fact:
     instead_of: str = ""
 
     def is_same_as(self, other: "Fact") -> bool:
-        """Whether both say something of which there is one at a time."""
+        """Return whether both say something of which there is one at a time."""
         if self.kind != other.kind or not _is_one(self.subject, other.subject):
             return False
         return not (self.topic and other.topic) or self.topic == other.topic
@@ -161,7 +161,7 @@ def _is_one(subject: str, other: str) -> bool:
 
 
 def corrects(text: str) -> bool:
-    """Whether the text says that something has changed or was wrong."""
+    """Return whether the text says that something has changed or was wrong."""
     return _CORRECTS.search(text[:READ_LENGTH]) is not None
 
 
@@ -207,7 +207,7 @@ def _revised(line: str, index: int, statement: str, old: Fact, new: Fact) -> Rev
 
 
 def _says_more(line: str, fact: Fact) -> bool:
-    """Whether the line says something behind or before the one fact in it."""
+    """Return whether the line says something behind or before the one fact in it."""
     line = line[:READ_LENGTH]
     if len(_SENTENCE.split(line.strip())) > 1 or _CLAUSE.search(f"{line[: fact.start]} | {line[fact.end :]}"):
         return True

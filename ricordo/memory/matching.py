@@ -131,7 +131,7 @@ def with_line_breaks(text: str) -> str:
 
 
 def _reads_as_line(line: str) -> bool:
-    """Whether this begins a line that can be told from code: an item of a list, a heading, a sentence, or nothing."""
+    """Return whether this begins a line that can be told from code: an item of a list, a heading, a sentence, or nothing."""
     start = line.lstrip()
     if not start or _ITEM.match(start):
         return True

@@ -99,7 +99,7 @@ def sentences(text: str) -> list[str]:
 
 
 def is_statement(sentence: str) -> bool:
-    """Whether the sentence states something: it does not ask, request, suppose or greet."""
+    """Return whether the sentence states something: it does not ask, request, suppose or greet."""
     if _QUESTION.search(sentence) or _SMALL_TALK.search(sentence) or _FORGET.search(sentence):
         return False
     if _KEEP.search(sentence):
@@ -135,7 +135,7 @@ def notes_in(answer: str, statements: Iterable[str]) -> list[str]:
 
 
 def is_note(line: str, source: str) -> bool:
-    """Whether a line is a note on what the source says, and nothing that the model made up."""
+    """Return whether a line is a note on what the source says, and nothing that the model made up."""
     if len(line) > _LONGEST_NOTE or _NO_NOTE.search(line) or _KEEP.search(line) or not is_statement(line):
         return False
     if not set(_NUMBER.findall(line)) <= set(_NUMBER.findall(source)):

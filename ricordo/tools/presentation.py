@@ -157,7 +157,7 @@ def _without_nulls(value: Any, schema: Any, root: Mapping[str, Any], depth: int 
 
 
 def _allows_null(schema: Any, root: Mapping[str, Any]) -> bool:
-    """Whether null is a value of its own here, and not only what fits because nothing is said."""
+    """Return whether null is a value of its own here, and not only what fits because nothing is said."""
     if not isinstance(schema, Mapping) or schema.get("nullable") is True:
         return True
     return _fits(None, schema, root)

@@ -182,12 +182,12 @@ class Toolbox:
         return self._unstored[name]
 
     def edits_memory(self, tool: Tool) -> bool:
-        """Whether calls of this tool edit memory, and are made by this server."""
+        """Return whether calls of this tool edit memory, and are made by this server."""
         found = self.find(tool)
         return isinstance(found, ServerTool) and found.edits_memory
 
     def is_read_only(self, tool: Tool) -> bool:
-        """Whether an equal call in the same turn would bring the same."""
+        """Return whether an equal call in the same turn would bring the same."""
         found = self.find(tool)
         return isinstance(found, ServerTool) and found.is_read_only
 

@@ -130,7 +130,7 @@ class AgentFields(EmbeddingFields):
 
     @property
     def thinks(self) -> bool | None:
-        """Whether the model is to think, under either name; None where neither was sent."""
+        """Return whether the model is to think, under either name; None where neither was sent."""
         return self.enable_reasoner if self.reasoning is None else self.reasoning
 
     @property

@@ -236,7 +236,7 @@ def _trace(error: BaseException) -> str:
 
 
 def _is_network_error(error: BaseException) -> bool:
-    """Whether a connection that could not be made is the error, or what caused it."""
+    """Return whether a connection that could not be made is the error, or what caused it."""
     part: BaseException | None = error
     seen: set[int] = set()
     while part is not None and id(part) not in seen:

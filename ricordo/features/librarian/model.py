@@ -254,7 +254,7 @@ def _is_replaced(view: LibrarianView, words: str) -> bool:
 
 
 def _is_outdated(view: LibrarianView, hit: Evidence) -> bool:
-    """Whether a note says something else of what was said before it: "I live in Graz.", "I moved to Vienna."."""
+    """Return whether a note says something else of what was said before it: "I live in Graz.", "I moved to Vienna."."""
     later = (note for note in view.notes if not note.said_on or note.said_on >= hit.on[:10])
     return any(plan.revised_words(hit.words, note.words) for note in later if note.words != hit.words)
 

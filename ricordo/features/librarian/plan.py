@@ -242,7 +242,7 @@ def revised_words(old_words: str, told: str) -> str:
 
 
 def _adds_to(revised: str, told: str) -> bool:
-    """Whether a correction says more than the value that it changes."""
+    """Return whether a correction says more than the value that it changes."""
     return len(topic(told) - words_in(revised) - words_in(_OF_CORRECTIONS)) >= _LEAST_ADDED
 
 

@@ -234,7 +234,7 @@ class McpSession:
             asked.cancel()
 
     def _is_lost(self, error: BaseException) -> bool:
-        """Whether the server refused a request because it does not know the session any more."""
+        """Return whether the server refused a request because it does not know the session any more."""
         from mcp import MCPError
         from mcp.types import METHOD_NOT_FOUND
 

@@ -61,7 +61,7 @@ class _Proxy:
             writer.close()
 
     def _is_server(self, host: str, port: int) -> bool:
-        """Whether this is the one server of this machine that may be asked, by whichever of its names."""
+        """Return whether this is the one server of this machine that may be asked, by whichever of its names."""
         if self._server is None or port != self._server[1]:
             return False
         return host == self._server[0] or (_is_loopback(host) and _is_loopback(self._server[0]))
@@ -116,7 +116,7 @@ class _Proxy:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a host is a name or an address of this machine's loopback."""
+    """Return whether a host is a name or an address of this machine's loopback."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

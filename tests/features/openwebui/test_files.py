@@ -192,13 +192,22 @@ async def test_what_this_workspace_does_not_take_stays_there(
     monkeypatch.setenv("RICORDO_WORKSPACE_MB", "1")
     await here.settle()
     there.user_uploads("large.md", "x" * 1_100_000)
-    there.user_uploads("odd\u200bname.md", "Odd.")
+    there.user_uploads("odd\ue000name.md", "Odd.")
     there.user_uploads("fine.md", "Fine.")
     told = await here.settle() or ""
     assert "large.md in Open WebUI cannot be taken: The workspace is full" in told
     assert "has a letter that cannot be shown" in told
     assert await here.files() == {"fine.md": "Fine."}
     assert len(there.user_files()) == 3
+
+
+async def test_a_name_with_hidden_characters_is_taken_without_them_and_once(here: Synced, there: FakeOpenWebUI) -> None:
+    await here.settle()
+    there.user_uploads("odd\u200bname.md", "Odd.")
+    for _ in range(3):
+        await here.settle()
+        assert await here.files() == {"oddname.md": "Odd."}
+        assert len(there.user_files()) == 1
 
 
 async def test_the_key_and_the_address_are_the_operators(
