@@ -117,20 +117,22 @@ def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelReques
 def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     """Learn from the provider's count how far our estimate is off, and from what it refused before how small its window is."""
     limit, learned = turn.limit, learned_of(turn.model)
-    counted = _counted_prompt(usage)
+    counted, percent = _counted_prompt(usage), 100
     # In a small window no prompt is large: a wrong count would never be corrected.
-    if counted >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8):
+    is_large = counted >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8)
+    if is_large:
         estimate = request_tokens(request)
         percent = counted * 100 // max(1, estimate)
         if learned:
             learned.note_count(turn.run.conversation_id, estimate, counted)
-        if limit.refused and learned:
-            _learn_window(turn, learned, percent)
         # What it refused in this turn was longer than its window, whatever it counts for what it takes.
         limit.token_percent = max(limit.least_percent, min(_MOST, max(_LEAST, percent)))
     elif limit.token_percent > _MOST:
         # A refusal taught that, and no prompt is large enough any more to tell: the model may have got more room since.
         limit.token_percent -= limit.token_percent // 100
+    # Also of a server whose counts tell nothing: else it would refuse the same again and again.
+    if learned and limit.refused and (is_large or limit.refused[0] >= _LARGE_PROMPT):
+        _learn_window(turn, learned, percent)
     limit.was_refused = False
     limit.refused = None
 

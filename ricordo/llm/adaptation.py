@@ -1,6 +1,8 @@
 """How one call adapts to its model: it is sent in the form that was learned, and a refusal is answered by another form.
 
-A form that helped is remembered for the model's address, so that the next call begins with it. The tries of a call are bounded.
+A form that the refusal's words asked for is remembered for the model's address when it helped, so that the next call begins
+with it. A guess is remembered only when it helped later calls too, while the plain form was refused: a server that recovers
+by itself teaches nothing. The tries of a call are bounded.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +13,15 @@ from ricordo.domain.message import ImagePart
 from ricordo.domain.model import ModelInfo, ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel
-from ricordo.llm.learned_dialect import NOTHING_LEARNED, Key, LearnedDialect, LearnedDialects
+from ricordo.llm.learned_dialect import (
+    DOUBTFUL_CALLS,
+    GUESS_CALLS,
+    NOTHING_LEARNED,
+    Help,
+    Key,
+    LearnedDialect,
+    LearnedDialects,
+)
 from ricordo.llm.refusals import Refusal, guesses, is_too_long, lessons, limit_in
 from ricordo.llm.tokens import request_tokens
 
@@ -95,9 +105,11 @@ class Adaptation:
     _tries: int = 0
     _cuts: int = 0
     _guesses: list[LearnedDialect] | None = field(default=None)
+    _helped: dict[LearnedDialect, Help] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.learned = self.model.dialect
+        self._helped = self.model.store.helped(self.model.key)
 
     def body(self, request: ModelRequest) -> Json:
         """Return the body to send."""
@@ -107,13 +119,28 @@ class Adaptation:
         return body
 
     def confirm(self, request: ModelRequest) -> None:
-        """Remember the form that was answered; one that costs much or proves little when it helped a second time."""
+        """Remember the form that was answered; a guess when it helped later calls too."""
+        store, key = self.model.store, self.model.key
+        if not self.is_guess:
+            self._disprove_guesses(request)
         if not self._tries:
             return
-        store, key = self.model.store, self.model.key
         store.note_accepted(key, request_tokens(request))
-        if not (self.is_doubtful or self.learned.one_message) or store.is_proven(key, self.learned):
-            store.learn(key, self.learned, is_guess=self.is_guess)
+        if self.is_guess:
+            known = self._helped.get(self.learned)
+            calls = store.note_help(key, self.learned, known.calls if known else 0, request.messages[-1].id)
+            if calls < (DOUBTFUL_CALLS if self.is_doubtful else GUESS_CALLS):
+                return
+        store.learn(key, self.learned, is_guess=self.is_guess)
+
+    def _disprove_guesses(self, request: ModelRequest) -> None:
+        """Forget the guesses that would have changed this request, where its conversation was refused before they helped."""
+        helped = self.model.store.helped(self.model.key)
+        if not helped:
+            return
+        ids, sent = {message.id for message in request.messages}, self.build(request, self.learned)
+        wrong = [guess for guess, one in helped.items() if one.message_id in ids and self.build(request, guess) != sent]
+        self.model.store.disprove(self.model.key, wrong)
 
     def answer_refusal(self, error: ModelError, request: ModelRequest, *, is_last: bool) -> ModelError | None:
         """Return None where the call is to be made again in another form, else the error, judged.

@@ -6,7 +6,7 @@ A lesson comes from a refusal and is learned once: it is kept by address and mod
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,9 @@ MOST_ENTRIES = 1_000
 LESSON_SECONDS = 7 * 86_400.0
 GUESS_SECONDS = 3_600.0
 _FORMS_KEPT = 3
+# Calls, one after another, that a guess has to help before it is remembered; more where the server may only have failed.
+GUESS_CALLS = 2
+DOUBTFUL_CALLS = 3
 # Counts that stood still so often, one after another, while prompts grew.
 _CLIPS_TO_TELL = 2
 
@@ -108,10 +111,19 @@ _IN_WORDS = {
 
 @dataclass(slots=True)
 class _Entry:
-    """What is known of one model, until a time in seconds since 1970."""
+    """What is known of one model, until a time in seconds since 1970; with `is_guess` some of it no words told."""
 
     learned: LearnedDialect
     until: float
+    is_guess: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """How many calls, one after another, a guess helped, and the last message of the request that was refused before."""
+
+    calls: int
+    message_id: str
 
 
 @dataclass(slots=True)
@@ -150,7 +162,7 @@ class LearnedDialects:
 
     now: Callable[[], float] = time.time
     _entries: dict[Key, _Entry] = field(default_factory=dict)
-    _helped_once: dict[Key, tuple[LearnedDialect, ...]] = field(default_factory=dict)
+    _helped: dict[Key, dict[LearnedDialect, Help]] = field(default_factory=dict)
     _accepted: dict[Key, int] = field(default_factory=dict)
     _watches: dict[str, CountWatch] = field(default_factory=dict)
     _path: Path | None = None
@@ -164,7 +176,7 @@ class LearnedDialects:
         """Add the lessons that a server keeps in this folder."""
         try:
             rows = orjson.loads((folder / FILE_NAME).read_bytes())
-            self._entries |= {tuple(row["key"]): _Entry(_read(row["learned"]), float(row["until"])) for row in rows}
+            self._entries |= {tuple(row["key"]): _entry(row) for row in rows}
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -181,14 +193,16 @@ class LearnedDialects:
         return entry.learned
 
     def learn(self, key: Key, learned: LearnedDialect, *, is_guess: bool = False) -> None:
-        """Keep what is known of a model now; a guess for a shorter time."""
+        """Keep what is known of a model now; with a guess in it for a shorter time, whatever is learned beside it."""
         before = self.get(key)
         if learned == before:
             return
+        entry = self._entries.pop(key, None)
         until = self.now() + (GUESS_SECONDS if is_guess else LESSON_SECONDS)
-        self._entries.pop(key, None)
+        if entry and entry.is_guess:
+            until, is_guess = entry.until, True
         if learned != NOTHING_LEARNED:
-            self._entries[key] = _Entry(learned, until)
+            self._entries[key] = _Entry(learned, until, is_guess)
         while len(self._entries) > MOST_ENTRIES:
             del self._entries[next(iter(self._entries))]
         known = before.lines()
@@ -196,13 +210,31 @@ class LearnedDialects:
             log.warning("learned of a model", extra={"model": key[2], "address": key[1], "lesson": line})
         self._save()
 
-    def is_proven(self, key: Key, learned: LearnedDialect) -> bool:
-        """Return whether this form helped before too, and note that it helped."""
-        helped = self._helped_once.pop(key, ())
-        self._helped_once[key] = (learned, *helped)[:_FORMS_KEPT]
-        if len(self._helped_once) > MOST_ENTRIES:
-            del self._helped_once[next(iter(self._helped_once))]
-        return learned in helped
+    def helped(self, key: Key) -> dict[LearnedDialect, Help]:
+        """Return the guesses that helped and are not remembered yet."""
+        return dict(self._helped.get(key, {}))
+
+    def note_help(self, key: Key, guess: LearnedDialect, before: int, message_id: str) -> int:
+        """Note that a guess helped a call, at whose begin it had helped `before` calls; returns how many it helped by now.
+
+        Calls beside each other count as one: all of them may have met the same moment.
+        """
+        helped = self._helped.pop(key, {})
+        known = helped.pop(guess, None)
+        calls = min(before, known.calls if known else 0) + 1
+        kept = list(helped.items())[-(_FORMS_KEPT - 1) :]
+        self._helped[key] = {**dict(kept), guess: Help(calls, message_id)}
+        if len(self._helped) > MOST_ENTRIES:
+            del self._helped[next(iter(self._helped))]
+        return calls
+
+    def disprove(self, key: Key, guesses: Iterable[LearnedDialect]) -> None:
+        """Forget that these guesses helped: the model took by now what it had refused without them."""
+        helped = self._helped.get(key, {})
+        for guess in guesses:
+            helped.pop(guess, None)
+        if not helped:
+            self._helped.pop(key, None)
 
     def accepted(self, key: Key) -> int:
         """Return the largest prompt that a model has taken since the start, by our estimate; 0 where none is known."""
@@ -235,7 +267,7 @@ class LearnedDialects:
         if self._path is None:
             return
         rows = [
-            {"key": key, "learned": _written(entry.learned), "until": entry.until}
+            {"key": key, "learned": _written(entry.learned), "until": entry.until, "is_guess": entry.is_guess}
             for key, entry in self._entries.items()
         ]
         draft = self._path.with_suffix(".tmp")
@@ -244,6 +276,10 @@ class LearnedDialects:
             os.replace(draft, self._path)  # noqa: PTH105 - one call, the same on every system
         except OSError as error:
             log.warning("what was learned of a model cannot be kept", extra={"error": str(error)})
+
+
+def _entry(row: dict[str, Any]) -> _Entry:
+    return _Entry(_read(row["learned"]), float(row["until"]), bool(row.get("is_guess")))
 
 
 def _written(learned: LearnedDialect) -> dict[str, Any]:

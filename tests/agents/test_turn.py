@@ -57,9 +57,8 @@ async def test_a_failing_model_ends_the_run_as_failed_and_keeps_what_was_said(
 async def test_what_a_provider_refuses_as_a_bad_request_is_kept_but_not_sent_again(
     stage: Stage, agent: str, kind: ModelErrorKind
 ) -> None:
-    # What is said to be too long is made smaller and asked again, five times in all; a bad request only once.
-    times = 5 if kind == "context_window_exceeded" else 1
-    stage.lines += [*[ModelError(kind, "Not like this.")] * times, "Better."]
+    # Of what is said to be too long nothing can be left out: next to the system prompt there is one word.
+    stage.lines += [ModelError(kind, "Not like this."), "Better."]
     answer = await stage.say(agent, "Poison.")
     assert (answer.run.status, answer.run.stop_reason) == ("failed", "llm_api_error")
     assert text_of(await stage.say(agent, "Are you there?")) == "Better."

@@ -20,6 +20,10 @@ def scene(running_scene: Scene) -> Iterator[Scene]:
     running_scene.models.requests.clear()
     running_scene.models._answers.clear()
     running_scene.games.played.clear()
+    # What one test's models refused says nothing of another's.
+    learned = running_scene.server.runtime.models.learned
+    for lessons in (learned._entries, learned._helped, learned._accepted):
+        lessons.clear()
     yield running_scene
     assert [fault for body in running_scene.asked for fault in faults_of(body)] == []
     assert not running_scene.models._answers, "the models were asked less often than the script says"

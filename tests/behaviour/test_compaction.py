@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -119,7 +118,7 @@ def test_sliding_keeps_the_newest_and_all_keeps_the_turn_alone(scene: Scene, scr
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("failure", [BROKEN, completion(""), Answer({"error": {"message": "down"}}, status=500)])
+@pytest.mark.parametrize("failure", [BROKEN, completion(""), Answer({"error": {"message": "down"}}, status=503)])
 def test_a_summariser_that_fails_is_replaced_by_an_outline(
     scene: Scene, script: Script, mode: str, failure: Answer
 ) -> None:
@@ -138,8 +137,7 @@ def test_a_summariser_that_fails_is_replaced_by_an_outline(
 def test_a_summariser_that_never_answers_holds_nobody_up(
     scene: Scene, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summarize = resolve_name("ricordo.memory.summary:summarize")
-    monkeypatch.setitem(summarize.__kwdefaults__, "timeout", 0.05)
+    monkeypatch.setattr("ricordo.agents.context_limit.timeout_for", lambda _expected: 0.05)
     agent = agent_with(scene)
     script.summary = lambda _: Answer({}, delay=30)
     answer = talk(scene, agent, 10)
@@ -230,7 +228,8 @@ def test_a_tools_huge_results_are_made_to_fit_within_the_turn_and_no_pair_is_spl
     def turn(body: Wire) -> Answer | None:
         nonlocal count
         count += 1
-        return calls(("conversation_search", {"query": "tea terrace", "limit": 20})) if count <= 6 else None
+        words = ("tea", "terrace", "tea terrace", "leaves", "Ada", "grows tea")[count - 1 : count]
+        return calls(("conversation_search", {"query": words[0], "limit": 20})) if words else None
 
     script.turn = turn
     answer = scene.send(agent, "What do you remember?")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.seams.scene import CLAUDE, Scene, Wire, calls, roles, said, speech
+from tests.seams.scene import BROKEN, CLAUDE, Scene, Wire, calls, roles, said, speech
 from tests.support.model_server import Answer, claude, claude_stream, event, stream
 
 END = ["stop_reason", "usage_statistics", "[DONE]"]
@@ -125,7 +125,8 @@ def test_a_failure_is_told_after_the_reason_and_before_the_end(
     scene: Scene, status: int, kind: str, has_tokens: bool
 ) -> None:
     agent = scene.agent()
-    scene.says(Answer({"error": {"message": "no"}}, status=status))
+    # No other form of the request would help against this.
+    scene.says(Answer({"error": {"message": "no: the account's billing is inactive"}}, status=status))
 
     events = scene.stream(agent, "Hello.", stream_tokens=has_tokens)
 
@@ -139,7 +140,7 @@ def test_a_failure_is_told_after_the_reason_and_before_the_end(
 
 def test_steps_before_a_failure_were_told_and_are_kept(scene: Scene) -> None:
     agent = scene.agent("roll")
-    scene.says(calls(("roll", {})), Answer({"error": {"message": "no"}}, status=400))
+    scene.says(calls(("roll", {})), BROKEN)
     events = scene.stream(agent, "Roll.")
     assert told(events) == ["ping", "tool_call", "tool_return", "stop_reason", "error", "[DONE]"]
     scene.says("Six.")

@@ -1,5 +1,6 @@
 """What is sent is valid for the model that gets it, however its server refused; a refusal teaches once. Over real HTTP."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -112,6 +113,12 @@ async def requests_of(model: OpenAICompatibleModel, serving: Serving, request: M
     return len(serving.bodies) - before
 
 
+def named(request: ModelRequest, name: str) -> ModelRequest:
+    """Return the request as one of a conversation of its own."""
+    messages = [replace(message, id=f"{name} {place}") for place, message in enumerate(request.messages)]
+    return replace(request, messages=tuple(messages))
+
+
 @pytest.mark.parametrize("template", [name for name in TEMPLATES if name != "any"])
 async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(room: Room, template: str) -> None:
     bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
@@ -121,13 +128,14 @@ async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(room: Roo
             LocalModel(template=template, template_words=words, status=status, body=next(bodies))
         )
         # All of them with the template's own words, and with the others those that each template refuses.
-        talks = [ask(*talk, tools=[WEATHER]) for talk in (TALKS if place == 0 else REFUSED_TALKS).values()]
+        chosen = TALKS if place == 0 else REFUSED_TALKS
+        talks = [named(ask(*talk, tools=[WEATHER]), name) for name, talk in chosen.items()]
         for talk in talks:
             await requests_of(model, serving, talk)
-        # A server that only fails proves nothing the first time.
-        if status == 500 and words in WORDLESS:
+        # What no words ask for is remembered when it helped later calls too.
+        if words in WORDLESS:
             assert len(serving.bodies) <= 8 * len(talks)
-            for talk in talks:
+            for talk in talks * 2:
                 await requests_of(model, serving, talk)
         else:
             assert len(serving.bodies) - len(talks) <= 9, (words, status, serving.outcomes)
@@ -187,6 +195,8 @@ async def test_a_field_that_is_refused_is_left_out_once_and_the_others_stay(room
         )
         calls = await requests_of(model, serving, request)
         assert calls <= 4, path
+        if body == "silent":
+            assert await requests_of(model, serving, request) == calls, path
         assert await requests_of(model, serving, request) == 1, path
         if body == "silent":
             continue
@@ -216,11 +226,11 @@ async def test_a_value_that_is_refused_says_nothing_of_other_values(room: Room) 
 
 
 async def test_a_forced_tool_becomes_the_only_one_then_a_choice(room: Room) -> None:
-    def named(model: LocalModel, body: dict[str, Any]) -> bool:
+    def is_by_name(model: LocalModel, body: dict[str, Any]) -> bool:
         return isinstance(body.get("tool_choice"), dict)
 
     model, serving = room.open(
-        LocalModel(refuses=named, refusal_words="tool_choice: Input should be a valid string", text="I heard you.")
+        LocalModel(refuses=is_by_name, refusal_words="tool_choice: Input should be a valid string", text="I heard you.")
     )
     await requests_of(model, serving, ask("x", tools=[WEATHER, CLOCK], forced_tool="get_time"))
     assert serving.bodies[-1]["tool_choice"] == "required"
@@ -262,6 +272,8 @@ async def test_a_model_that_is_served_as_a_stream_alone_answers_those_who_want_t
         assert chunks == []
         assert reply.parts
         assert reply.usage.prompt_tokens > 0
+        if words in WORDLESS:
+            await requests_of(model, serving, ask("y"))
         assert await requests_of(model, serving, ask("y")) == 1, words
 
 
@@ -314,6 +326,40 @@ async def test_a_server_that_fails_for_a_moment_teaches_nothing_that_costs_tools
     assert serving.bodies[-1]["tools"]
 
 
+async def test_a_failure_that_passes_by_itself_teaches_nothing_however_often_it_comes(room: Room) -> None:
+    request = ask("A", "B", tools=[WEATHER])
+    for status, words in itertools.product((400, 422, 500), ("no", "boom", "Bad Request", "E17", "")):
+        passing = LocalModel(refusal_words=words, status=status, text="I heard you.")
+        model, serving = room.open(LocalModel())
+        for _ in range(4):
+            serving.model = replace(passing, refuses=_first(4 if status == 500 else 1))
+            await requests_of(model, serving, request)
+            # The plain form is sent again, and is taken.
+            assert await requests_of(model, serving, request) == 1
+            assert [row["role"] for row in serving.bodies[-1]["messages"]] == ["system", "user", "user"]
+        assert not model.learned.dialect.lines(), (status, words)
+
+
+def _first(times: int) -> Callable[[LocalModel, dict[str, Any]], bool]:
+    """Return a rule that refuses whatever comes first, so many times."""
+    left = [True] * times
+    return lambda _model, _body: bool(left and left.pop())
+
+
+async def test_calls_that_meet_the_same_outage_prove_no_more_than_one(room: Room) -> None:
+    model, serving = room.open(LocalModel(template="mistral", template_words="E17"))
+    await asyncio.gather(*(whole_reply(model, ask("A", "B")) for _ in range(10)))
+    assert not model.learned.dialect.lines()
+    # Of a guess that went wrong meanwhile, the calls are counted from the beginning.
+    serving.model = replace(serving.model, template="any")
+    await whole_reply(model, ask("A", "B"))
+    serving.model = replace(serving.model, template="mistral")
+    await whole_reply(model, ask("A", "B"))
+    assert not model.learned.dialect.lines()
+    await whole_reply(model, ask("A", "B"))
+    assert model.learned.dialect.by_turns
+
+
 async def test_lessons_are_kept_across_starts_and_for_some_days_only(room: Room, tmp_path: Path) -> None:
     room.learned.keep_in(tmp_path)
     model, serving = room.open(LocalModel(template="mistral", refused_fields=("temperature",)))
@@ -327,10 +373,12 @@ async def test_lessons_are_kept_across_starts_and_for_some_days_only(room: Room,
     assert again.learned.dialect == model.learned.dialect
     room.time += LESSON_SECONDS + 1
     assert not again.learned.dialect.lines()
-    # A guess is tried again after an hour.
+    # A guess is tried again after an hour, and whatever was learned beside it is learned again then.
     model, serving = room.open(LocalModel(template="mistral", template_words="E1042"))
-    await requests_of(model, serving, request)
-    assert model.learned.dialect.lines()
+    for _ in range(2):
+        await requests_of(model, serving, request)
+    assert model.learned.dialect.by_turns
+    model.learned.learn_window(4_000)
     room.time += GUESS_SECONDS + 1
     assert not model.learned.dialect.lines()
 

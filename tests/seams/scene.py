@@ -87,7 +87,8 @@ def speech(words: str, **arguments: Any) -> Answer:
 
 
 TOO_LONG = Answer({"error": {"message": "too much", "code": "context_length_exceeded"}}, status=400)
-BROKEN = Answer({"error": {"message": "no"}}, status=400)
+# No other form of the request would help against this, and none is tried.
+BROKEN = Answer({"error": {"message": "no: the account's billing is inactive"}}, status=400)
 
 
 @dataclass
