@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -138,8 +137,7 @@ def test_a_summariser_that_fails_is_replaced_by_an_outline(
 def test_a_summariser_that_never_answers_holds_nobody_up(
     scene: Scene, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summarize = resolve_name("ricordo.memory.summary:summarize")
-    monkeypatch.setitem(summarize.__kwdefaults__, "timeout", 0.05)
+    monkeypatch.setattr("ricordo.agents.context_limit.timeout_for", lambda _expected: 0.05)
     agent = agent_with(scene)
     script.summary = lambda _: Answer({}, delay=30)
     answer = talk(scene, agent, 10)

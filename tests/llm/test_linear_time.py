@@ -30,7 +30,7 @@ _FILLS = (
     *("</tool_call>", "</think>", "<think>", "x<|", "[TOOL_CALLS]", "<invoke ", "</invoke>"),
 )
 # Of the texts of each head one in so many is read, others for the next head.
-_SHARE = 7
+_SHARE = 21
 _ENDS = ("", "]", "```", "}", "')]")
 
 
@@ -67,7 +67,8 @@ def test_a_streamed_answer_is_repaired_in_linear_time(piece: int) -> None:
     )
     begins += ("<think>", "<think>hm ", "<think>hm</think>", "{", "<tool_call>", "words <tool_call>")
     fills = ("a", " ", "\n", "`", "```", "\n```", "<", "</think", "[", "{}")
-    for begin, fill in product(begins, fills):
+    # Each beginning and each filling is in several pairs; all pairs would take four times as long.
+    for begin, fill in list(product(begins, fills))[:: 4 if piece == 1 else 3]:
 
         def feed(size: int, begin: str = begin, fill: str = fill) -> None:
             stream, text = StreamRepair(TOOLS), begin + repeated(fill, size)

@@ -118,7 +118,7 @@ def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length() -> None
                 written_calls(hostile, OFFERED)
                 repair(ModelReply((TextPart(hostile),)), tuple(OFFERED.values()))
 
-        require_linear(work, 4_000, opening)
+        require_linear(work, 1_000, opening)
 
 
 def test_no_text_can_break_the_reading() -> None:
