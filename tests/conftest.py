@@ -16,9 +16,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ricordo.domain.scope import Scope
+from ricordo.features import FEATURES
+from ricordo.plugins import load_plugins
 from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
+from ricordo.storage.schema.columns import metadata
 from tests.seams.stores import ManualClock
 from tests.support import postgres, sharing
 from tests.support.ready import Helper, close_helper, fork_helper
@@ -111,9 +114,16 @@ def database(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the schema in it, to be copied: that is faster than to migrate a new one for every test."""
+    """A file with the schema in it, to be copied: that is faster than to migrate a new one for every test.
+
+    The tables of features are in it too: once a test imported them, deletions look into them.
+    """
     path = tmp_path_factory.mktemp("empty") / "ricordo.db"
     open_sqlite(path)._close()
+    engine = sqlite.make_engine(path, "normal")
+    with engine.begin() as connection:
+        metadata.create_all(connection, tables=load_plugins(FEATURES).tables())
+    engine.dispose()
     return path
 
 
