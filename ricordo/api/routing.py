@@ -343,7 +343,10 @@ def _normalise_address(scope: Scope) -> None:
     # Only what is escaped can be in another form; servers pass no other bytes.
     if _MAY_BE_ODD.search(query):
         pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-        scope["query_string"] = urlencode([(name, normal_text(value)) for name, value in pairs]).encode()
+        normal = [(name, normal_text(value)) for name, value in pairs]
+        # One that is normal stays to the byte: a page leads back to the very address that was asked for.
+        if normal != pairs:
+            scope["query_string"] = urlencode(normal).encode()
 
 
 def _explaining(scope: Scope, receive: Receive, send: Send, statuses: list[int]) -> Send:

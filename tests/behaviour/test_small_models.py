@@ -190,10 +190,19 @@ def test_the_profile_follows_the_model_and_the_agents_setting(scene: Scene) -> N
 )
 def test_a_bound_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: int) -> None:
     agent = small(scene, **({"model_profile": None} | body))
+    before = scene.state(agent)["model_settings"]
     scene.says("Hello.")
 
     scene.send(agent, "Hi!")
 
     assert scene.asked[-1].get("max_tokens", scene.asked[-1].get("max_completion_tokens")) == bound
     # It is a bound of each call, and no setting that the agent got: where none is set, the retired server's is shown.
-    assert scene.state(agent)["model_settings"]["max_output_tokens"] == body.get("max_tokens", 16_384)
+    after = scene.state(agent)["model_settings"]
+    assert after == before
+    assert after["max_output_tokens"] == body.get("max_tokens", 16_384)
+    scene.http.patch(f"/v1/agents/{agent}", json={"model_profile": "small"}).raise_for_status()
+    scene.says("Hello.")
+    scene.send(agent, "And now?")
+    assert scene.asked[-1].get("max_tokens", scene.asked[-1].get("max_completion_tokens")) == body.get(
+        "max_tokens", 1_024
+    )

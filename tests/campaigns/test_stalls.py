@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.campaign,
     pytest.mark.skipif(not CAN_FORK or sys.platform != "linux", reason="a forked server, and Linux's /proc"),
 ]
-MOST_MB = 300
+MOST_MB = 200  # beyond what a server begins with
 MOST_MS = 50
 # Bytes that one call decodes, and requests that come all at once and are begun before the next one: others wait a moment for these.
 SLOWER = {large_bodies_at_once: 500, searches_of_one_client: 500}
@@ -43,7 +43,7 @@ async def test_others_are_served_in_the_middle_of(attacks: tuple[Attack, ...], h
         async with probed(server):
             for attack in attacks:
                 await attack(server)
-                assert server.peak_mb <= MOST_MB, attack.__name__
+                assert server.most_added_mb <= MOST_MB, attack.__name__
         assert max(server.probe.milliseconds) < float("inf")
 
 
@@ -65,6 +65,6 @@ async def test_others_wait_no_longer_than_50_ms_in_the_middle_of(server: Attacke
             await attack(server)
             await asyncio.sleep(0.5)
     told = f"p99 {server.probe.p99:.1f} ms of {len(server.probe.milliseconds)}, without an attack {idle:.1f}"
-    print(f"{told}; {server.peak_mb} MB at most")
-    assert server.peak_mb <= MOST_MB
+    print(f"{told}; {server.most_added_mb} MB more at most")
+    assert server.most_added_mb <= MOST_MB
     assert server.probe.p99 <= SLOWER.get(attack, MOST_MS) + idle, told

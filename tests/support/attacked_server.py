@@ -20,7 +20,10 @@ ATTACKER = "127.0.0.2"  # an address of its own: its connections are counted by 
 
 @dataclass
 class AttackedServer:
-    """A running server, the model that it asks, and a client. `probe` and `peak_mb` tell what an attack cost, once it is over."""
+    """A running server, the model that it asks, and a client.
+
+    `probe` and `most_added_mb` tell what an attack cost, once it is over.
+    """
 
     process: ServerProcess
     model: ModelServer
@@ -29,15 +32,19 @@ class AttackedServer:
     client_timeout: float  # seconds
     is_long: bool = False
     probe: HealthProbe = field(init=False)
+    _first_mb: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._first_mb = self._memory("VmHWM")
 
     @property
     def port(self) -> int:
         return int(self.process.url.rpartition(":")[2])
 
     @property
-    def peak_mb(self) -> int:
-        """The most memory that the server has had so far."""
-        return self._memory("VmHWM")
+    def most_added_mb(self) -> int:
+        """The most memory that the server has had so far, beyond what it began with: a fork has all that its parent had."""
+        return self._memory("VmHWM") - self._first_mb
 
     @property
     def resident_mb(self) -> int:

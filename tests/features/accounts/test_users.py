@@ -31,8 +31,8 @@ def test_a_renamed_user_keeps_memory_and_keys(http: httpx2.Client) -> None:
 
 def test_what_a_user_cannot_be_is_said(http: httpx2.Client) -> None:
     make_user(http, "one"), make_user(http, "two")
-    assert 'a user "one" already' in refused(http.post("/v1/users/", json={"name": "one"}), 409)
-    assert 'a user "one" already' in refused(http.patch("/v1/users/two", json={"identifier": "one"}), 409)
+    assert 'A user "one" already exists' in refused(http.post("/v1/users/", json={"name": "one"}), 409)
+    assert 'A user "one" already exists' in refused(http.patch("/v1/users/two", json={"identifier": "one"}), 409)
     two = ok(http.get("/v1/users/two"))
     assert refused(http.patch("/v1/users/one", json={"identifier": two["id"]}), 409)
     assert "cannot be called" in refused(http.post("/v1/users/", json={"name": "a/b"}), 400)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,8 +34,7 @@ def test_a_developers_day_is_as_its_page_says(shop: ServerInThread, tmp_path: Pa
     shop.answers_with(assistant)
     program = tmp_path / "shop.py"
     program.write_text("\n".join(blocks(page_text("tools.md"), "python")).replace(ADDRESS, shop.url))
-    with closing(Python(tmp_path)) as run_python:
-        shown = run_python(f"import runpy; runpy.run_path({str(program)!r})")
+    shown = Python(tmp_path)(f"import runpy; runpy.run_path({str(program)!r})")
     (trace,) = blocks(page_text("tools.md"), "text")
     assert shown == (
         "price_of takes fruit kilos\n"

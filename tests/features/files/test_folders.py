@@ -16,7 +16,7 @@ def test_a_folder_is_made_changed_and_deleted(api: Api) -> None:
     assert folders.retrieve(made.id) == made
     assert [one.id for one in folders.list(name="Recipes")] == [made.id]
     assert made.id in [one.id for one in folders.list(limit=1000)]
-    with pytest.raises(ConflictError, match="a folder named"):
+    with pytest.raises(ConflictError, match='A folder named "Recipes" already exists'):
         folders.create(name="Recipes")
     changed = folders.update(made.id, name="Meals", description=None)
     assert (changed.name, changed.description, changed.metadata) == ("Meals", None, {"a": 1})

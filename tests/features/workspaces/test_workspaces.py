@@ -96,7 +96,7 @@ def test_files_are_stored_read_listed_and_deleted(http: httpx2.Client) -> None:
         "a%5Cb",
         "a%00b",
         "a%0Ab",
-        "%E2%80%AEa",
+        "%EE%80%80a",
         "a/" * 12 + "b",
         "n" * 121,
     ],
@@ -107,6 +107,13 @@ def test_a_path_that_leads_elsewhere_is_refused(http: httpx2.Client, path: str) 
     )
     assert answer.status_code in (400, 404), answer.text
     assert "b" not in paths(http, "ann")
+
+
+@pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\u00ad", "\ufeff", "\U000e0061"])
+def test_hidden_marks_in_a_path_are_left_out(http: httpx2.Client, hidden: str) -> None:
+    put(http, "zoe", f"{hidden}es{hidden}says/draft{hidden}.md", "Bees.")
+    assert paths(http, "zoe") == ["essays/draft.md"]
+    assert get(http, "zoe", "essays/draft.md") == get(http, "zoe", f"essays/{hidden}draft.md") == "Bees."
 
 
 def test_a_workspace_has_a_quota(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
