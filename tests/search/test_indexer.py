@@ -12,7 +12,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import ScriptedEmbedder
-from ricordo.search import index, indexer, partitions
+from ricordo.search import index, indexer, partitions, write_buffer
 from ricordo.search.flush import pack_rows, write_rows
 from ricordo.search.index import PassageFilter, delete_passage, insert_passages
 from ricordo.search.vector_index import VectorFilter, VectorRecord
@@ -23,6 +23,12 @@ from ricordo.storage.schema.core_tables import jobs, search_partitions, search_v
 from tests.seams import make
 from tests.seams.stores import ManualClock
 from tests.support.library import Library, unheard
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the delay of a quick flush back, which other tests do without."""
+    monkeypatch.setattr(write_buffer, "QUICK_DELAY", QUICK_DELAY)
 
 
 class Outside:

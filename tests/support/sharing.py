@@ -23,6 +23,7 @@ from ricordo import plugins
 from ricordo.api.routing import Application, LazyRoute
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
+from ricordo.search import write_buffer
 from ricordo.storage.engine import sqlite, store
 from ricordo.storage.engine.statements import Statements
 from ricordo.storage.schema.columns import metadata
@@ -51,6 +52,8 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     _share_document(patch)
     patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
     patch.setattr(store, "SLOW_WRITE", 3600)
+    # Half a second after a message its index is flushed, in the middle of what a test counts. Tests of the delay set it back.
+    patch.setattr(write_buffer, "QUICK_DELAY", write_buffer.FLUSH_DELAY)
 
 
 def _share_statements(patch: pytest.MonkeyPatch) -> None:
