@@ -26,16 +26,12 @@ _NO_NAMES = frozenset(
 _SOMEBODY = frozenset("he she it they er sie es il elle él ella".split())
 _OWN = re.compile(r"^(?:my|our|meine?r?|unsere?r?|mon|ma|notre|mi)\s+", re.IGNORECASE)
 _FAVOURITE, _PREFERENCE, _CONTRAST = "favourite", "preference", "contrast"
-_QUOTED_KINDS = (_FAVOURITE, _PREFERENCE)
 _CORRECTS = re.compile(
     r"\b(?:actually|correction|no longer|any ?more|now|instead|in fact|i (?:got|had) (?:it|that) wrong|changed my mind"
     r"|jetzt|nun|eigentlich|nicht mehr|stattdessen|inzwischen|maintenant|désormais|en fait|ne \w+ plus|finalement"
     r"|ahora|ya no|en realidad|mejor dicho)\b"
     r"|^\W*(?:no|nope|sorry|wrong|nein|doch|falsch|entschuldigung|stimmt nicht|non|pardon|désolée?|perdón|perdona)\b[\s,:;.!–-]",
     re.IGNORECASE,
-)
-_NEGATED = re.compile(
-    r"\b(?:not|never|nicht|kein\w*|nie|jamais|pas|nunca|tampoco)\b|n['’]t\b|^\W*no \w+ (?!,)", re.IGNORECASE
 )
 _WORD = re.compile(r"[^\W_]+")
 _SENTENCE = re.compile(r"[.!?;] +(?=[A-ZÀ-ÖØ-Þ¿¡])")

@@ -142,7 +142,9 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
 
 def _without_network() -> str:
     """Say what a tool needs that tried to reach the network and may not."""
-    setting = "" if SandboxSettings().sandbox_network else ", and set RICORDO_SANDBOX_NETWORK=true on the server"
+    setting = (
+        "" if SandboxSettings.current().sandbox_network else ", and set RICORDO_SANDBOX_NETWORK=true on the server"
+    )
     return f"This tool runs without network: tag it `{NETWORK}`{setting}."
 
 

@@ -122,9 +122,7 @@ class McpRunner:
         self, server: McpServer, secrets: service.ServerSecrets
     ) -> tuple[list[ListedTool], Mapping[str, str]]:
         """Read the tools of a server that is not stored. Raises Unavailable."""
-        session = McpSession(
-            self._streams(server, secrets), probes=server.kind == "streamable_http", is_program=server.kind == "stdio"
-        )
+        session = self._new_session(server, secrets=secrets)
         try:
             return await self._listed(session), session.traffic.tools.refused
         finally:
@@ -155,14 +153,14 @@ class McpRunner:
         return session
 
     def _open(self, store: Store, server: McpServer, user: str) -> McpSession:
-        def make() -> McpSession:
-            return McpSession(
-                self._streams(server, store=store),
-                probes=server.kind == "streamable_http",
-                is_program=server.kind == "stdio",
-            )
+        return self._sessions.of(server.id, server.updated_at, user, lambda: self._new_session(server, store=store))
 
-        return self._sessions.of(server.id, server.updated_at, user, make)
+    def _new_session(
+        self, server: McpServer, *, secrets: service.ServerSecrets | None = None, store: Store | None = None
+    ) -> McpSession:
+        streams = self._streams(server, secrets, store)
+        kind = server.kind
+        return McpSession(streams, probes=kind == "streamable_http", is_program=kind == "stdio")
 
     def _streams(
         self, server: McpServer, secrets: service.ServerSecrets | None = None, store: Store | None = None
