@@ -360,9 +360,10 @@ def all_text(answer: httpx2.Response) -> str:
     """Return all that an answer says, with what is packed in it unpacked: headers, JSON, streams, zip archives, git packs."""
     body = answer.content
     found = [str(answer.headers.multi_items()), body.decode("utf-8", "replace")]
-    # Streams of zlib begin with such a byte; those of zip archives have no head.
-    starts = [place for place in range(len(body) - 1) if body[place] == 0x78 and (0x7800 + body[place + 1]) % 31 == 0]
     if answer.headers.get("content-type", "").startswith("application/x-git"):
+        # Streams of zlib begin with such a byte; those of zip archives have no head.
+        places = range(len(body) - 1)
+        starts = [place for place in places if body[place] == 0x78 and (0x7800 + body[place + 1]) % 31 == 0]
         for start in starts:
             try:
                 found.append(zlib.decompressobj().decompress(body[start:]).decode("utf-8", "replace"))
