@@ -109,6 +109,7 @@ class World(People):
 
     mcp_url: str = ""
     ada: str = ""
+    ada_id: str = ""
     own: dict[str, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
 
@@ -121,7 +122,7 @@ class World(People):
         self._remember()
         self._talk()
         self._upload()
-        user_id = self.id_of("ada")
+        user_id = self.ada_id = self.id_of("ada")
         self.own |= {"user_id": "ada"}
         self.shared |= {"tag": "agents", "rest": "no-such-page", "device": "device-1", "connection": "connection-1"}
         self.shared["remotes"] = str(self.server.settings.data_dir / "remotes")
@@ -353,7 +354,7 @@ class World(People):
     def secrets(self) -> set[str]:
         """What no other may be told: her canary and the ids of what is hers alone."""
         hers = {value for name, value in self.own.items() if name not in ("user_id", "label")}
-        return {CANARY, self.id_of("ada"), *hers}
+        return {CANARY, self.ada_id, *hers}
 
 
 def all_text(answer: httpx2.Response) -> str:
