@@ -14,6 +14,7 @@ from ricordo.domain.scope import Scope
 from ricordo.llm.adaptation import lessons_of
 from ricordo.llm.addresses import Connections
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.prompt.texts import text
 from ricordo.storage import conversations
 from tests.agents.conftest import OpenStage
 from tests.llm.talk import Waits
@@ -212,3 +213,17 @@ async def test_the_usual_bound_of_an_answer_leaves_room_for_a_long_prompt(server
     assert all(map(is_answered, await talk(server, agent, 9)))
     assert serving.outcomes["length"] == 0
     assert len({body["max_tokens"] for body in serving.bodies if "max_tokens" in body}) > 1
+
+
+async def test_a_sentence_of_the_instructions_is_asked_again_and_never_kept(server: Server) -> None:
+    copied = text("letta_v1").splitlines()[-2]
+    for streams in (False, True):
+        model = LocalModel(passing=(completion(copied), None, completion(copied.upper())))
+        agent, serving = await server.agent(model, system=text("letta_v1"))
+        for said in ("Hello.", "My dog is called Rex."):
+            answer = await server.say(agent, said, streams_tokens=streams)
+            assert is_answered(answer)
+            assert copied.casefold() not in text_of(answer).casefold()
+        assert len(serving.bodies) == 4
+        shown = [row for body in serving.bodies for row in body["messages"] if row["role"] == "assistant"]
+        assert not any(copied.casefold() in str(row["content"]).casefold() for row in shown)
