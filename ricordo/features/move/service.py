@@ -166,13 +166,16 @@ def _count(connection: sa.Connection, table: sa.Table) -> int:
 def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     """Yield all rows in the order of the key, some hundred at a time. They are one state only within one snapshot."""
     key = _key_of(table)
-    start = sa.select(table).order_by(*key).limit(_VECTORS_PORTION if table.name == "search_vectors" else _PORTION)
+    most = _VECTORS_PORTION if table.name == "search_vectors" else _PORTION
+    start = sa.select(table).order_by(*key).limit(most)
     after = start.where(
         sa.tuple_(*key) > sa.tuple_(*(sa.bindparam(f"after_{c.name}", type_=as_stored(c)) for c in key))
     )
     rows = connection.execute(start).mappings().all()
     while rows:
         yield [dict(row) for row in rows]
+        if len(rows) < most:
+            return
         last = rows[-1]
         rows = connection.execute(after, {f"after_{c.name}": last[c.name] for c in key}).mappings().all()
 
@@ -290,10 +293,14 @@ def _with_nul(old: sa.Connection, table: sa.Table) -> Iterator[str]:
     if old.dialect.name != "sqlite":
         return
     names = [table.c.id] if "id" in table.c else list(_key_of(table))
-    for column in _texts(table):
-        statement = sa.select(*names).where(sa.func.instr(column, sa.func.char(0)) > 0)
-        for name in old.execute(statement):
-            yield f"{table.name}.{column.name} of {'/'.join(map(str, name))}"
+    if not (columns := _texts(table)):
+        return
+    marks = [(sa.func.instr(column, sa.func.char(0)) > 0).label(f"nul_in_{column.name}") for column in columns]
+    for row in old.execute(sa.select(*names, *marks).where(sa.or_(*marks))):
+        key = "/".join(map(str, row[: len(names)]))
+        for column, is_marked in zip(columns, row[len(names) :], strict=True):
+            if is_marked:
+                yield f"{table.name}.{column.name} of {key}"
 
 
 def _texts(table: sa.Table) -> list[sa.Column[Any]]:
