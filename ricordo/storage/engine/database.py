@@ -54,6 +54,11 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     return store
 
 
+def folders_of(settings: Settings) -> tuple[Path, ...]:
+    """Return the folders in which files of this server lie: the data folder, and where its SQLite database is."""
+    return (settings.data_dir,) if settings.postgres_url else (settings.data_dir, settings.database_path.parent)
+
+
 @contextmanager
 def read_beside(settings: Settings) -> Iterator[Transaction]:
     """Read one moment beside a server; nothing is written or locked. Raises NotFound, Conflict for another schema, Unavailable."""

@@ -286,12 +286,14 @@ def test_doctor_says_which_sandbox_is_in_use(tmp_path: Path, monkeypatch: pytest
 def test_a_killed_server_leaves_no_process_and_the_next_one_cleans_its_workspaces(backend: str, tmp_path: Path) -> None:
     bubblewrap()
     (tmp_path / "mark").mkdir()
+    (tmp_path / "data").mkdir()
     program = f"""
 import asyncio, sys
 from pathlib import Path
 from ricordo.features.sandbox.options import SandboxSettings
 from ricordo.features.sandbox.service import Sandbox, SandboxCall
 from ricordo.settings import Settings
+from ricordo.storage.engine.work_folders import sweep
 async def main():
     sandbox = Sandbox(Settings(data_dir=Path({str(tmp_path)!r}) / "data"), SandboxSettings(sandbox={backend!r}))
     sleeps = "import os, time; os.fork(); print('on', flush=True); time.sleep(700)"
@@ -311,6 +313,7 @@ asyncio.run(main())
     assert running(str(tmp_path / "mark")) == []
 
     async def next_one() -> None:
+        sweep(tmp_path / "data")  # as every start of a server does
         sandbox = opened(tmp_path / "data", sandbox="landlock")
         await sandbox.run_python("", b"")
         mine = sandbox._folder()
