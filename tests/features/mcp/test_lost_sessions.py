@@ -94,6 +94,7 @@ def restarted(api: Api) -> Any:
             return status, str(result)
 
         refresh()
+        server.calls = 0
         yield server, run
         api.client.mcp_servers.delete(made.id)
 
