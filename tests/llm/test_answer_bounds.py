@@ -80,7 +80,9 @@ TOO_LARGE = {
     "an event without an end": (True, lambda: Answer(pieces=(b"data: " + b" " * MIB,) * 99, headers=EVENTS)),
     "a stream of comments": (
         True,
-        lambda: Answer(pieces=((b": " + b"x" * 1000 + b"\n") * 1000,) * (SHORT_STREAM_BYTES // MIB + 9), headers=EVENTS),
+        lambda: Answer(
+            pieces=((b": " + b"x" * 1000 + b"\n") * 1000,) * (SHORT_STREAM_BYTES // MIB + 9), headers=EVENTS
+        ),
     ),
     "a stream of words": (True, lambda: stream(*[{"content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1))),
     "a stream of thoughts": (
@@ -183,8 +185,8 @@ async def test_a_server_that_drips_is_not_listened_to_for_ever(
 ) -> None:
     monkeypatch.setattr(answer_bounds, "SILENCES", 2)
     info = ModelInfo("openai/scripted-1", "openai", "scripted-1", "openai", endpoint=server.url)
-    policy = waits.policy(timeout=0.4)
-    for asked in (OpenAICompatibleModel(info, hasty, policy), claude_at(server, hasty, waits, timeout=0.4)):
+    policy = waits.policy(timeout=0.2)
+    for asked in (OpenAICompatibleModel(info, hasty, policy), claude_at(server, hasty, waits, timeout=0.2)):
         server.push(DRIPS[name]())
         with pytest.raises(BoundReached) as caught:
             await collect(asked, ask("Hello", stream=name == "a stream"))
