@@ -66,19 +66,30 @@ EXPIRED = "The request for approval was not answered in time, so the tool call w
 async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | str:
     """Start the turn, or return the id of the run that took this request before. Raises NotFound, Busy, Conflict, Invalid."""
     require_own_otids(request)
-    await runtime.organization_providers.of(request.scope.organization_id)
+    models = await runtime.organization_providers.of(request.scope.organization_id)
     if request.conversation_id is None and request.scope.subject:
         own = await open_conversation(runtime, request.scope, DEFAULT, request.agent_id)
         request = replace(request, conversation_id=own.id)
     repeated: Run | None = None
+    is_looked_up = False
     for _ in range(_ATTEMPTS):
         try:
-            return await runtime.store.write(lambda tx: _open(tx, runtime, request, repeated))  # noqa: B023 - awaited at once
+            return await runtime.store.write(lambda tx: _open(tx, runtime, request, repeated, is_looked_up))  # noqa: B023 - awaited at once
+        except _Unlisted as unlisted:
+            await models.look_up(unlisted.args[0])
+            is_looked_up = True
         except Collision:
             repeated = await runtime.store.write(lambda tx: resolve_conflict(tx, runtime, request))
             if repeated and not was_cut_off(repeated):
                 return repeated.id
     raise Busy()
+
+
+class _Unlisted(Exception):
+    """Takes a turn out of the transaction that began it, since its model's provider was never asked for its list.
+
+    Which prompt and tools a model gets depends on its size and window, which the list may tell.
+    """
 
 
 class _Previewed(Exception):
@@ -87,13 +98,17 @@ class _Previewed(Exception):
 
 async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
     """Return the turn as it would start, and store nothing. Raises what `start_turn` raises; Busy while another turn runs."""
-    await runtime.organization_providers.of(request.scope.organization_id)
+    models = await runtime.organization_providers.of(request.scope.organization_id)
 
-    def begin(tx: Transaction) -> TurnContext:
-        raise _Previewed(_open(tx, runtime, request, None))
+    def begin(tx: Transaction, is_looked_up: bool) -> TurnContext:
+        raise _Previewed(_open(tx, runtime, request, None, is_looked_up))
 
     try:
-        return await runtime.store.write(begin)
+        try:
+            return await runtime.store.write(lambda tx: begin(tx, False))
+        except _Unlisted as unlisted:
+            await models.look_up(unlisted.args[0])
+        return await runtime.store.write(lambda tx: begin(tx, True))
     except _Previewed as previewed:
         turn: TurnContext = previewed.args[0]
         return turn
@@ -101,8 +116,13 @@ async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
         raise Busy from error
 
 
-def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run | None) -> TurnContext:
-    """Take the lease, load the state as the request wants it, and save the input, or take it over from a run that was cut off."""
+def _open(
+    tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run | None, is_looked_up: bool
+) -> TurnContext:
+    """Take the lease, load the state as the request wants it, and save the input, or take it over from a run that was cut off.
+
+    Raises _Unlisted unless `is_looked_up`, where the list of the model's provider was never read.
+    """
     # A retry may overtake its original, so it is looked for in the transaction that would start it again.
     run = _new_run(tx, request)
     runs.open_run(tx, run)
@@ -116,6 +136,8 @@ def _open(tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run 
         info = models.get(request.model).info
         state = with_model(own, info.handle, info.context_window)
     is_borrowed = state is not own
+    if not is_looked_up and models.is_unlisted(state.agent.model):
+        raise _Unlisted(state.agent.model)
     model = models.get(state.agent.model)
     learned = learned_of(model)
     if learned and learned.window and learned.window < state.agent.context_window:

@@ -11,10 +11,10 @@ from pathlib import Path
 import orjson
 
 from ricordo.agents.run_end import CALLBACK
-from ricordo.agents.turn import PastTurn, collect
+from ricordo.agents.turn import Answer
 from ricordo.api.messages import turn_json
 from ricordo.api.models.base import Json
-from ricordo.api.models.messages import MessageFormat
+from ricordo.api.runs import format_of
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
@@ -23,7 +23,7 @@ from ricordo.errors import RicordoError, Unavailable
 from ricordo.llm.addresses import post
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
-from ricordo.storage import runs
+from ricordo.storage import messages, runs
 
 
 def signing_key(data_dir: Path) -> str:
@@ -41,8 +41,9 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
     if run.callback.get("sent_at") and not run.callback.get("error"):
         return  # killed right after it was noted
-    said = await collect(PastTurn(runtime, scope, run.id))
-    body = _body(run, turn_json(said, MessageFormat.from_json(run.request_config)))
+    # A wire fact of the retired Letta V1 server: what came in is among the messages, as in the list of the run's messages.
+    said = await runtime.store.read(lambda tx: messages.of_run(tx, run_id))
+    body = _body(run, turn_json(Answer(run, tuple(said)), format_of(run)))
     changes, failure = await deliver(runtime, job, run.callback["url"], body)
     await runtime.store.write(lambda tx: runs.note_callback(tx, run_id, changes))
     if failure:

@@ -99,8 +99,7 @@ def metrics(tx: Transaction, here: Here, run_id: str) -> Json:
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])
 def list_messages(tx: Transaction, here: Here, run_id: str, paging: Paged) -> list[Json]:
     """The run's messages, those that came in among them, of the types that its request asked for."""
-    config = runs.get(tx, here.scope, run_id).request_config
-    view = replace(MessageFormat.from_json(config), shows_events=True)
+    view = format_of(runs.get(tx, here.scope, run_id))
     return _messages_json(tx, here, paging, view, run_id=run_id)
 
 
@@ -247,6 +246,11 @@ def lineage(tx: Transaction, here: Here, message_id: str) -> Json:
 
 
 router.routes += [*_steps.routes, *_messages.routes]
+
+
+def format_of(run: Run) -> MessageFormat:
+    """How the run's messages are listed: as its request asked for, with the events that came in."""
+    return replace(MessageFormat.from_json(run.request_config), shows_events=True)
 
 
 def _messages_json(

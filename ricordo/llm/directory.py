@@ -45,11 +45,17 @@ class ListCache:
         """Return the list, after asking where it is old. A failure is none: the call of a model tells what is wrong."""
         async with self._asking:
             if self._now() >= self._until:
+                # Already now: a caller may stop waiting.
+                self._until = self._now() + FAILURE_KEPT_SECONDS
                 try:
                     self.keep(await ask())
                 except RicordoError:
                     self.listed, self._until = None, self._now() + FAILURE_KEPT_SECONDS
             return self.listed
+
+    def is_missing(self) -> bool:
+        """Return whether no list was read yet, and to ask for it may help."""
+        return self.last is None and self._now() >= self._until
 
     def keep(self, listed: ModelList) -> None:
         self.listed = self.last = listed
@@ -85,11 +91,16 @@ class ModelDirectory:
 
     def listed(self, provider: Provider) -> ModelList:
         """Return what the provider last listed, without asking it."""
-        return self._lists[provider.name].listed or ModelList()
+        return self._lists[provider.name].last or ModelList()
 
     def offers(self) -> list[tuple[Provider, ModelList | None]]:
         """Return each provider with the newest list of its that could be read, without asking it; None where there is none."""
         return [(provider, self._lists[name].last) for name, provider in self._providers.items()]
+
+    def is_unlisted(self, handle: str) -> bool:
+        """Return whether the handle's provider has listed nothing yet, and may do so when it is asked."""
+        found = self.split(handle, may_be_down=True)
+        return found is not None and self._lists[found[0].name].is_missing()
 
     def all_listed(self) -> list[ModelList]:
         return [each.listed for each in self._lists.values() if each.listed]
@@ -153,6 +164,10 @@ class Registry(Generic[Model]):
             if len(self._built) > MOST_BUILT:
                 del self._built[next(iter(self._built))]
         return model
+
+    def is_unlisted(self, handle: str) -> bool:
+        """Return whether more may be known of the model once its provider is asked for its list, which was never read."""
+        return handle not in self._added and self._directory.is_unlisted(handle)
 
     async def _find(self, handle: str) -> tuple[Provider, str, ModelList | None]:
         await self._directory.find_local(handle)

@@ -109,7 +109,7 @@ class BrokenReply(ModelError):
 
     def __init__(self, fault: Fault, reply: ModelReply, chunks: tuple[Chunk, ...]) -> None:
         advice = "Raise the agent's max_output_tokens, or ask for less at once." if reply.finish == "length" else ""
-        problem = "It wrote a tool call as text that cannot be read." if fault.is_unreadable else fault.sentence
+        problem = fault.problem or fault.sentence
         super().__init__(
             "llm_error", f"The model gave an answer that cannot be used, twice. {problem} {advice}".strip()
         )
@@ -118,7 +118,7 @@ class BrokenReply(ModelError):
     @property
     def is_final(self) -> bool:
         """Return whether nothing of a second answer like this can be used either."""
-        return self.fault.is_unreadable or self.reply.finish == "length" or has_too_many_calls(self.reply)
+        return self.fault.is_useless or self.reply.finish == "length" or has_too_many_calls(self.reply)
 
 
 class AnswersRefusals(Protocol):
@@ -199,9 +199,9 @@ class _Retries:
 def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> ModelRequest:
     """Return the request with the broken answer behind it, and what is wrong with it: as results where it called tools.
 
-    An answer that nobody can read is left out: a model copies what it reads.
+    A useless answer is left out: a model copies what it reads.
     """
-    if fault.is_unreadable:
+    if fault.is_useless:
         return with_sentence(request, fault.sentence)
     parts = tuple(_shortened(part) for part in reply.parts if not isinstance(part, ToolCallPart) or part.name)
     # Of more calls than may be made, one tells enough.

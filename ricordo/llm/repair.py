@@ -28,6 +28,7 @@ from ricordo.llm.answer_bounds import MOST_CALLS
 from ricordo.llm.call_marks import ANY_MARK, HALF_MARK, HALF_MARK_LENGTH
 from ricordo.llm.channels import has_channels, may_become_channels, split_channels
 from ricordo.llm.chat import chunks_of
+from ricordo.llm.copied_instructions import copies_instructions
 from ricordo.llm.loose_json import read_json, read_loosely
 from ricordo.llm.written_calls import CALL_KEYS, UNREADABLE_CALL, new_call_id, offered_name, read_text
 
@@ -194,17 +195,21 @@ def _loosely_read(text: str) -> str:
 class Fault:
     """What is still broken in a mended reply, as a sentence for the model that gave it.
 
-    With `is_unreadable` the reply's text is of no use to anybody: no prompt holds it, and no reader sees it.
+    With `is_useless` the reply's text is of no use to anybody: no prompt holds it, and no reader sees it. `problem` is the same
+    for people.
     """
 
     sentence: str
-    is_unreadable: bool = False
+    is_useless: bool = False
+    problem: str = ""
 
 
 _UNREADABLE = (
     "Your last answer was the text of a tool call or of its result, which nobody can read. To use a tool, make a real tool call "
     "with JSON arguments. To speak to the user, answer in plain words."
 )
+_WRITTEN_CALL = "It wrote a tool call as text that cannot be read."
+_COPIED = "Your last answer repeated a piece of your instructions. Answer what was said to you, in your own words."
 _CUT_OFF = "Your last answer was cut off at its length limit, in the middle of a tool call. Make it shorter."
 
 
@@ -220,7 +225,10 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
         return None if None in faults else faults[0]
     texts = [part.text for part in reply.parts if isinstance(part, TextPart)]
     if any(_is_unreadable(text, tools, request) for text in texts):
-        return Fault(_CUT_OFF if reply.finish == "length" else _UNREADABLE, is_unreadable=True)
+        sentence = _CUT_OFF if reply.finish == "length" else _UNREADABLE
+        return Fault(sentence, is_useless=True, problem=_WRITTEN_CALL)
+    if copies_instructions(" ".join(texts), request):
+        return Fault(_COPIED, is_useless=True, problem="It repeated a piece of its instructions.")
     is_free = request.forced_tool is None and request.tool_choice != "required"
     if not tools or is_free or reply.finish in {"length", "content_filter"}:
         return None

@@ -1,5 +1,6 @@
 """Agents on models as local servers serve them, in real turns over real HTTP: each message is answered, memory stays in view."""
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,11 +15,13 @@ from ricordo.domain.scope import Scope
 from ricordo.llm.adaptation import lessons_of
 from ricordo.llm.addresses import Connections
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
+from ricordo.prompt.texts import text
 from ricordo.storage import conversations
 from tests.agents.conftest import OpenStage
 from tests.llm.talk import Waits
 from tests.llm.test_refusals import SPELLINGS
 from tests.seams.stage import Stage, text_of
+from tests.support.canaries import canary
 from tests.support.local_model_server import BODIES, LocalModel, LocalModels, Serving, size_of
 from tests.support.model_server import Answer as Served
 from tests.support.model_server import ModelServer, completion
@@ -200,6 +203,19 @@ def lessons_of_agent(server: Server, state: Any) -> Any:
     return server.stage.runtime.models.get(state.agent.model).learned.dialect  # type: ignore[attr-defined]
 
 
+async def test_what_a_server_quotes_of_a_message_never_comes_into_the_log(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = f"I told you {canary('said')}."
+    for status in (400, 401, 413, 422, 429, 500):
+        quoting = Served({"error": {"message": f"cannot take {said!r}", "type": "invalid_request_error"}}, status)
+        agent, serving = await server.agent(LocalModel(passing=(quoting,) * 8))
+        with caplog.at_level(logging.INFO):
+            await server.say(agent, said)
+        assert serving.passed
+    assert caplog.records  # and `LogWatch` looks at them, here as in each test
+
+
 async def test_a_count_may_raise_the_estimate(server: Server) -> None:
     agent, _ = await server.agent(LocalModel(usage="double"), window=16_000)
     await talk(server, agent, 8)
@@ -212,3 +228,17 @@ async def test_the_usual_bound_of_an_answer_leaves_room_for_a_long_prompt(server
     assert all(map(is_answered, await talk(server, agent, 9)))
     assert serving.outcomes["length"] == 0
     assert len({body["max_tokens"] for body in serving.bodies if "max_tokens" in body}) > 1
+
+
+async def test_a_sentence_of_the_instructions_is_asked_again_and_never_kept(server: Server) -> None:
+    copied = text("letta_v1").splitlines()[-2]
+    for streams in (False, True):
+        model = LocalModel(passing=(completion(copied), None, completion(copied.upper())))
+        agent, serving = await server.agent(model, system=text("letta_v1"))
+        for said in ("Hello.", "My dog is called Rex."):
+            answer = await server.say(agent, said, streams_tokens=streams)
+            assert is_answered(answer)
+            assert copied.casefold() not in text_of(answer).casefold()
+        assert len(serving.bodies) == 4
+        shown = [row for body in serving.bodies for row in body["messages"] if row["role"] == "assistant"]
+        assert not any(copied.casefold() in str(row["content"]).casefold() for row in shown)

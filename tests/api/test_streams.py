@@ -328,6 +328,9 @@ def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(api
 
     (seen,) = receiver.seen
     assert (seen.body["run_id"], seen.body["status"]) == (run.id, "completed")
+    listed = api.http.get(f"/v1/runs/{run.id}/messages").json()
+    assert [one["message_type"] for one in listed] == ["user_message", "assistant_message"]
+    assert seen.body["metadata"]["result"]["messages"] == listed
     assert seen.headers["x-ricordo-signature"].startswith("t=")
     assert len(bytes.fromhex(signing_key(api.server.settings.data_dir))) == 32
     streamed = api.http.post(f"/v1/runs/{run.id}/stream", json={"include_pings": False})

@@ -1,12 +1,17 @@
 """Agents with small models: a short prompt, three tools, plain results, and the same memory and wire format as all others."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ricordo.domain.model import LIBRARIAN
+from ricordo.settings import ProviderSettings
 from tests.seams.scene import Scene, calls, kinds, returns, stopped, tools_of
+from tests.seams.server import serving
+from tests.support.model_server import Answer, ModelServer, Seen, say_ok
+from tests.support.server_process import free_port
 
 Wire = dict[str, Any]
 USUAL = ["archival_memory_insert", "archival_memory_search", "conversation_search", "memory_insert", "memory_replace"]
@@ -206,3 +211,33 @@ def test_a_bound_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: i
     assert scene.asked[-1].get("max_tokens", scene.asked[-1].get("max_completion_tokens")) == body.get(
         "max_tokens", 1_024
     )
+
+
+@pytest.mark.parametrize("lists", ["at once", "never", "with an error"])
+def test_the_first_turn_after_a_start_knows_the_models_size_where_its_server_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lists: str
+) -> None:
+    seconds = 0.05 if lists == "never" else 60
+    monkeypatch.setattr("ricordo.llm.registry.organization_providers.LOOK_UP_SECONDS", seconds)
+    port = free_port()
+    providers = ProviderSettings.model_construct(llamacpp_base_url=f"http://127.0.0.1:{port}/v1")
+    rows = {"data": [{"id": "weights.gguf", "meta": {"n_ctx": 32_000, "n_params": 1.5e9}}]}
+    answer = {"at once": Answer(rows), "never": Answer(rows, delay=60), "with an error": Answer({}, 500)}[lists]
+
+    def otherwise(seen: Seen) -> Answer:
+        return answer if seen.method == "GET" and len(asked) else Answer(rows) if seen.method == "GET" else say_ok(seen)
+
+    asked: list[Wire] = []
+    for _ in range(2):
+        model = ModelServer(otherwise)
+        with serving(tmp_path, providers=providers, model=LIBRARIAN, model_retries=0) as server, server.http() as http:
+            server.run(model.start(port))
+            agents = http.get("/v1/agents/").json()
+            body = {"model": "llamacpp/weights.gguf", "memory_blocks": []}
+            agent = agents[0]["id"] if agents else http.post("/v1/agents/", json=body).json()["id"]
+            said = {"messages": [{"role": "user", "content": "My dog is called Rex."}]}
+            assert http.post(f"/v1/agents/{agent}/messages", json=said).status_code == 200
+            asked.append(next(seen.body for seen in model.requests if seen.path.endswith("/chat/completions")))
+            server.run(model.stop())
+    assert set(FACTS) <= set(tools_of(asked[0]))
+    assert (set(FACTS) <= set(tools_of(asked[1]))) == (lists == "at once")

@@ -116,7 +116,7 @@ def test_a_stream_that_is_cut_anywhere_shows_no_mark(notation: str) -> None:
             if fault is None:
                 assert not any(mark[:5] in texts_of(mended) for mark in MARKS if mark[0] in SIGNS), cut
                 assert all(call == TEA for call in calls_of(mended)), cut
-            elif not fault.is_unreadable:
+            elif not fault.is_useless:
                 assert any(isinstance(part, ToolCallPart) for part in mended.parts), cut
         if "words" not in notation:
             _, seen = streamed(pieces_of(cut, 3), mended)
@@ -172,7 +172,7 @@ def test_what_is_a_call_or_a_copied_result_and_cannot_be_read_is_a_fault(text: s
     assert calls_of(mended) == []
     fault = fault_in(mended, REQUEST)
     assert fault is not None
-    assert fault.is_unreadable
+    assert fault.is_useless
     assert fault_in(repair(text_reply(text, "length"), TOOLS), REQUEST) is not None
 
 

@@ -83,6 +83,35 @@ async def test_lists_are_kept_for_five_minutes_and_failures_for_less(server: Mod
     assert len(server.requests) == 3
 
 
+async def test_what_a_list_said_of_a_model_still_counts_when_it_cannot_be_read_again(server: ModelServer) -> None:
+    now = Now()
+    known = models(openai_base_url=server.url, now=now)
+    server.push(Answer({"data": [{"id": "tiny", "meta": {"n_ctx": 6_000, "n_params": 1.5e9}}]}))
+    assert (await known.require("openai/tiny")).is_small
+    now.seconds += KEPT_SECONDS + 1
+    server.push(Answer({}, 500))
+    assert await known.list() == []
+    assert (await known.require("openai/tiny")).context_window == 6_000
+    assert known.get("openai/tiny").info.is_small
+
+
+async def test_a_list_counts_as_missing_until_it_was_read_or_just_failed(server: ModelServer) -> None:
+    now = Now()
+    known = models(openai_base_url=server.url, now=now)
+    known.add(ScriptedModel([], name="s"))
+    assert known.is_unlisted("openai/tiny")
+    assert not known.is_unlisted("scripted/s")
+    assert not known.is_unlisted("nobody/model")
+    server.push(Answer({}, 500))
+    await known.require("openai/tiny")
+    assert not known.is_unlisted("openai/tiny")
+    now.seconds += FAILURE_KEPT_SECONDS + 1
+    assert known.is_unlisted("openai/tiny")
+    await known.list()
+    now.seconds += KEPT_SECONDS + 1
+    assert not known.is_unlisted("openai/tiny")
+
+
 async def test_one_dead_provider_does_not_hide_the_others(server: ModelServer) -> None:
     async with ModelServer() as dead:
         pass

@@ -7,10 +7,15 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from ricordo.features.dolt import engines
 from ricordo.features.dolt.engines import DoltAddress, DoltServer, Engine, Row, open_engine, read_address
+from tests.support.dolt_children import fork_child
 from tests.support.synced import Killed
 
 URL = os.environ.get("RICORDO_TEST_DOLT_URL", "")
@@ -54,9 +59,11 @@ def mortal(place: DoltAddress, chance: Random) -> Mortal:
 
 @contextmanager
 def new_place(folder: Path) -> Iterator[DoltAddress]:
-    """A place where nothing is yet."""
+    """A place where nothing is yet, whose processes are forks."""
     if not URL:
-        yield read_address(f"doltlite://{folder / 'memory.db'}", folders=(folder,))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engines, "start_child", partial(fork_child, engines.CHILD))
+            yield read_address(f"doltlite://{folder / 'memory.db'}", folders=(folder,))
         return
     given = read_address(URL, allow_private=True)
     name = f"ricordo_test_{secrets.token_hex(6)}"

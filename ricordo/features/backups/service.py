@@ -14,8 +14,9 @@ from sqlalchemy import Connection, Table, func, inspect, select
 from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.features.move.service import MoveOptions, MoveReport, Report, move
 from ricordo.settings import Settings
-from ricordo.storage.engine.backups import flush_folder, held_in, make_private_folder, require_sound, settle
+from ricordo.storage.engine.backups import flush_folder, held_in, make_private_folder, settle
 from ricordo.storage.engine.database import address, check, exclusive_access, open_store
+from ricordo.storage.engine.seal import require_sound, seal, write_hashes
 from ricordo.storage.engine.sqlite import lock_file
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
@@ -49,7 +50,9 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
     _remove(part)  # of a backup that was killed
     try:
         done = move(settings, _at(settings, part), MoveOptions(force=True), report)
+        write_hashes(part, done.hashes, done.rows)
         settle(part)
+        seal(part)
         part.replace(target)
     finally:
         _remove(part)
@@ -60,9 +63,9 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
 def restore(source: Path, settings: Settings, report: Report, *, replace: bool = False) -> MoveReport:
     """Put a backup in place of an unused database (`replace`: a full one). Raises Conflict, Invalid, NotFound, Unavailable."""
     source = source.absolute()
-    require_sound(source)
+    hashes = require_sound(source)
     if settings.postgres_url is not None:
-        return move(_at(settings, source), settings, MoveOptions(replace=replace), report)
+        return move(_at(settings, source), settings, MoveOptions(replace=replace, sealed_hashes=hashes), report)
     path = settings.database_path
     make_private_folder(path.parent)
     part = path.with_name(path.name + UNFINISHED)
@@ -71,7 +74,8 @@ def restore(source: Path, settings: Settings, report: Report, *, replace: bool =
         if not replace and path.exists() and (held := held_in(path)):
             raise Conflict(f"{path} is not empty: it holds {', '.join(held)}. Back it up, then repeat with --replace.")
         _remove(part)
-        done = move(_at(settings, source), _at(settings, part), MoveOptions(force=True), report)
+        options = MoveOptions(force=True, sealed_hashes=hashes)
+        done = move(_at(settings, source), _at(settings, part), options, report)
         settle(part)
         if path.exists():
             settle(path)  # its log is written back and gone, so that it cannot be taken for the new one's

@@ -30,6 +30,7 @@ from ricordo.llm.registry.models import Models
 from ricordo.secret import Secret
 
 FRESH_SECONDS = 5.0
+LOOK_UP_SECONDS = 2.0  # of a turn that begins
 RESERVED = frozenset({"ricordo", "none"})
 
 Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
@@ -46,7 +47,7 @@ class _CachedProvider:
 
     def info(self, name: str) -> ModelInfo:
         """Return what is known of one of its models without asking it."""
-        listed = self.list.listed.chat if self.list.listed else ()
+        listed = self.list.last.chat if self.list.last else ()
         known = next((info for info in listed if info.name == name), None)
         return known or info_of(brought_provider(self.stored, Keys()), name)
 
@@ -239,6 +240,17 @@ class OrganizationModels:
             # The sentence is a wire fact: clients of the retired Letta V1 server match it.
             raise NotFound(f"Handle {handle} not found, must be one of {[info.handle for info in listed[:60]]}")
         return provider.info(name)
+
+    def is_unlisted(self, handle: str) -> bool:
+        """Return whether more may be known of the model once its provider is asked for its list, which was never read."""
+        found = self.find(handle)
+        return found[0].list.is_missing() if found else self._base.is_unlisted(handle)
+
+    async def look_up(self, handle: str) -> None:
+        """Ask the model's provider for its list, and wait for it two seconds at most."""
+        with suppress(NotFound, TimeoutError):
+            async with asyncio.timeout(LOOK_UP_SECONDS):
+                await self.require(handle)
 
     async def list(self) -> list[ModelInfo]:
         own = await asyncio.gather(*map(self._providers.listed, self._own.values()))

@@ -22,3 +22,10 @@ BUILT_IN = (
 @cache
 def text(key: str) -> str:
     return resources.files(__package__).joinpath(f"{key}.md").read_text("utf-8").strip()
+
+
+@cache
+def all_texts() -> tuple[str, ...]:
+    """Return every text, those that one module asks for too."""
+    files = sorted(file.name for file in resources.files(__package__).iterdir() if file.name.endswith(".md"))
+    return tuple(text(name.removesuffix(".md")) for name in files)

@@ -8,12 +8,11 @@ import sqlite3
 import subprocess
 from contextlib import closing, suppress
 from pathlib import Path
-from urllib.parse import quote
 
 from sqlalchemy import Connection
 
 from ricordo.domain.clock import Clock, to_datetime
-from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.errors import Unavailable
 
 log = logging.getLogger(__name__)
 _MISSED = ("agents", "api_keys", "blocks", "conversations", "archives", "proposals")
@@ -101,19 +100,6 @@ def _major(program: str) -> int:
     return int(found[1]) if found else 0
 
 
-def require_sound(path: Path) -> None:
-    """Raise NotFound, or Invalid for what is no whole SQLite database."""
-    if not path.is_file():
-        raise NotFound(f"There is no file {path}.")
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as connection:
-            (found,) = connection.execute("PRAGMA integrity_check").fetchone()
-    except sqlite3.Error as error:
-        found = str(error)
-    if found != "ok":
-        raise Invalid(f"{path} is no sound backup: {str(found)[:200]}. Take another one.")
-
-
 def held_in(path: Path) -> list[str]:
     """The tables of a database that hold what somebody would miss."""
     try:
@@ -131,7 +117,7 @@ def settle(path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
     except sqlite3.Error as error:
-        log.warning("the log of a database could not be written back", extra={"file": str(path), "error": str(error)})
+        log.warning("the log of a database could not be written back", extra={"file": str(path), "error": error})
         for ending in ("-wal", "-shm"):
             path.with_name(path.name + ending).unlink(missing_ok=True)
     try:

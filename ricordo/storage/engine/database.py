@@ -19,7 +19,7 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
-_LOOKS, _PAUSE = 10, 0.1
+_LOOKS, PAUSE_SECONDS = 10, 0.1
 _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     " AND backend_type = 'client backend' AND application_name = :name"
@@ -139,7 +139,7 @@ def _servers_left(connection: Connection) -> int:
         connection.rollback()  # ends SQLAlchemy's idea of a transaction, and PostgreSQL's picture of its sessions
         if not others or not left:
             break
-        time.sleep(_PAUSE)
+        time.sleep(PAUSE_SECONDS)
     return others
 
 

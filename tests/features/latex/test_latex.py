@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import httpx2
 import orjson
 import pytest
+from playwright.sync_api import Browser
 
 from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features.latex import engine
@@ -22,7 +23,7 @@ from ricordo.llm.scripted import call
 from ricordo.settings import Settings
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
-from tests.support.browser import open_browser, visit
+from tests.support.browser import visit
 from tests.support.latex import pdflatex
 from tests.support.sandboxes import bubblewrap
 
@@ -143,31 +144,32 @@ def test_open_webui_shows_them_beside_the_answer(server: ServerInThread, http: h
 
 
 def test_the_viewer_shows_every_page_in_the_server_and_inside_other_programs(
-    server: ServerInThread, http: httpx2.Client
+    browser: Browser, server: ServerInThread, http: httpx2.Client
 ) -> None:
     events = notes(server, http, "eve", TITLE, BODY)
     (artifact,) = [event["path"] for event in events if event["type"] == "artifact"]
     answer = http.get(artifact)
     assert "sandbox" in answer.headers["content-security-policy"]
     page = f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(answer.text)}"></iframe>'
-    with open_browser() as browser:
-        headers = {"authorization": f"Bearer {OPERATOR}"}
-        with visit(browser, server.url, extra_http_headers=headers) as visitor:
-            visitor.see(result(server)["page"])
-            visitor.page.locator("[data-pages='2']").wait_for()
-            assert "Second page." in (visitor.page.locator("canvas").nth(1).get_attribute("aria-label") or "")
-            assert visitor.faults() == []
-            visitor.require_quiet()
-        left: list[str] = []
-        other = browser.new_page()
-        other.on("request", lambda request: left.append(request.url))
-        other.route("http://chats.test/", lambda route: route.fulfill(body=page, content_type="text/html"))
-        other.goto("http://chats.test/")
-        frame = other.frame_locator("iframe")
-        frame.locator("[data-pages='2']").wait_for()
-        dark = "(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((x) => x < 99)"
-        assert frame.locator("canvas").first.evaluate(dark)
-        assert [url for url in left if not url.startswith("blob:")] == ["http://chats.test/"]
+    headers = {"authorization": f"Bearer {OPERATOR}"}
+    with visit(browser, server.url, extra_http_headers=headers) as visitor:
+        visitor.see(result(server)["page"])
+        visitor.page.locator("[data-pages='2']").wait_for()
+        assert "Second page." in (visitor.page.locator("canvas").nth(1).get_attribute("aria-label") or "")
+        assert visitor.faults() == []
+        visitor.require_quiet()
+    left: list[str] = []
+    other = browser.new_page()
+    other.on("request", lambda request: left.append(request.url))
+    other.route("http://chats.test/", lambda route: route.fulfill(body=page, content_type="text/html"))
+    other.goto("http://chats.test/")
+    frame = other.frame_locator("iframe")
+    frame.locator("[data-pages='2']").wait_for()
+    dark = (
+        "(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((x) => x < 99)"
+    )
+    assert frame.locator("canvas").first.evaluate(dark)
+    assert [url for url in left if not url.startswith("blob:")] == ["http://chats.test/"]
 
 
 def test_errors_name_the_lines_of_the_content(tmp_path: Path) -> None:
