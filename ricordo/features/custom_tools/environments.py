@@ -37,7 +37,9 @@ sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 _OPTIONS = (
-    "--quiet --no-input --disable-pip-version-check --progress-bar=off --retries=1 --timeout=15 --only-binary=:all:"
+    "--quiet --no-input --disable-pip-version-check --progress-bar=off --retries=1 --timeout=15 --only-binary=:all: "
+    # It would read what is installed beside this server, in two seconds, and no tool sees that.
+    "--no-warn-conflicts"
 )
 _VARIABLES = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NETRC")
 _PREFIXES = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")

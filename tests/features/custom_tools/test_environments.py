@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +48,12 @@ def make_wheel(folder: Path, name: str, version: str, source: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for version in ("1.0", "2.0"):
         make_wheel(tmp_path, "salve", version, f"def greeting(name): return f'Salve {{name}}! ({version})'")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    return
+    monkeypatch.setattr(environments, "_LOOK", 0.02)
 
 
 def try_out(
