@@ -63,7 +63,8 @@ def is_half_copied(path: Path) -> bool:
     """Return whether an SQLite database is what an interrupted move left."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as copy:
-            return copy.execute("SELECT max(version) FROM schema_versions").fetchone() == (HALF_COPIED,)
+            (version,) = copy.execute("SELECT max(version) FROM schema_versions").fetchone()
+            return bool(version == HALF_COPIED)
     except sqlite3.Error:
         return False
 

@@ -22,6 +22,7 @@ from ricordo.features.sandbox.options import SandboxSettings
 from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits, close_sandbox_of, examine, sandbox_of
 from ricordo.features.sandbox.watch import descendants
 from ricordo.settings import ProviderSettings, Settings
+from ricordo.storage.engine.work_folders import sweep
 from tests.support.sandboxes import bubblewrap
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")  # of the sandbox that tests share
@@ -304,7 +305,6 @@ from pathlib import Path
 from ricordo.features.sandbox.options import SandboxSettings
 from ricordo.features.sandbox.service import Sandbox, SandboxCall
 from ricordo.settings import Settings
-from ricordo.storage.engine.work_folders import sweep
 async def main():
     sandbox = Sandbox(Settings(data_dir=Path({str(tmp_path)!r}) / "data"), SandboxSettings(sandbox={backend!r}))
     sleeps = "import os, time; os.fork(); print('on', flush=True); time.sleep(700)"
