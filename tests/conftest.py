@@ -24,6 +24,7 @@ from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.schema.columns import metadata
 from tests.seams.stores import ManualClock
 from tests.support import postgres, sharing
+from tests.support.canaries import LogWatch
 from tests.support.ready import Helper, close_helper, fork_helper
 from tests.support.ready import helper as running_helper
 
@@ -65,6 +66,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         postgresql = pytest.param("postgresql", marks=pytest.mark.soak) if is_soak else "postgresql"
         chosen = [postgresql if database == "postgresql" else database for database in databases]
         metafunc.parametrize("database", chosen, indirect=True)
+
+
+_LOGS = LogWatch()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Fail a test during which a text of a person came into the log."""
+    logging.getLogger().addHandler(_LOGS)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(_LOGS)
+        found = _LOGS.found.copy()
+        _LOGS.found.clear()
+    assert not found, f"a text of a person is in the log: {found}"
 
 
 def pytest_configure() -> None:

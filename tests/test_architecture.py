@@ -40,7 +40,13 @@ LAYERS = (
     *("agents", "background", "api", "features", "app", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts.split()}
-SIBLINGS = {("settings", "errors"), ("settings", "setting_types"), ("secret", "errors"), ("runtime", "plugins")}
+SIBLINGS = {
+    ("settings", "errors"),
+    ("settings", "setting_types"),
+    ("secret", "errors"),
+    ("logs", "errors"),
+    ("runtime", "plugins"),
+}
 MAX_FUNCTION_LINES, MAX_PARAMETERS = 60, 8
 # Optional, or so slow that a command which does not need them should not wait for them (`llm.providers` brings pydantic-ai).
 LATE = set(

@@ -1,5 +1,6 @@
 """Agents on models as local servers serve them, in real turns over real HTTP: each message is answered, memory stays in view."""
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.agents.conftest import OpenStage
 from tests.llm.talk import Waits
 from tests.llm.test_refusals import SPELLINGS
 from tests.seams.stage import Stage, text_of
+from tests.support.canaries import canary
 from tests.support.local_model_server import BODIES, LocalModel, LocalModels, Serving, size_of
 from tests.support.model_server import Answer as Served
 from tests.support.model_server import ModelServer, completion
@@ -199,6 +201,19 @@ async def test_a_count_of_a_clipped_prompt_hardly_lowers_the_estimate_and_is_not
 
 def lessons_of_agent(server: Server, state: Any) -> Any:
     return server.stage.runtime.models.get(state.agent.model).learned.dialect  # type: ignore[attr-defined]
+
+
+async def test_what_a_server_quotes_of_a_message_never_comes_into_the_log(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = f"I told you {canary('said')}."
+    for status in (400, 401, 413, 422, 429, 500):
+        quoting = Served({"error": {"message": f"cannot take {said!r}", "type": "invalid_request_error"}}, status)
+        agent, serving = await server.agent(LocalModel(passing=(quoting,) * 8))
+        with caplog.at_level(logging.INFO):
+            await server.say(agent, said)
+        assert serving.passed
+    assert caplog.records  # and `LogWatch` looks at them, here as in each test
 
 
 async def test_a_count_may_raise_the_estimate(server: Server) -> None:

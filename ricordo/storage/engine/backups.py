@@ -117,7 +117,7 @@ def settle(path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
     except sqlite3.Error as error:
-        log.warning("the log of a database could not be written back", extra={"file": str(path), "error": str(error)})
+        log.warning("the log of a database could not be written back", extra={"file": str(path), "error": error})
         for ending in ("-wal", "-shm"):
             path.with_name(path.name + ending).unlink(missing_ok=True)
     try:
