@@ -58,11 +58,21 @@ def mortal(place: DoltAddress, chance: Random) -> Mortal:
 
 
 @contextmanager
+def forked_children() -> Iterator[None]:
+    """Let processes of doltlite be forks of one that has loaded it, where the system can do that."""
+    if not hasattr(os, "pidfd_open"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "start_child", partial(fork_child, engines.CHILD))
+        yield
+
+
+@contextmanager
 def new_place(folder: Path) -> Iterator[DoltAddress]:
     """A place where nothing is yet, whose processes are forks."""
     if not URL:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engines, "start_child", partial(fork_child, engines.CHILD))
+        with forked_children():
             yield read_address(f"doltlite://{folder / 'memory.db'}", folders=(folder,))
         return
     given = read_address(URL, allow_private=True)

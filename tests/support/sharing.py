@@ -32,7 +32,7 @@ from ricordo.storage.schema.columns import metadata
 from ricordo.tools import toolbox
 
 LOAD = embedded._load  # for tests of the loading itself
-SLEEP_SECONDS = 0.01
+SLEEP_SECONDS = 0.02
 MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of a database
 
 
