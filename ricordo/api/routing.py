@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
 
+import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette._utils import get_route_path
@@ -36,6 +37,7 @@ from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 from ricordo.domain.text import normal_name, normal_text
+from ricordo.offload import SMALL, offload
 
 E = TypeVar("E", bound=Callable[..., Any])
 # What only an escaped letter beyond ASCII or carriage return holds.
@@ -309,6 +311,9 @@ class Application(FastAPI):
         self._base = base
         self.lazy_routes = LazyRoutes(self.router.routes, features)
         self.request_counts = RequestCounts()
+        self._document_lock = threading.Lock()
+        self._documenting: asyncio.Task[dict[str, Any]] | None = None
+        self._document_text: tuple[str, bytes] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -330,9 +335,30 @@ class Application(FastAPI):
         finally:
             self.request_counts.note(scope, next(iter(statuses), 0), perf_counter() - began)
 
+    def setup(self) -> None:
+        """Serve the document; the framework would make it and write it on the event loop, which takes seconds."""
+        self.add_route("/openapi.json", self._answer_document, include_in_schema=False)
+
     def openapi(self) -> dict[str, Any]:
-        self.lazy_routes.load_all()
-        return super().openapi()
+        """Return the document, which is made once. That takes seconds: on the event loop ask `document` for it."""
+        with self._document_lock:
+            self.lazy_routes.load_all()
+            return super().openapi()
+
+    async def document(self) -> dict[str, Any]:
+        """Return the document; one thread makes it, however many ask for it at once."""
+        if self.openapi_schema:
+            return self.openapi_schema
+        if self._documenting is None or self._documenting.done():
+            self._documenting = asyncio.create_task(asyncio.to_thread(self.openapi))
+        return await asyncio.shield(self._documenting)
+
+    async def _answer_document(self, request: Request) -> Response:
+        document, base = await self.document(), request.scope.get("root_path", "").rstrip("/")
+        if self._document_text is None or self._document_text[0] != base:
+            served = {**document, "servers": [{"url": base}]} if base else document
+            self._document_text = base, await offload(lambda: orjson.dumps(served), SMALL + 1)
+        return Response(self._document_text[1], media_type="application/json")
 
 
 def _normalise_address(scope: Scope) -> None:

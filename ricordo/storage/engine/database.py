@@ -11,6 +11,7 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.domain.clock import Clock, SystemClock
+from ricordo.domain.quotas import MemoryQuotas
 from ricordo.errors import Conflict, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage.engine import sqlite
@@ -42,6 +43,12 @@ class DatabaseStatus:
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     """Open the database, with its schema up to date. Raises Conflict, Unavailable."""
+    store = _open(settings, clock)
+    store.quotas = MemoryQuotas(settings.max_block_kb, settings.max_memory_mb, settings.max_memory_blocks)
+    return store
+
+
+def _open(settings: Settings, clock: Clock | None) -> Store:
     if settings.postgres_url is None:
         return sqlite.open_sqlite(settings.database_path, durability=settings.durability, clock=clock)
     store: Store = _postgres().open_postgres(
