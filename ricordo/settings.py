@@ -227,6 +227,13 @@ class Settings(BaseSettings):
         "Most that all blocks of one user, or of one agent, may hold, in megabytes.", 8, ge=1, le=1024
     )
     max_memory_blocks: int = about("Most blocks of one user, or of one agent.", 1000, ge=1, le=100_000)
+    max_answer_mb: int = about("Largest answer in JSON, in megabytes.", 32, ge=1, le=1024)
+    max_answers_mb: int = about(
+        "Megabytes of all large answers on their way at once, of which one caller may have half; more wait, or get 503.",
+        64,
+        ge=2,
+        le=4096,
+    )
     max_lines: int = about(
         "Most lines in one answer about who wrote which line of a block, or what changed; more come in further answers.",
         2000,

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, note, told, whole_agent
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, told, whole_agent
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
 from ricordo.api.models.base import MAX_COUNT, Json, NoteResponse, TextPiece
 from ricordo.api.models.entity_tags import IfMatch, require_match
@@ -384,7 +385,7 @@ async def comparison_of(
         return label, [(one.id.hex(), _text_of(tx, one) or "") if one else (None, "") for one in both]
 
     label, sides = await here.store.read(read)
-    compare = partial(ComparisonResponse.from_texts, *sides, label, after=part.after, most=part.most(here))
+    compare = partial(ComparisonResponse.from_texts, sides[0], sides[1], label, after=part.after, most=part.most(here))
     # Words take longer than bytes.
     return await offload(compare, sum(len(text) for _, text in sides) * 16)
 

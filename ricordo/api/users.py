@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Depends, Query, Request, Response
 
+from ricordo.api.answers import answer
 from ricordo.api.blocks import At, Before, From, Limit, Lines, To, comparison_of, lines_of, one_of, page_of
 from ricordo.api.bodies import decode, validated
-from ricordo.api.call import Here, RequestContext, answer, note, told
+from ricordo.api.call import Here, RequestContext, note, told
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import Json, NoteResponse, TextConflict
 from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch, require_match, tagged

@@ -20,7 +20,7 @@ PieceKind = Literal["same", "added", "removed"]
 # matched first, and then what lies between, as far as this goes. A pair takes about a microsecond.
 _MOST_PAIRS = 200_000
 # Characters of lines that changed which are compared word by word; what changed beyond is shown in whole lines.
-_MOST_BY_WORDS = 200_000
+_MOST_BY_WORDS = 800_000
 _TEXT = itemgetter(1)
 # A word with the spaces behind it, a sign of a script without spaces, or a sign with the spaces behind it.
 _WORD = re.compile(r"(?:[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|\W)\s*")

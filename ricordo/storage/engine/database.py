@@ -16,7 +16,7 @@ from ricordo.errors import Conflict, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.statements import Statements
-from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
@@ -48,10 +48,10 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     return store
 
 
-def _open(settings: Settings, clock: Clock | None) -> Store:
+def _open(settings: Settings, clock: Clock | None) -> SqlStore:
     if settings.postgres_url is None:
         return sqlite.open_sqlite(settings.database_path, durability=settings.durability, clock=clock)
-    store: Store = _postgres().open_postgres(
+    store: SqlStore = _postgres().open_postgres(
         settings.postgres_url,
         connections=settings.database_connections,
         durability=settings.durability,

@@ -105,7 +105,6 @@ class Store(Protocol):
     """The database: a unit of work is one call, one thread hop and one transaction."""
 
     clock: Clock
-    quotas: MemoryQuotas
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` on one consistent view; it must not write."""
