@@ -1,7 +1,7 @@
 """Log lines: text for people or one JSON object each, with what a call passes by `extra={...}` as fields.
 
-Lines hold ids, names and numbers, never the text of a message or of memory. So errors that are not ours are cut to their first
-line: what follows there quotes the values that were at fault.
+Lines hold ids, names and numbers, never the text of a message or of memory. An error's own words may quote such a text, so they
+stand in a line only where `describe` knows that its kind quotes none: pass the error itself as a field, not its text.
 """
 
 import json
@@ -9,14 +9,24 @@ import logging
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from traceback import TracebackException
+from traceback import format_tb
 from typing import Any, Literal, TextIO
+
+from ricordo.errors import Busy, ModelError, Unavailable
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
 # Below a warning these tell what they send and to which address, and both carry what people say and search for.
 _TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "anthropic", "openai", "google_genai", "botocore", "dulwich")
 _NOISY = ("asyncio", "filelock")
+# These quote the messages that they cannot read.
+_QUOTING = ("mcp",)
 _LONGEST_CAUSE = 300
+# Kinds of errors whose words name types, files, places and states, but no values.
+_WITHOUT_VALUES = (
+    *(OSError, ImportError, AttributeError, NameError, TypeError, RuntimeError, MemoryError, AssertionError),
+    *(Unavailable, Busy),
+)
+_OF_DATABASES = ("OperationalError", "InterfaceError")
 
 
 def set_up_logs(level: str = "info", format: Literal["text", "json"] = "text", *, stream: TextIO | None = None) -> None:
@@ -35,6 +45,21 @@ def set_up_logs(level: str = "info", format: Literal["text", "json"] = "text", *
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
     for name in (*_TALKATIVE, *_NOISY):
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in _QUOTING:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def describe(error: BaseException) -> str:
+    """Return an error's kind, and its first line where that cannot quote what people said or stored."""
+    kind = type(error).__name__
+    if isinstance(error, ModelError):
+        kind = error.kind
+        if error.status is not None:  # its words are the provider's, which may quote the request
+            return f"{kind} (status {error.status})"
+    elif not (isinstance(error, _WITHOUT_VALUES) or kind in _OF_DATABASES):
+        return kind
+    words = _one_line(str(error).partition("\n")[0])[:_LONGEST_CAUSE]
+    return f"{kind}: {words}" if words else kind
 
 
 class TextFormatter(logging.Formatter):
@@ -43,7 +68,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, followed by the traceback where there is one."""
         time = datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
-        words = [time, f"{record.levelname:<7}", record.name, _one_line(record.getMessage())]
+        words = [time, f"{record.levelname:<7}", record.name, _one_line(_message(record))]
         words += [f"{key}={_quoted(value)}" for key, value in _fields(record).items()]
         return "\n".join([" ".join(words), *(f"    {line}" for line in _traceback(record))])
 
@@ -57,7 +82,7 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
         }
         for key, value in _fields(record).items():
             line[key if key not in line else f"{key}_"] = value
@@ -67,7 +92,19 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+    given = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+    return {key: describe(value) if isinstance(value, BaseException) else value for key, value in given.items()}
+
+
+def _message(record: logging.LogRecord) -> str:
+    """Return the record's message. Behind the first line asyncio's shows the objects at fault, with what they hold."""
+    if record.args:
+        arguments = record.args if isinstance(record.args, tuple) else (record.args,)
+        shown = tuple(describe(one) if isinstance(one, BaseException) else one for one in arguments)
+        text = str(record.msg) % (shown if isinstance(record.args, tuple) else record.args)
+    else:
+        text = str(record.msg)
+    return text.partition("\n")[0] if record.name == "asyncio" else text
 
 
 def _quoted(value: object) -> str:
@@ -85,22 +122,21 @@ def _one_line(text: str) -> str:
 def _traceback(record: logging.LogRecord) -> Iterator[str]:
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
-        yield from _told(TracebackException.from_exception(error))
+        yield from _told(error, set())
 
 
-def _told(trace: TracebackException) -> Iterator[str]:
-    """The places and kinds of an error and of those it came from, the oldest first."""
-    if trace.__cause__ is not None:
-        yield from _told(trace.__cause__)
+def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
+    """Return the places and kinds of an error and of those it came from, the oldest first."""
+    seen.add(id(error))
+    if error.__cause__ is not None and id(error.__cause__) not in seen:
+        yield from _told(error.__cause__, seen)
         yield "which caused:"
-    elif trace.__context__ is not None and not trace.__suppress_context__:
-        yield from _told(trace.__context__)
+    elif (context := error.__context__) is not None and not error.__suppress_context__ and id(context) not in seen:
+        yield from _told(context, seen)
         yield "while handling that:"
-    for entry in trace.stack.format():
+    for entry in format_tb(error.__traceback__):
         yield from entry.rstrip("\n").split("\n")
-    for only in trace.format_exception_only():
-        yield _one_line(only.split("\n", 1)[0])[:_LONGEST_CAUSE]
-        break
-    for inner in trace.exceptions or ():
+    yield describe(error)
+    for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
         yield "one of its parts:"
-        yield from _told(inner)
+        yield from _told(inner, seen)

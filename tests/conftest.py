@@ -24,6 +24,7 @@ from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.schema.columns import metadata
 from tests.seams.stores import ManualClock
 from tests.support import postgres, sharing
+from tests.support.canaries import LogWatch
 from tests.support.ready import Helper, close_helper, fork_helper
 from tests.support.ready import helper as running_helper
 
@@ -67,6 +68,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("database", chosen, indirect=True)
 
 
+_LOGS = LogWatch()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Fail a test during which a text of a person came into the log."""
+    logging.getLogger().addHandler(_LOGS)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(_LOGS)
+        found = _LOGS.found.copy()
+        _LOGS.found.clear()
+    assert not found, f"a text of a person is in the log: {found}"
+
+
 def pytest_configure() -> None:
     """What is imported is no garbage: to look through it again and again takes a fifth of the start."""
     gc.disable()
@@ -86,6 +103,8 @@ def pytest_collection_finish() -> None:
     """From here on there is garbage, but not among what was imported; and the helper, which has imported the same."""
     gc.freeze()
     fork_helper()
+    # Parsed sources and servers make many objects that stay: to look through them after every 700 takes half of the time.
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 

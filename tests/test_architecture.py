@@ -40,7 +40,13 @@ LAYERS = (
     *("agents", "background", "api", "features", "app", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts.split()}
-SIBLINGS = {("settings", "errors"), ("settings", "setting_types"), ("secret", "errors"), ("runtime", "plugins")}
+SIBLINGS = {
+    ("settings", "errors"),
+    ("settings", "setting_types"),
+    ("secret", "errors"),
+    ("logs", "errors"),
+    ("runtime", "plugins"),
+}
 MAX_FUNCTION_LINES, MAX_PARAMETERS = 60, 8
 # Optional, or so slow that a command which does not need them should not wait for them (`llm.providers` brings pydantic-ai).
 LATE = set(
@@ -114,8 +120,12 @@ class Module:
     def imports(self) -> list[Import]:
         return list(dict.fromkeys(self._imports(self.tree, "start")))
 
+    @cached_property
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        return list(_functions(self.tree))
+
     def _imports(self, node: ast.AST, when: str) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
+        for child in statements_in(node):
             if isinstance(child, ast.Import):
                 for alias in child.names:
                     yield Import(alias.name, child.lineno, when)
@@ -124,12 +134,12 @@ class Module:
                 for alias in child.names:
                     whole = f"{base}.{alias.name}"
                     yield Import(whole if whole in self.package else base, child.lineno, when)
-            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            elif isinstance(child, ast.If) and is_for_types(child.test):
                 for inner in child.body:
                     yield from self._imports(ast.Module([inner], []), "types" if when == "start" else when)
                 for inner in child.orelse:
                     yield from self._imports(ast.Module([inner], []), when)
-            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield from self._imports(child, "call")
             else:
                 yield from self._imports(child, when)
@@ -139,6 +149,24 @@ class Module:
             return node.module or ""
         parts = self.name.split(".") + (["__init__"] if self.path.endswith("__init__.py") else [])
         return ".".join([*parts[: -node.level], *([node.module] if node.module else [])])
+
+
+def statements_in(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements of a node, and its handlers and cases; expressions hold no statement, and are most of a tree."""
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        yield from getattr(node, block, ())
+
+
+def is_for_types(condition: ast.expr) -> bool:
+    names = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(condition))
+    return "TYPE_CHECKING" in names
+
+
+def _functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for child in statements_in(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        yield from _functions(child)
 
 
 def modules_of(sources: dict[str, str]) -> list[Module]:
@@ -191,8 +219,11 @@ def mixed_features(modules: Iterable[Module]) -> list[str]:
     ]
 
 
-def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    given = function.args
+    rest = [each for each in (given.vararg, given.kwarg) if each]
+    names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, *rest)]
+    return [name for name in names if name not in ("self", "cls")]
 
 
 def long_functions(modules: Iterable[Module]) -> list[str]:
@@ -200,7 +231,7 @@ def long_functions(modules: Iterable[Module]) -> list[str]:
     return [
         f"{module.path}:{node.lineno} {node.name} has {lines} lines"
         for module in modules
-        for node in functions(module)
+        for node in module.functions
         if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
 
@@ -210,9 +241,8 @@ def many_parameters(modules: Iterable[Module]) -> list[str]:
     return [
         f"{module.path}:{node.lineno} {node.name} has {count} parameters"
         for module in modules
-        for node in functions(module)
-        if (count := sum(isinstance(each, ast.arg) and each.arg not in ("self", "cls") for each in ast.walk(node.args)))
-        > MAX_PARAMETERS
+        for node in module.functions
+        if (count := len(parameters_of(node))) > MAX_PARAMETERS
     ]
 
 

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import click.testing
 import httpx2
 import pytest
 from pydantic import SecretStr
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from ricordo.api.callbacks import signature, signing_key
@@ -365,10 +367,11 @@ def test_every_command_that_is_named_exists() -> None:
 def test_every_command_within_a_sentence_has_its_options() -> None:
     """Such as `ricordo key create --user ada`: asked for its help, so that nothing is done, and an unknown option is an error."""
     seen: dict[str, Any] = {}
+    command = get_command(app)  # made once
     pages = "\n".join(text for page, text in PAGES.items() if page.parent.name == "docs" or page.name == "README.md")
     prose = re.sub(r"^```.*?^```", "", pages, flags=re.DOTALL | re.MULTILINE)
     for line in re.findall(r"`ricordo ([^`]+)`", prose):
-        seen[line] = CliRunner().invoke(app, [*line.replace("…", "").split(), "--help"])
+        seen[line] = click.testing.CliRunner().invoke(command, [*line.replace("…", "").split(), "--help"])
     assert len(seen) > 20
     assert {line: ran.output for line, ran in seen.items() if ran.exit_code != 0} == {}
 

@@ -1,8 +1,7 @@
 """A feature is a folder: without it and its line in the list of built-ins, the server starts and answers."""
 
+import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 import ricordo
 from ricordo.features import FEATURES
+from tests.support.ready import Helper
 
 PACKAGE = Path(ricordo.__file__).parent
 # Starts the server in memory on an empty folder, makes an agent, talks with it and imports all routes.
@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx2
 import ricordo.app, ricordo.cli
 
-for name in [name for name in sys.modules if name.partition(".")[0] == "ricordo"]:
+for name in [name for name in sys.modules if name.partition(".")[0] in ("ricordo", "tests")]:
     del sys.modules[name]
 
 async def talk(folder):
@@ -53,7 +53,7 @@ def import_routes():
         if isinstance(router, LazyRouter):
             assert import_module(router.module).router
 
-for folder in map(Path, sys.argv[1:]):
+for folder in map(Path, sys.argv[3:]):
     if (child := os.fork()) == 0:
         sys.path.insert(0, str(folder))
         try:
@@ -99,12 +99,10 @@ def test_every_folder_of_features_is_in_the_list_and_the_other_way_round() -> No
 
 # Several are left out of one server in the suite; each alone in the long form.
 @pytest.mark.parametrize("servers", [2, pytest.param(len(FEATURES), marks=pytest.mark.soak)])
-def test_the_server_starts_and_answers_without_any_feature(tmp_path: Path, servers: int) -> None:
+def test_the_server_starts_and_answers_without_any_feature(tmp_path: Path, servers: int, helper: Helper) -> None:
     groups = ["+".join(FEATURES[start::servers]) for start in range(servers)]
     folders = [tmp_path / group for group in groups]
     for group, folder in zip(groups, folders, strict=True):
         without(group.split("+"), folder)
-    done = subprocess.run(
-        [sys.executable, "-c", TALK, *map(str, folders)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = helper.run(["-c", TALK, *map(str, folders)], tmp_path, {"PATH": os.defpath})
     assert done.stdout.splitlines() == [f"talked without {group}" for group in groups], done.stderr

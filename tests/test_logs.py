@@ -1,12 +1,24 @@
 """Log lines in both formats: what they hold, and what they must not."""
 
+import ast
 import io
 import json
 import logging
+import re
+import sqlite3
+import tomllib
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TypeGuard
 
 import pytest
+from pydantic import TypeAdapter
 
+import ricordo
+from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound, Stale, Unavailable
 from ricordo.logs import set_up_logs
+from tests.support.canaries import canary
 
 pytestmark = pytest.mark.usefixtures("quiet_logs")
 
@@ -58,10 +70,10 @@ def test_a_text_line_shows_control_signs_written_out() -> None:
 
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_a_traceback_names_places_and_kinds_but_not_the_values_at_fault(format: str) -> None:
-    secret = "-".join(("a", "line", "of", "memory"))  # not as it stands in this file, whose lines a traceback quotes
+    secret = canary("memory")
 
     def save() -> None:
-        raise ValueError(f"cannot save\n[parameters: ({secret!r},)]")
+        raise ValueError(f"cannot save {secret}")
 
     try:
         try:
@@ -71,8 +83,91 @@ def test_a_traceback_names_places_and_kinds_but_not_the_values_at_fault(format: 
     except RuntimeError as error:
         text = "\n".join(lines(format, exc_info=error))
     assert secret not in text
-    for part in ("in save", "ValueError: cannot save", "which caused:", "RuntimeError: turn failed"):
+    for part in ("in save", "ValueError", "which caused:", "RuntimeError: turn failed"):
         assert part in text
+
+
+def raised(work: Callable[[], object]) -> BaseException:
+    with pytest.raises(BaseException) as caught:
+        work()
+    return caught.value
+
+
+def test_no_kind_of_error_brings_a_text_into_a_line_as_a_field_an_argument_or_a_cause() -> None:
+    said = f"I told you {canary('said')}."
+    wrong = [
+        raised(lambda: int(said)),
+        raised(lambda: {}[said]),
+        raised(lambda: json.loads(said)),
+        raised(lambda: said.encode("ascii") + (said + "\udc00").encode()),
+        raised(lambda: datetime.fromisoformat(said)),
+        raised(lambda: tomllib.loads(said)),
+        raised(lambda: re.compile(f"({said}")),
+        raised(lambda: ast.literal_eval(said)),
+        raised(lambda: TypeAdapter(int).validate_python(said)),
+        raised(lambda: sqlite3.connect(":memory:").execute("SELECT json(?)", (said,)).fetchall()),
+        *(kind(f"There is no {said}") for kind in (NotFound, Invalid, Conflict, Stale, Forbidden, Exception)),
+        ModelError("llm_bad_request", f"answered 400: {said}", status=400),
+        ExceptionGroup(said, [ValueError(said), KeyError(said)]),
+    ]
+    for error in wrong:
+        chained = RuntimeError("turn failed")
+        chained.__cause__ = error
+        for format in ("text", "json"):
+            told = [
+                *lines(format, extra={"reason": error}),
+                *lines(format, msg="failed: %s", args=(error,)),
+                *lines(format, exc_info=error),
+                *lines(format, exc_info=chained),
+                *lines(format, logger="asyncio", level=logging.ERROR, msg=f"never retrieved\nfuture: {error!r}"),
+            ]
+            assert len(told) >= 5
+            assert not [line for line in told if canary("said") in line], type(error)
+        assert any(type(error).__name__ in line or "llm_bad_request" in line for line in told)
+
+
+def test_what_an_operator_needs_to_know_stands_in_the_line() -> None:
+    for error, words in (
+        (FileNotFoundError(2, "No such file", "/data/secret.key"), "/data/secret.key"),
+        (ModuleNotFoundError("No module named 'boto3'"), "boto3"),
+        (Unavailable("The database failed: disk I/O error."), "disk I/O error"),
+        (ModelError("llm_error", "ollama cannot be reached: connection refused"), "connection refused"),
+        (ModelError("llm_authentication", "openai answered 401", status=401), "llm_authentication (status 401)"),
+    ):
+        (line,) = lines("text", extra={"reason": error})
+        assert words in line
+
+
+def test_no_line_of_ours_is_put_together_from_an_errors_words() -> None:
+    """`describe` can only judge an error that it gets, not one whose words were taken out before."""
+    package = Path(ricordo.__file__).parent
+    sources = [(path.name, path.read_text("utf-8")) for path in package.rglob("*.py")]
+    logging_ones = [(name, source) for name, source in sources if re.search(r"\blog(ger)?\.[a-z]", source)]
+    assert len(logging_ones) > 20
+    wrong = [f"{name}:{line}" for name, source in logging_ones for line in _worded(source)]
+    assert wrong == []
+    assert _worded("try: ...\nexcept Exception as e:\n log.info('x', extra={'why': str(e)})") == [3]
+    assert _worded("log.info(f'{text}')") == [1]
+
+
+def _worded(source: str) -> list[int]:
+    """Return the lines with calls of a logger that hold an f-string, or the text of a caught error."""
+    tree = ast.parse(source)
+    caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name}
+    return [node.lineno for node in ast.walk(tree) if _is_log_call(node) and _takes_words(node, caught)]
+
+
+def _is_log_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    function = node.func if isinstance(node, ast.Call) else None
+    is_method = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
+    return is_method and function.value.id in ("log", "_log", "logger") and function.attr != "isEnabledFor"  # type: ignore[union-attr]
+
+
+def _takes_words(call: ast.Call, caught: set[str]) -> bool:
+    inside = list(ast.walk(call))
+    texts = (node for node in inside if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("str", "repr"))
+    takes = any(isinstance(one, ast.Name) and one.id in caught for node in texts for one in node.args)
+    return takes or any(isinstance(node, ast.JoinedStr) for node in inside)
 
 
 def test_lines_below_the_level_are_left_out() -> None:

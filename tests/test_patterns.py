@@ -8,7 +8,7 @@ import ast
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -86,33 +86,42 @@ BOUNDED = {
 BEHIND_ANOTHER = {("memory/schemas.py", "_PART"): "finds the parts of a key that _HEAD took"}
 
 
+@dataclass(frozen=True)
+class Source:
+    """The calls of `re` in a file, and how its names are used as patterns."""
+
+    calls: list[ast.Call]
+    uses: dict[str, set[str]]
+
+
 @cache
-def _sources() -> dict[str, ast.Module]:
+def _sources() -> dict[str, Source]:
     """The files that use regular expressions, parsed; no others, since that takes seconds."""
     texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
-    trees = {path: ast.parse(text) for path, text in texts.items() if re.search(r"^import re$", text, re.MULTILINE)}
-    return {path: tree for path, tree in trees.items() if any(_calls(tree))}
+    sources = {path: _read(text) for path, text in texts.items() if re.search(r"^import re$", text, re.MULTILINE)}
+    return {path: source for path, source in sources.items() if source.calls}
 
 
-def _calls(tree: ast.Module) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
+def _read(text: str) -> Source:
+    calls: list[ast.Call] = []
+    uses: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=name)) if name in USES | {"compile"}:
-                yield node
+                calls.append(node)
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if name in USES | {"pattern"}:
+                uses.setdefault(owner, set()).add(name)
+    return Source(calls, uses)
 
 
 def _patterns(path: str) -> Iterator[tuple[re.Pattern[Any], Run]]:
     """The patterns of a file, each with each way in which it is used there."""
     module = importlib.import_module("ricordo." + path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
-    uses: dict[str, set[str]] = {}
-    for node in ast.walk(_sources()[path]):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in USES | {"pattern"}:
-            uses.setdefault(node.value.id, set()).add(node.attr)
-    uses |= {name: set() for file, name in BEHIND_ANOTHER if file == path}
+    uses = _sources()[path].uses | {name: set() for file, name in BEHIND_ANOTHER if file == path}
     kept = {pattern: uses.get(name, {"finditer"}) for name, value in vars(module).items() for pattern in _within(value)}
     for pattern, ways in kept.items():
         yield from ((pattern, _run(pattern, way)) for way in ways - {"pattern"})
-    for call in _calls(_sources()[path]):
+    for call in _sources()[path].calls:
         source = ast.unparse(call.args[0])
         if (path, source) in MADE:
             yield from MADE[path, source](module)
@@ -180,7 +189,7 @@ def test_every_pattern_takes_linear_time_on_its_worst_inputs() -> None:
 
 
 def test_the_patterns_that_are_put_together_are_there_still() -> None:
-    here = {(path, ast.unparse(call.args[0])) for path, tree in _sources().items() for call in _calls(tree)}
+    here = {(path, ast.unparse(call.args[0])) for path, source in _sources().items() for call in source.calls}
     assert set(MADE) <= here
 
 

@@ -64,7 +64,7 @@ async def _delete(runtime: Runtime, kind: Kind, id: str, hide: Callable[[Transac
         await purge(runtime, kind, id)
     except RicordoError as error:
         # It is hidden from everyone, which is what was asked for; the job purges the rest once that is possible again.
-        log.warning("a purge will go on later", extra={"id": id, "reason": str(error)})
+        log.warning("a purge will go on later", extra={"id": id, "reason": error})
 
 
 async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:

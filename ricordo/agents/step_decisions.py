@@ -107,7 +107,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     try:
         allowed = rules.allowed(turn.finished)
     except DeadEnd as error:  # without tools the agent can still say so, and end its turn
-        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": str(error)})
+        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": error})
         allowed = Allowed(())
     names = frozenset(allowed.names)
     wanted = turn.request.wanted_tools & names

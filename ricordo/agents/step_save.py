@@ -173,7 +173,7 @@ async def _finish(write: Awaitable[T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled() and (error := task.exception()):  # else asyncio counts it as never retrieved
-            log.info("what a cancelled turn was saving failed", extra={"error": str(error)})
+            log.info("what a cancelled turn was saving failed", extra={"error": error})
         raise
 
 

@@ -61,6 +61,8 @@ IGNORED_QUERIES: Mapping[str, str] = {
     "project_id": "Everything is in one project.",
     "include_err": "Failures are told by runs and steps, and no message is left out for one.",
 }
+# What a browser's message may be: whoever holds its token is a user, and speaks as no other.
+_USERS_ROLES = frozenset(("user", "user_message", "approval_response_message"))
 # Where user_id selects by the user alone, without what is shared.
 _SELECT_BY_USER = {"/v1/ledger"}
 
@@ -108,6 +110,12 @@ def _require_fields(sent: Any, allowed: Collection[str]) -> None:
         raise Forbidden("With a token of a browser the body has to be a JSON object.")
     if more := sorted(sent.keys() - allowed):
         raise Forbidden(f"With a token of a browser the field {more[0][:80]} cannot be sent. Leave it out.")
+    said = sent.get("messages")
+    for message in said if isinstance(said, list) else ():
+        # By `message_type` a message may have the role of one that was answered. An answer to a call that waits has none.
+        named = [message.get("role"), message.get("message_type")] if isinstance(message, dict) else []
+        if not set(map(str, filter(None, named))) <= _USERS_ROLES:
+            raise Forbidden("With a token of a browser a message has the role user. Send another role with a key.")
 
 
 def _require_known(request: Request) -> None:

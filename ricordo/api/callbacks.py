@@ -12,9 +12,8 @@ import orjson
 
 from ricordo.agents.run_end import CALLBACK
 from ricordo.agents.turn import Answer
-from ricordo.api.messages import turn_json
+from ricordo.api.messages import run_view, turn_json
 from ricordo.api.models.base import Json
-from ricordo.api.runs import format_of
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
@@ -43,7 +42,7 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         return  # killed right after it was noted
     # A wire fact of the retired Letta V1 server: what came in is among the messages, as in the list of the run's messages.
     said = await runtime.store.read(lambda tx: messages.of_run(tx, run_id))
-    body = _body(run, turn_json(Answer(run, tuple(said)), format_of(run)))
+    body = _body(run, turn_json(Answer(run, tuple(said)), run_view(run)))
     changes, failure = await deliver(runtime, job, run.callback["url"], body)
     await runtime.store.write(lambda tx: runs.note_callback(tx, run_id, changes))
     if failure:

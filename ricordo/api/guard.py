@@ -51,6 +51,11 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 _Refusal = tuple[int, str]
 # Where a request carries the fields that its body may have, for `call.py`.
 FIELDS = "ricordo.fields"
+# Headers by which proxies and networks of proxies name the address that asks; `Forwarded` (RFC 7239) has a form of its own.
+_ASKED_FOR = frozenset(
+    (b"x-forwarded-for", b"x-real-ip", b"cf-connecting-ip", b"true-client-ip", b"x-client-ip", b"fastly-client-ip")
+)
+_FORWARDED_FOR = re.compile(rb'for\s{0,9}=\s{0,9}("[^"]*"|[^;,\s]*)', re.IGNORECASE)
 
 
 class _Way(NamedTuple):
@@ -139,6 +144,7 @@ class Guard:
         if preflight := _preflight(scope):
             await preflight(scope, receive, send)
             return
+        send = _guarded(send)
         refusal = await self._refusal(scope)
         caller, path = scope.get(REQUEST_SCOPE), get_route_path(scope) or "/"
         if caller and caller.limits and path not in self._open_paths:
@@ -304,6 +310,20 @@ def _readable(scope: Scope, reach: Reach, send: Send) -> Send:
     return send_readable
 
 
+def _guarded(send: Send) -> Send:
+    """Return what sends an answer that no browser takes for another kind of file, and that nobody on the way keeps."""
+
+    async def send_guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = message.get("headers", ())
+            there = {name.lower() for name, _ in headers}
+            missing = [pair for pair in _GUARDED if pair[0] not in there]
+            message = {**message, "headers": [*headers, *missing]}
+        await send(message)
+
+    return send_guarded
+
+
 def _is_navigation(scope: Scope) -> bool:
     """Whether a browser opens a page, or sends the form of one."""
     headers = scope["headers"]
@@ -343,9 +363,21 @@ def _is_near(scope: Scope) -> bool:
 
 
 def _is_passed_on(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a proxy says that another machine asks."""
-    named = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
-    return any(each.strip() not in LOOPBACK for each in named.split(",")) if named else False
+    """Return whether a proxy says that another machine asks, or asks itself and does not say for whom."""
+    named = [value for name, value in headers if name in _ASKED_FOR]
+    named += [asker for name, value in headers if name == b"forwarded" for asker in _FORWARDED_FOR.findall(value)]
+    addresses = [_bare_address(each) for value in named for each in value.decode("latin-1").split(",")]
+    if not addresses:
+        return any(name in (b"via", b"forwarded") for name, _ in headers)
+    return any(address not in LOOPBACK for address in addresses)
+
+
+def _bare_address(text: str) -> str:
+    """Return an address without blanks, quotes, brackets and port."""
+    text = text.strip().strip('"')
+    inside, bracket, _ = text.removeprefix("[").partition("]")
+    host, _, port = text.rpartition(":")
+    return inside if bracket else host if host.count(".") == 3 and port.isdecimal() else text
 
 
 def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -384,6 +416,7 @@ def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
     return next((value for key, value in headers if key == name), b"")
 
 
+_GUARDED = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _PORTS = {"http": 80, "https": 443}
 
 

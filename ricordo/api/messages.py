@@ -204,6 +204,11 @@ def message_view(body: SendRequest) -> MessageFormat:
     return MessageFormat.from_json(vars(body))
 
 
+def run_view(run: Run) -> MessageFormat:
+    """The form of the run's messages: as its request asked for, with the events that came in."""
+    return replace(MessageFormat.from_json(run.request_config), shows_events=True)
+
+
 def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
     return None if names is None else frozenset(names)
 

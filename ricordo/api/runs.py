@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from ricordo.api.call import Here, Paged, Paging, RequestContext, note
-from ricordo.api.messages import Types, by_time, keeps_some, types_of
+from ricordo.api.messages import Types, by_time, keeps_some, run_view, types_of
 from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.models.memory import ContextBlockResponse, LineageResponse
 from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
@@ -99,7 +99,7 @@ def metrics(tx: Transaction, here: Here, run_id: str) -> Json:
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])
 def list_messages(tx: Transaction, here: Here, run_id: str, paging: Paged) -> list[Json]:
     """The run's messages, those that came in among them, of the types that its request asked for."""
-    view = format_of(runs.get(tx, here.scope, run_id))
+    view = run_view(runs.get(tx, here.scope, run_id))
     return _messages_json(tx, here, paging, view, run_id=run_id)
 
 
@@ -246,11 +246,6 @@ def lineage(tx: Transaction, here: Here, message_id: str) -> Json:
 
 
 router.routes += [*_steps.routes, *_messages.routes]
-
-
-def format_of(run: Run) -> MessageFormat:
-    """How the run's messages are listed: as its request asked for, with the events that came in."""
-    return replace(MessageFormat.from_json(run.request_config), shows_events=True)
 
 
 def _messages_json(

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _UNKNOWN_WAITS = 24 * 3600 * SECOND
 _UNKNOWN_AGAIN = 60 * SECOND
 _STOP_LIMIT = 10.0
-_BACKOFF = Backoff(2, 4, 600, spread=(1, 1.2))
+BACKOFF = Backoff(2, 4, 600, spread=(1, 1.2))
 _PERIODIC_ATTEMPTS = 3
 _LONGEST_MESSAGE = 400
 
@@ -306,7 +306,7 @@ def describe(error: BaseException) -> dict[str, str]:
 
 def retry_after(attempt: int) -> int:
     """Return the microseconds to wait after this attempt: 2, 8, 32 … seconds, at most ten minutes, up to a fifth more."""
-    return round(_BACKOFF.seconds(attempt) * SECOND)
+    return round(BACKOFF.seconds(attempt) * SECOND)
 
 
 class Schedule:

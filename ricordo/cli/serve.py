@@ -6,12 +6,11 @@ Commands that need a server and find none run one in a thread of their own proce
 import asyncio
 import gc
 import logging
-import os
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -24,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ricordo.app import create_app, finish_turns
 from ricordo.cli.client import set_up_quiet_logs
 from ricordo.cli.connections import BoundedConnection
+from ricordo.cli.heaps import limit_heaps
 from ricordo.cli.screen import as_typed
 from ricordo.cli.sockets import EVERY_ADDRESS, address_of, listening
 from ricordo.domain.model import LIBRARIAN
@@ -41,7 +41,6 @@ _KEPT_SECONDS = 75
 _DEFAULT_PORT = 8283
 # The start line, not the server, waits so long for providers' lists of models.
 _LOOK_SECONDS = 1.0
-_M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
 def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]) -> None:
@@ -61,15 +60,6 @@ def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[soc
     except Exception as error:
         log.exception("server failed")
         raise typer.Exit(1) from error
-
-
-def limit_heaps() -> None:
-    """Let glibc keep two heaps instead of one for each thread, which hold what a burst of turns needed: a tenth of the memory."""
-    if "MALLOC_ARENA_MAX" not in os.environ:
-        import ctypes
-
-        with suppress(AttributeError, OSError, TypeError):  # another C library
-            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 @contextmanager

@@ -51,9 +51,12 @@ TURN = r"<\|(?:im_start|im_end|eot_id|eom_id|end_of_text|endoftext|end|return|ca
 
 # A mark right behind a backtick is spoken of, though not behind a fence's.
 _UNQUOTED = r"(?:(?<!`)|(?<=```))"
-CALL_MARK = re.compile("|".join(rf"{_UNQUOTED}(?:{row.opening})" for row in NOTATIONS))
+# The signs with which a mark can begin: most of a text is passed over by them, five times as fast.
+_BEGIN = r"(?=[<\[|｜/acft \t])"
+_OPENINGS = "|".join(row.opening for row in NOTATIONS)
+CALL_MARK = re.compile(rf"{_BEGIN}{_UNQUOTED}(?:{_OPENINGS})")
 RESULT_MARK = re.compile(rf"{_UNQUOTED}(?:{RESULT})")
-ANY_MARK = re.compile(rf"{_UNQUOTED}(?:{'|'.join([*(row.opening for row in NOTATIONS), RESULT, TURN])})")
+ANY_MARK = re.compile(rf"{_BEGIN}{_UNQUOTED}(?:{_OPENINGS}|{RESULT}|{TURN})")
 
 
 def _beginning_of(word: str, least: int = 1) -> str:

@@ -180,7 +180,7 @@ class LearnedDialects:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("what was learned of models cannot be read, and is learned again", extra={"error": str(error)})
+            log.warning("what was learned of models cannot be read, and is learned again", extra={"error": error})
 
     def get(self, key: Key) -> LearnedDialect:
         """Return what is known of a model."""
@@ -275,7 +275,7 @@ class LearnedDialects:
             draft.write_bytes(orjson.dumps(rows))
             os.replace(draft, self._path)  # noqa: PTH105 - one call, the same on every system
         except OSError as error:
-            log.warning("what was learned of a model cannot be kept", extra={"error": str(error)})
+            log.warning("what was learned of a model cannot be kept", extra={"error": error})
 
 
 def _entry(row: dict[str, Any]) -> _Entry:

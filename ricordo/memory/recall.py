@@ -164,7 +164,7 @@ class Recall:
                 try:
                     self._query_vectors[key] = (await self._embedders.get(handle).embed([text], purpose="query"))[0]
                 except RicordoError as error:
-                    log.warning("searching by words alone", extra={"embedding": handle, "reason": str(error)})
+                    log.warning("searching by words alone", extra={"embedding": handle, "reason": error})
                     continue
                 while len(self._query_vectors) > _MOST_CACHED:
                     self._query_vectors.popitem(last=False)
@@ -181,7 +181,7 @@ class Recall:
                 try:
                     nearest[partition] = await index.search(partition, model, vector, _FROM_OUTSIDE, wanted)
                 except RicordoError as error:
-                    log.warning("searching by words alone", extra={"index": name, "reason": str(error)})
+                    log.warning("searching by words alone", extra={"index": name, "reason": error})
         return replace(asked, nearest=nearest)
 
 

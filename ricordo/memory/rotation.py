@@ -109,7 +109,7 @@ def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContex
         kept = compress(rotation.strategy, block.value, int(rotation.keeps * block.limit))
         context.require_follows(block, kept)
     except Invalid as error:  # settings that somebody spoiled, or a schema that was changed, must not fail a step
-        log.warning("a block is not rotated", extra={"block": block.id, "reason": str(error).partition("\n")[0]})
+        log.warning("a block is not rotated", extra={"block": block.id, "reason": error})
         return None
     text = archived_text(ARCHIVED, _leaving(block.value, kept), to_datetime(tx.clock.now()))
     filed = new_passage(tx, state, context, text, (TAG, block.shown_label))

@@ -325,7 +325,7 @@ def schemas_in(data_dir: Path) -> Schemas:
         try:
             return read_schema(name, folder) if name in schema_names(folder) else None
         except RicordoError as error:
-            log.warning("a block schema cannot be read", extra={"schema": name, "reason": str(error)})
+            log.warning("a block schema cannot be read", extra={"schema": name, "reason": error})
             return None
 
     return find

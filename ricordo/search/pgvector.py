@@ -283,7 +283,7 @@ async def index_of(store: Store) -> dict[str, VectorIndex]:
         try:
             await store.write(_make)
         except RicordoError as error:
-            log.warning("the table of pgvector was not made", extra={"reason": str(error)})
+            log.warning("the table of pgvector was not made", extra={"reason": error})
     if missing := await store.read(what_is_missing):
         log.info(missing)
         return {}
@@ -363,7 +363,7 @@ def _tidy(connection: Connection) -> None:
 def _log_failure(task: asyncio.Task[bool]) -> None:
     # Searches go on exactly, so that nothing is lost but time; the next look tries again.
     if not task.cancelled() and (error := task.exception()):
-        log.warning("an index of vectors was not built", extra={"reason": str(error)})
+        log.warning("an index of vectors was not built", extra={"reason": error})
 
 
 def _run(connection: Connection, statement: str) -> Any:

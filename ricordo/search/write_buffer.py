@@ -188,7 +188,7 @@ def delete_rows(tx: Transaction, seqs: Sequence[int]) -> None:
         try:
             cursor().execute(_VACUUM)
         except Exception as error:
-            log.warning("the search index's buffer was not cleared", extra={"reason": str(error).partition("\n")[0]})
+            log.warning("the search index's buffer was not cleared", extra={"reason": error})
 
     tx.after_commit.append(vacuum)
 

@@ -1,5 +1,6 @@
 """Agents on models as local servers serve them, in real turns over real HTTP: each message is answered, memory stays in view."""
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.agents.conftest import OpenStage
 from tests.llm.talk import Waits
 from tests.llm.test_refusals import SPELLINGS
 from tests.seams.stage import Stage, text_of
+from tests.support.canaries import canary
 from tests.support.local_model_server import BODIES, LocalModel, LocalModels, Serving, size_of
 from tests.support.model_server import Answer as Served
 from tests.support.model_server import ModelServer, completion
@@ -118,9 +120,12 @@ async def talk(server: Server, agent: str, turns: int) -> list[Answer]:
     return [await server.say(agent, f"Part {number}: {'word ' * 800}") for number in range(turns)]
 
 
-async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_refuse_it(server: Server) -> None:
-    spellings = [*SPELLINGS.values(), "E17", "Bad Request", "上下文过长", "Der Text ist zu lang", ""]
-    for place, words in enumerate(spellings):
+@pytest.mark.parametrize("share", [pytest.param(2, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)])
+async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_refuse_it(
+    server: Server, share: int
+) -> None:
+    spellings = ["", *SPELLINGS.values(), "E17", "Bad Request", "上下文过长", "Der Text ist zu lang"]
+    for place, words in list(enumerate(spellings))[::share]:
         body = list(BODIES)[place % len(BODIES)]
         model = LocalModel(window=4_000, window_words=words, body=body, status=(400, 422, 400)[place % 3])
         agent, serving = await server.agent(model, window=128_000)
@@ -199,6 +204,19 @@ async def test_a_count_of_a_clipped_prompt_hardly_lowers_the_estimate_and_is_not
 
 def lessons_of_agent(server: Server, state: Any) -> Any:
     return server.stage.runtime.models.get(state.agent.model).learned.dialect  # type: ignore[attr-defined]
+
+
+async def test_what_a_server_quotes_of_a_message_never_comes_into_the_log(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = f"I told you {canary('said')}."
+    for status in (400, 401, 413, 422, 429, 500):
+        quoting = Served({"error": {"message": f"cannot take {said!r}", "type": "invalid_request_error"}}, status)
+        agent, serving = await server.agent(LocalModel(passing=(quoting,) * 8))
+        with caplog.at_level(logging.INFO):
+            await server.say(agent, said)
+        assert serving.passed
+    assert caplog.records  # and `LogWatch` looks at them, here as in each test
 
 
 async def test_a_count_may_raise_the_estimate(server: Server) -> None:

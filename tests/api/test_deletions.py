@@ -12,6 +12,7 @@ from ricordo.agents import deletion
 from ricordo.domain.scope import Scope
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
+from tests.campaigns.sizes import short_and_long
 from tests.seams.server import LIMIT, MODEL, Gate
 
 GONE = "NOT_FOUND: The agent was deleted while it answered."
@@ -132,11 +133,12 @@ def test_a_turn_that_loses_what_it_uses_ends(api: Api, what: str, how: str) -> N
     assert not http.get("/v1/runs/", params={"active": True}).json()
 
 
-def test_agents_that_are_deleted_at_any_moment_never_fail(api: Api) -> None:
+@pytest.mark.parametrize("rounds", short_and_long(15, 200))
+def test_agents_that_are_deleted_at_any_moment_never_fail(api: Api, rounds: int) -> None:
     """Messages and deletions race, by the thread's luck: each message is answered, cancelled, or told that its agent is gone."""
     luck = random.Random(14)  # noqa: S311
     api.server.answers_with(lambda _request: (call("archival_memory_insert", content="tea"),))
-    for _ in range(40):
+    for _ in range(rounds):
         agent, how = new_agent(api), luck.choice(list(HOW))
         with ThreadPoolExecutor(4) as pool:
             body = {"input": "Hi.", "max_steps": 4} | HOW[how]

@@ -162,12 +162,36 @@ async def test_two_that_ask_at_once_for_what_is_not_loaded_are_both_answered(app
     assert {answer.status_code for answer in answers} == {405}
 
 
-def test_an_app_that_was_made_has_imported_no_route_that_a_turn_does_not_need() -> None:
+# Makes an app and starts it, and prints what was imported by then.
+PROGRAM = """
+import asyncio, sys, tempfile
+from pathlib import Path
+from ricordo.app import create_app
+from ricordo.settings import ProviderSettings, Settings
+
+settings = Settings(data_dir=Path(tempfile.mkdtemp()), find_local_models=False)
+app = create_app(settings, ProviderSettings.model_construct())
+print(*(route.module for route in app.lazy_routes.table if route.module in sys.modules))
+
+async def live():
+    async with app.router.lifespan_context(app):
+        await asyncio.sleep(1)
+
+asyncio.run(live())
+print(*sorted({"numpy", "dulwich", "openai", "anthropic", "cryptography", "jinja2", "tokenizers"} & sys.modules.keys()))
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> list[list[str]]:
+    """The routes that a new app has imported, and what a server that has started has."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True)
+    return [line.split() for line in done.stdout.split("\n")[:2]]
+
+
+def test_an_app_that_was_made_has_imported_no_route_that_a_turn_does_not_need(imported: list[list[str]]) -> None:
     """A module that imports another's routes would bring them into every start, unseen."""
-    program = "import sys, ricordo.app; app = ricordo.app.create_app(ricordo.app.Settings());"
-    program += "print(*(r.module for r in app.lazy_routes.table if r.module in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == list(AT_START)
+    assert imported[0] == list(AT_START)
 
 
 async def test_only_the_route_that_is_asked_for_is_built() -> None:
@@ -191,26 +215,9 @@ async def test_only_the_route_that_is_asked_for_is_built() -> None:
     assert [route.is_built for route in routes.routes] == [True, False]  # type: ignore[attr-defined]
 
 
-def test_a_server_that_has_started_has_imported_nothing_that_only_some_requests_need() -> None:
+def test_a_server_that_has_started_has_imported_nothing_that_only_some_requests_need(imported: list[list[str]]) -> None:
     """numpy alone takes 12 MB and a tenth of a second; a feature's jobs once brought it into every start."""
-    program = """
-import asyncio, sys, tempfile
-from pathlib import Path
-from ricordo.app import create_app
-from ricordo.settings import ProviderSettings, Settings
-
-async def live():
-    settings = Settings(data_dir=Path(tempfile.mkdtemp()), find_local_models=False)
-    app = create_app(settings, ProviderSettings.model_construct())
-    async with app.router.lifespan_context(app):
-        await asyncio.sleep(1)
-
-asyncio.run(live())
-print(*sorted({"numpy", "dulwich", "openai", "anthropic", "cryptography", "jinja2", "tokenizers"} & sys.modules.keys()))
-"""
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-
-    assert done.stdout.split() == []
+    assert imported[1] == []
 
 
 @pytest.mark.parametrize("how", ["route", "mount"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import letta_client
 import pytest
 from fastapi import FastAPI
@@ -202,7 +202,10 @@ def test_every_schema_is_sound_and_every_reference_leads_somewhere(document: dic
     assert document["openapi"].startswith("3.1")
     assert document["info"]["title"] == "Ricordo"
     schemas = document["components"]["schemas"]
-    jsonschema.Draft202012Validator.check_schema({"$defs": schemas})
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    jsonschema_rs.meta.validate({"$schema": draft, "$defs": schemas})
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.meta.validate({"$schema": draft, "$defs": {**schemas, "Wrong": {"type": "wrong"}}})
 
     def references(value: Any) -> Iterator[str]:
         if isinstance(value, dict):

@@ -99,7 +99,7 @@ def list_in(answer: Any) -> Any:
 def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
     """Values of a parameter that may show whether it is read."""
     text = str(schema)
-    found = list(TRIED.get(name, ()))
+    found = ["zebra", *TRIED.get(name, ())]  # the first is nowhere, so that it shows at once what filters
     found += ["true", "false"] if "boolean" in text else ["1", "2"] if "integer" in text else []
     found += schema.get("enum") or next((one["enum"] for one in schema.get("anyOf", ()) if "enum" in one), [])
     listed = list_in(base)
@@ -108,7 +108,7 @@ def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
     if "date" in name or name in ("from", "to"):
         found += DATES
     is_free = "'string'" in text and "'enum'" not in text  # anything else refuses an id
-    return [*found, *({**world.own, **world.shared}.values() if is_free else ()), "zebra"]
+    return [*found, *({**world.own, **world.shared}.values() if is_free else ())]
 
 
 def shows_difference(world: World, path: str, name: str, schema: Wire) -> bool | None:

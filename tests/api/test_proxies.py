@@ -100,6 +100,47 @@ def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machin
     assert http.get("/v1/agents/", headers={"x-forwarded-for": "127.0.0.1"}).status_code == 200
 
 
+ELSEWHERE = ("203.0.113.9", "2001:db8::7", "unknown", "_hidden", "127.0.0.1, 203.0.113.9")
+
+
+def test_whatever_way_a_proxy_names_another_machine_it_is_refused(http: httpx2.Client) -> None:
+    names = ("x-forwarded-for", "x-real-ip", "cf-connecting-ip", "true-client-ip")
+    passed_on = [{name: address} for name in names for address in ELSEWHERE]
+    for address in ("203.0.113.9", '"[2001:db8::7]:4711"', "unknown", '"203.0.113.9:80"'):
+        passed_on += [{"forwarded": f"for={address}"}, {"forwarded": f"by=127.0.0.1;FOR = {address};proto=https"}]
+        passed_on += [{"forwarded": f"for=127.0.0.1, for={address}"}]
+    passed_on += [{"via": "1.1 proxy"}, {"forwarded": "proto=https"}, {"via": "1.1 a", "x-real-ip": "203.0.113.9"}]
+    for headers in passed_on:
+        answer = http.get("/v1/agents/", headers=headers)
+        assert answer.status_code == 403, headers
+        assert "RICORDO_API_KEY" in answer.json()["detail"]
+    own = [{name: address} for name in names for address in ("127.0.0.1", "::1", "127.0.0.1:4711", "[::1]:4711")]
+    own += [{"forwarded": 'for="[::1]:4711";proto=http'}, {"via": "1.1 proxy", "x-forwarded-for": "127.0.0.1"}]
+    for headers in own:
+        assert http.get("/v1/agents/", headers=headers).status_code == 200, headers
+
+
+def test_no_answer_is_taken_for_another_kind_of_file_or_kept_on_the_way(http: httpx2.Client) -> None:
+    agent = http.post("/v1/agents/", json={"model": MODEL}).json()["id"]
+    streamed = http.post(f"/v1/agents/{agent}/messages/stream", json={"input": "Hello."})
+    asked = (
+        "/v1/agents/",
+        f"/v1/agents/{agent}/export",
+        "/v1/agents/agent-0",
+        "/openapi.json",
+        "/v1/health/",
+        "/nowhere",
+    )
+    for answer in (streamed, *(http.get(path) for path in asked)):
+        assert answer.headers["x-content-type-options"] == "nosniff", answer.url
+        assert "no-store" in answer.headers["cache-control"] or "no-cache" in answer.headers["cache-control"], (
+            answer.url
+        )
+    page = http.get("/ui/agents")
+    assert page.headers.get_list("x-content-type-options") == ["nosniff"]
+    assert page.headers.get_list("cache-control") == ["no-store"]
+
+
 @pytest.mark.parametrize("path", ["ricordo", "/ricordo/", "/", "/a b", "//x", "https://x/y"])
 def test_a_path_that_cannot_be_served_below_is_refused_by_name(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RICORDO_ROOT_PATH", path)

@@ -6,7 +6,7 @@ takes an id or a body of a new kind, the tables below need a line for it. docs/t
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
+FEW = 4  # of so many cells one is asked for, where any of them stands for all
 AT_ONCE = 50  # cells between two looks at what was written
 # Anybody may ask whether a server is here, and log in; nothing else is open.
 OPEN = {
@@ -180,12 +181,14 @@ def test_without_a_valid_key_nothing_answers(
         require_refused(world, watch, asked, (401,), NO_KEY[kind](world), hers)
 
 
+@pytest.mark.parametrize("is_whole", short_and_long(False, True))
 def test_a_key_in_basic_authentication_counts_for_git_alone(
-    world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+    is_whole: bool, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     others = [cell for cell in cells if "/memory.git/" not in cell.path]
     assert len(cells) - len(others) == GIT
-    require_refused(world, watch, others, (401,), basic("ada", world.ada), hers)
+    (part,) = parts_of(others, 1, is_whole=is_whole)
+    require_refused(world, watch, part, (401,), basic("ada", world.ada), hers)
 
 
 @pytest.mark.parametrize("is_whole", short_and_long(False, True))
@@ -202,11 +205,11 @@ def test_with_the_cookie_of_a_login_no_page_of_elsewhere_writes(
 
 
 def parts_of(cells: list[Cell], count: int, *, is_whole: bool) -> list[list[Cell]]:
-    """Return so many lists of cells: each cell is in one of them, or in each, which takes so many times as long.
+    """Return so many lists of cells: of a few of them, or of all, which takes so many times as long.
 
     What refuses these callers knows nothing of the route, so that one of them stands for all.
     """
-    return [cells if is_whole else cells[place::count] for place in range(count)]
+    return [cells if is_whole else cells[place :: count + FEW] for place in range(count)]
 
 
 def writes(cells: list[Cell]) -> list[Cell]:
@@ -367,9 +370,12 @@ SHARED = {
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-def matches(cell: Cell, lines: str) -> bool:
+ALL_SHARED = re.compile("|".join(line.strip() for lines in SHARED.values() for line in lines.strip().splitlines()))
+
+
+def is_shared(cell: Cell) -> bool:
     name = f"{cell.method} {cell.path}".replace(":path", "").replace("{", "<").replace("}", ">")
-    return any(re.fullmatch(line.strip(), name) for line in lines.strip().splitlines())
+    return ALL_SHARED.fullmatch(name) is not None
 
 
 def in_order(cells: list[Cell]) -> list[Cell]:
@@ -399,6 +405,12 @@ def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> dict[s
     return found
 
 
+@pytest.fixture(scope="module")
+def view(world: World, cells: list[Cell], hers: dict[str, str]) -> dict[str, str]:
+    """What Ada reads before anybody else has asked for anything."""
+    return her_view(world, cells, hers)
+
+
 # What says when it was made, or lists all agents.
 VOLATILE = (
     "/users/{user_id}/export",
@@ -408,26 +420,52 @@ VOLATILE = (
 )
 
 
-def spare(world: World, hers: Mapping[str, str], cell: Cell) -> dict[str, str]:
-    """Make another agent, archive, tool, template, course, MCP server and provider, to be deleted."""
-    agent = world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})
-    archive = world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})
+def new_agent(world: World, _: Mapping[str, str]) -> dict[str, str]:
+    return {"agent_id": world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})["id"]}
+
+
+def new_archive(world: World, _: Mapping[str, str]) -> dict[str, str]:
+    return {"archive_id": world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})["id"]}
+
+
+def new_provider(world: World, _: Mapping[str, str]) -> dict[str, str]:
     body = {"provider_type": "openai", "name": new_id("spare"), "api_key": "sk-2", "base_url": "http://127.0.0.1:9/v1"}
-    provider = world.ask(OPERATOR, "POST", "/v1/providers/", json=body)
-    tool = world.ask(
-        OPERATOR, "POST", "/v1/tools/", json={"source_code": f"def spare_{agent['id'][-12:]}():\n    'Spare.'"}
-    )
-    made = {"agent": agent, "archive": archive, "provider": provider, "tool": tool}
-    mcp = world.new_mcp_server(new_id("spare"))
-    if "variable_id" in cell.path:  # of which there may be a hundred
-        mcp |= world.new_variable(new_id("SPARE").replace("-", "_"))
-    mcp |= world.new_template(agent["id"])
-    mcp |= world.new_course(new_id("spare")) if "course_name" in cell.path else {}
-    if "shared_path" in cell.path:
-        world.ask(OPERATOR, "PUT", "/v1/workspace/files/spare.txt", content="Spare.")
-        mcp |= {"shared_path": "spare.txt"}
-    mcp |= world.new_task(new_id("spare"), agent["id"]) if "task_name" in cell.path else {}
-    return {**hers, **mcp, **{f"{name}_id": each["id"] for name, each in made.items()}}
+    return {"provider_id": world.ask(OPERATOR, "POST", "/v1/providers/", json=body)["id"]}
+
+
+def new_tool(world: World, _: Mapping[str, str]) -> dict[str, str]:
+    source = f"def {new_id('spare').replace('-', '_')}():\n    'Spare.'"
+    return {"tool_id": world.ask(OPERATOR, "POST", "/v1/tools/", json={"source_code": source})["id"]}
+
+
+def new_shared_file(world: World, _: Mapping[str, str]) -> dict[str, str]:
+    world.ask(OPERATOR, "PUT", "/v1/workspace/files/spare.txt", content="Spare.")
+    return {"shared_path": "spare.txt"}
+
+
+# What makes another thing, by the parameter of the path that names it.
+SPARES: dict[str, Callable[[World, Mapping[str, str]], dict[str, str]]] = {
+    "agent_id": new_agent,
+    "archive_id": new_archive,
+    "provider_id": new_provider,
+    "tool_id": new_tool,
+    "shared_path": new_shared_file,
+    "mcp_server_id": lambda world, _: world.new_mcp_server(new_id("spare")),
+    "mcp_server_name": lambda world, _: world.new_mcp_server(new_id("spare")),
+    "variable_id": lambda world, _: world.new_variable(new_id("SPARE").replace("-", "_")),
+    "template_name": lambda world, values: world.new_template(new_agent(world, values)["agent_id"]),
+    "course_name": lambda world, _: world.new_course(new_id("spare")),
+    "task_name": lambda world, values: world.new_task(new_id("spare"), new_agent(world, values)["agent_id"]),
+}
+
+
+def spare(world: World, hers: Mapping[str, str], cell: Cell) -> dict[str, str]:
+    """Make another one of each thing that the path names, to be deleted."""
+    values = dict(hers)
+    for name, make in SPARES.items():
+        if re.search(rf"{{{name}[:}}]", cell.path):
+            values |= make(world, values)
+    return values
 
 
 ALL_BUT = tuple(sorted(ALL_SCOPES - {IMPERSONATE}))
@@ -457,21 +495,27 @@ def callers_by_name_and_id() -> list[Any]:
 
 @pytest.mark.parametrize(("kind", "names_by_id", "is_whole"), callers_by_name_and_id())
 def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
-    kind: str, names_by_id: bool, is_whole: bool, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+    kind: str,
+    names_by_id: bool,
+    is_whole: bool,
+    world: World,
+    cells: list[Cell],
+    watch: Watch,
+    hers: dict[str, str],
+    view: dict[str, str],
 ) -> None:
     world.key("bea", scopes=EVERY_USERS)  # a user whom the first request for them makes otherwise
-    headers, before = OTHERS[kind](world), her_view(world, cells, hers)
+    headers = OTHERS[kind](world)
     if names_by_id:
         hers = {**hers, "user_id": world.id_of("ada"), "block_label": "notes"}
-    shared = [cell for cell in cells if any(matches(cell, lines) for lines in SHARED.values())]
+    shared = [cell for cell in cells if is_shared(cell)]
     # These callers have every scope; whoever has `admin` reads who did what, which `tests/features/audit_log` shows.
-    others = [cell for cell in cells if cell not in shared and "/audit-log" not in cell.path]
+    others = [cell for cell in cells if not is_shared(cell) and "/audit-log" not in cell.path]
     if kind == "a developer":  # is a teacher, whom `tests/features/teachers` watches
         taught = [cell for cell in others if cell.path.endswith("/students")]
         shared, others = [*shared, *taught], [cell for cell in others if cell not in taught]
     require_refused(world, watch, others, (403, 404), headers, hers)
-    # Services get of what is shared what a user or a developer gets, so only the long form asks for them too.
-    for cell in in_order(shared) if is_whole or kind in ("another user", "a developer") else ():
+    for cell in in_order(shared if is_whole else asked_once(shared, kind)):
         answer = cell.ask(world.http, spare(world, hers, cell) if cell.deletes else hers, headers)
         require_silent(world, cell, answer)
         is_hers = names_by_id and "block_label" in cell.path
@@ -479,7 +523,17 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
             continue
         assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
         assert answer.status_code != 422, (cell, answer.text)
-    assert her_view(world, cells, world.shared | world.own) == before
+    assert her_view(world, cells, world.shared | world.own) == view
+
+
+def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
+    """Return what this caller asks for so that each cell is asked for once: by a user, or by who alone may have its scopes.
+
+    Only the long form asks for everything as everybody: services get what a user or a developer gets.
+    """
+    by_a_user = {cell for cell in shared if {*cell.scopes} <= {*EVERY_USERS} and not cell.path.endswith("/students")}
+    chosen = {"another user": by_a_user, "a developer": {*shared} - by_a_user}.get(kind, set())
+    return [cell for cell in shared if cell in chosen]
 
 
 def test_what_makes_a_memory_at_its_first_use_makes_none_for_others(world: World, watch: Watch) -> None:
@@ -537,12 +591,12 @@ NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def test_ids_of_hers_in_bodies_and_queries_lead_nowhere(
-    world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+    world: World, cells: list[Cell], watch: Watch, hers: dict[str, str], view: dict[str, str]
 ) -> None:
     bea = bearer(world.key("bea", scopes=EVERY_USERS))
     world.http.put("/users/bea/blocks/notes", json={"body": "Mine."}, headers=bea)
     world.http.post(f"/v1/agents/{hers['agent_id']}/messages", json=SAID, headers=bea)
-    values, before = {**hers, "ada_id": world.id_of("ada")}, her_view(world, cells, hers)
+    values = {**hers, "ada_id": world.ada_id}
     for method, path, given in NAMED_ELSEWHERE:
         cell = Cell(method, path, ())
         watch.changes()
@@ -563,11 +617,11 @@ def test_ids_of_hers_in_bodies_and_queries_lead_nowhere(
                 answer = world.http.request(**asked, headers=bea)
                 assert answer.status_code in (403, 404), (cell, answer.text)
                 require_silent(world, cell, answer)
-    assert her_view(world, cells, hers) == before
+    assert her_view(world, cells, hers) == view
 
 
 def test_another_organization_is_another_world(
-    world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
+    world: World, cells: list[Cell], watch: Watch, hers: dict[str, str], view: dict[str, str]
 ) -> None:
     boss = bearer(world.key("boss", "admin", tuple(sorted(ALL_SCOPES)), OTHER_ORGANIZATION))
     hers = {**hers, "user_id": world.id_of("ada")}
@@ -579,7 +633,6 @@ def test_another_organization_is_another_world(
         or (elsewhere.fullmatch(f"{cell.method} {cell.path}") and "{" not in cell.path)
     ]
     require_refused(world, watch, [cell for cell in cells if cell not in free], (404,), boss, hers)
-    before = her_view(world, cells, world.shared | world.own)
     told_to_all = {
         "persona",
         *(hers[name] for name in ("tool_name", "mcp_url", "mcp_server_name", "mcp_tool_name", "shared_path", "tag")),
@@ -591,7 +644,7 @@ def test_another_organization_is_another_world(
         asked_for = str(answer.request.url) + str(answer.request.content)
         assert [secret for secret in secrets if secret in told and secret not in asked_for] == [], (cell, told[:500])
         assert answer.status_code != 422, (cell, answer.text)
-    assert her_view(world, cells, world.shared | world.own) == before
+    assert her_view(world, cells, world.shared | world.own) == view
 
 
 def test_whoever_may_is_answered_by_the_very_same_requests(

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterator
@@ -34,25 +35,27 @@ def run(commands: str, home: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def parts(tmp_path: Path) -> dict[str, str]:
-    """The commands by the headings that they stand below; those of the first are done."""
-    found = {
-        part.partition("\n")[0]: "\n".join(re.findall(r"```sh\n(.*?)```", part, re.S)) for part in PAGE.split("\n## ")
-    }
-    assert "essay: 1 agent, 3 blocks, 1 task" in run(found["Write it"], tmp_path)
-    return found
+PARTS = {part.partition("\n")[0]: "\n".join(re.findall(r"```sh\n(.*?)```", part, re.S)) for part in PAGE.split("\n## ")}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which the course is written."""
+    home = tmp_path_factory.mktemp("written")
+    assert "essay: 1 agent, 3 blocks, 1 task" in run(PARTS["Write it"], home)
+    return home
 
 
 @pytest.fixture
-def server(parts: dict[str, str], tmp_path: Path) -> Iterator[ServerInThread]:
+def server(written: Path, tmp_path: Path) -> Iterator[ServerInThread]:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     with serving(tmp_path / ".ricordo", model=LIBRARIAN) as running:
         yield running
 
 
-def test_the_page_goes_as_it_stands(parts: dict[str, str], server: ServerInThread, tmp_path: Path) -> None:
+def test_the_page_goes_as_it_stands(server: ServerInThread, tmp_path: Path) -> None:
     def told(heading: str) -> str:
-        return run(parts[heading].replace(ADDRESS, server.url), tmp_path)
+        return run(PARTS[heading].replace(ADDRESS, server.url), tmp_path)
 
     assert '"title":"Essays for spring"' in told("Start it")
     chats = told("Chat as two students")

@@ -81,7 +81,7 @@ CONVERSATIONS: tuple[tuple[tuple[str, Wire], ...], ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 4))])
 def test_eight_facts_of_three_conversations_wait_and_are_all_held_in_whatever_order_they_are_approved(
     day: Day, seed: int
 ) -> None:

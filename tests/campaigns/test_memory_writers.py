@@ -7,10 +7,9 @@ agent in a step, and as one whose proposals are approved. The audit reads every 
 
 import asyncio
 import itertools
+import os
 import random
 import re
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from dataclasses import replace
@@ -35,8 +34,15 @@ from ricordo.storage.engine.store import Store, Transaction
 from tests.campaigns.sizes import short_and_long
 from tests.seams import make
 from tests.support import postgres
+from tests.support.ready import Helper
 
-ROOT = Path(__file__).parent.parent.parent
+# What each of the two processes runs.
+PROGRAM = """
+import asyncio, sys
+from tests.campaigns.test_memory_writers import write_all
+database, agent_id, *numbers = sys.argv[3:]
+asyncio.run(write_all(database, agent_id, *map(int, numbers)))
+"""
 USER = "ada"
 ADA = Actor("administrator", "user-ada", "Ada")
 SHARED = ("human", "goals", "courses/maths")
@@ -47,22 +53,18 @@ _LINE = re.compile(r"writer (\d+): (\d+)")
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(("writers", "edits"), short_and_long((4, 5), (50, 200)))
-async def test_writers_in_two_processes_lose_nothing(writers: int, edits: int) -> None:
+async def test_writers_in_two_processes_lose_nothing(writers: int, edits: int, helper: Helper, tmp_path: Path) -> None:
     async with postgres.new_store(SystemClock()) as store:
         agent_id = await lay_out(store, writers)
         url = postgres.server().shared_database()
-        started = [
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.campaigns.test_memory_writers", url, agent_id, str(edits)),
-                *map(str, numbers),
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-            )
+        orders = [
+            ["-c", PROGRAM, url, agent_id, str(edits), *map(str, numbers)]
             for numbers in (range(writers // 2), range(writers // 2, writers))
         ]
-        met = [int((await process.communicate())[0]) for process in started]
-        assert [process.returncode for process in started] == [0, 0]
-        assert sum(met) > 0
+        running = [asyncio.to_thread(helper.run, order, tmp_path, dict(os.environ)) for order in orders]
+        ended = await asyncio.gather(*running)
+        assert [process.returncode for process in ended] == [0, 0], ended
+        assert sum(int(process.stdout) for process in ended) > 0
         assert await audit(store, writers=writers, edits=edits) == len(SHARED) + 1 + writers * edits
 
 
@@ -185,11 +187,7 @@ async def _count_up(store: Store, number: int) -> int:
             return met
 
 
-async def _main(database: str, agent_id: str, edits: int, *numbers: int) -> None:
+async def write_all(database: str, agent_id: str, edits: int, *numbers: int) -> None:
     store = open_postgres(database, connections=6, backups=Path(tempfile.gettempdir()))
     print(sum(await asyncio.gather(*(write(store, agent_id, number, edits) for number in numbers))))
     await store.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(*sys.argv[1:3], *map(int, sys.argv[3:])))

@@ -272,4 +272,4 @@ PIECES = [
 def test_the_time_grows_with_the_length_and_no_faster(is_strict: bool) -> None:
     for piece in PIECES:
         for part in (piece, piece + "\u200b", piece.translate(WIDE)):
-            require_linear(lambda size, part=part: redact(repeated(part, size), is_strict=is_strict), 1_250, part)
+            require_linear(lambda size, part=part: redact(repeated(part, size), is_strict=is_strict), 600, part)

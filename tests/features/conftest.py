@@ -1,13 +1,18 @@
 """What tests of features share: a running server with its clients, and `ricordo` as people run it."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastapi.applications
 import pytest
 
 from tests.api.conftest import agent, api, client, http, running_client, running_http, running_server, server
 from tests.cli.conftest import new_shell, quick_command, shell
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.support.browser import SharedBrowser
 
 __all__ = [
     "agent",
@@ -40,3 +45,19 @@ def _shared_document() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fastapi.applications, "get_openapi", make_once)
         yield
+
+
+@pytest.fixture(scope="session")
+def shared_browser() -> Iterator["SharedBrowser"]:
+    """Start the one browser of these tests, where one of them needs it."""
+    from tests.support.browser import open_shared_browser  # Playwright and axe-core take 0.2 s
+
+    with open_shared_browser() as shared:
+        yield shared
+
+
+@pytest.fixture
+def browser(shared_browser: "SharedBrowser") -> Iterator["Browser"]:
+    """Lend the browser to this test."""
+    with shared_browser.lend() as lent:
+        yield lent

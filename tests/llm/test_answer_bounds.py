@@ -33,6 +33,7 @@ from tests.llm.talk import WEATHER, Waits, ask, claude_at, collect, said, weathe
 from tests.support.model_server import Answer, ModelServer, claude_stream, completion, stream, tool_call
 
 MIB = 1024 * 1024
+SHORT_STREAM_BYTES = 12 * MIB  # instead of STREAM_BYTES, which takes a second to send
 JSON, EVENTS = {"content-type": "application/json"}, {"content-type": "text/event-stream"}
 ROME = '{"city":"Rome"}'
 
@@ -63,20 +64,25 @@ def bomb(size: int, encoding: str = "gzip") -> Answer:
     return Answer(zipped, headers=JSON | {"content-encoding": encoding})
 
 
-# Made when they are used: some are a hundred megabytes.
+# Twice the bytes that are taken of one answer.
+LARGE = 2 * ANSWER_BYTES
+
+# Made when they are used: they are many megabytes.
 TOO_LARGE = {
     "a whole answer": (False, lambda: Answer(b" " * (ANSWER_BYTES + 1))),
     "one without an end": (False, lambda: Answer(pieces=(b" " * MIB,) * 99, headers=JSON)),
-    "a gzip bomb": (False, lambda: bomb(64 * MIB)),
-    "a deflate bomb": (False, lambda: bomb(64 * MIB, "deflate")),
+    "a gzip bomb": (False, lambda: bomb(LARGE)),
+    "a deflate bomb": (False, lambda: bomb(LARGE, "deflate")),
     "a bomb in a stream": (
         True,
-        lambda: Answer(gzip.compress(b"a" * 64 * MIB, 1), headers=EVENTS | {"content-encoding": "gzip"}),
+        lambda: Answer(gzip.compress(b"a" * LARGE, 1), headers=EVENTS | {"content-encoding": "gzip"}),
     ),
     "an event without an end": (True, lambda: Answer(pieces=(b"data: " + b" " * MIB,) * 99, headers=EVENTS)),
     "a stream of comments": (
         True,
-        lambda: Answer(pieces=((b": " + b"x" * 1000 + b"\n") * 1000,) * (STREAM_BYTES // MIB + 9), headers=EVENTS),
+        lambda: Answer(
+            pieces=((b": " + b"x" * 1000 + b"\n") * 1000,) * (SHORT_STREAM_BYTES // MIB + 9), headers=EVENTS
+        ),
     ),
     "a stream of words": (True, lambda: stream(*[{"content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1))),
     "a stream of thoughts": (
@@ -100,8 +106,10 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("name", TOO_LARGE)
 async def test_an_answer_that_is_too_large_fails_once(
-    model: OpenAICompatibleModel, server: ModelServer, waits: Waits, name: str
+    model: OpenAICompatibleModel, server: ModelServer, waits: Waits, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert STREAM_BYTES > SHORT_STREAM_BYTES > ANSWER_BYTES
+    monkeypatch.setattr(answer_bounds, "STREAM_BYTES", SHORT_STREAM_BYTES)
     streams, make_answer = TOO_LARGE[name]
     server.push(make_answer())
     with pytest.raises(BoundReached) as caught:
@@ -116,7 +124,7 @@ async def test_an_answer_that_is_too_large_fails_once(
 async def test_an_answer_just_within_the_bounds_is_taken(model: OpenAICompatibleModel, server: ModelServer) -> None:
     text = "a word " * (ANSWER_CHARACTERS // 7)
     zipped = json.dumps(completion(text).body).encode()
-    server.push(completion(text), stream(*[{"content": "a word " * 7}] * (len(text) // 49)))
+    server.push(completion(text), stream(*[{"content": "a word " * 700}] * (len(text) // 4_900)))
     server.push(Answer(gzip.compress(zipped, 1), headers=JSON | {"content-encoding": "gzip"}))
     assert (await whole_reply(model, ask("Hello"))).parts == (TextPart(text),)
     streamed = (await collect(model, ask("Hello", stream=True)))[1].parts
@@ -129,7 +137,7 @@ async def test_an_answer_just_within_the_bounds_is_taken(model: OpenAICompatible
 async def test_an_sdks_answers_have_the_same_bounds(
     claude_model: ChatModel, server: ModelServer, connections: Connections, waits: Waits, streams: bool
 ) -> None:
-    too_large = claude_stream({"type": "text", "text": "a" * 3 * ANSWER_CHARACTERS}) if streams else bomb(64 * MIB)
+    too_large = claude_stream({"type": "text", "text": "a" * 3 * ANSWER_CHARACTERS}) if streams else bomb(LARGE)
     endless = Answer(pieces=(b"data: " + b" " * MIB,) * 99, headers=EVENTS if streams else JSON)
     server.push(too_large, endless, endless)
     info = ModelInfo("openai/o3", "openai", "o3", "openai", endpoint=server.url)
@@ -153,8 +161,8 @@ async def test_an_error_of_any_size_is_read_to_its_limit_and_means_what_its_stat
 ) -> None:
     words = json.dumps({"error": {"message": "Slow down."}}).encode()
     for asked in (model, claude_model):
-        server.push(*[Answer(words[:-2] + b'", ' + b"x" * 99 * ERROR_BYTES, status=429)] * 4)
-        server.push(Answer(gzip.compress(b"x" * 64 * MIB), status=401, headers={"content-encoding": "gzip"}))
+        server.push(*[Answer(words[:-2] + b'", ' + b"x" * 9 * ERROR_BYTES, status=429)] * 4)
+        server.push(Answer(gzip.compress(b"x" * LARGE, 1), status=401, headers={"content-encoding": "gzip"}))
         for kind in ("llm_rate_limit", "llm_authentication"):
             with pytest.raises(ModelError) as caught:
                 await whole_reply(asked, ask("Hello"))
@@ -177,8 +185,8 @@ async def test_a_server_that_drips_is_not_listened_to_for_ever(
 ) -> None:
     monkeypatch.setattr(answer_bounds, "SILENCES", 2)
     info = ModelInfo("openai/scripted-1", "openai", "scripted-1", "openai", endpoint=server.url)
-    policy = waits.policy(timeout=0.4)
-    for asked in (OpenAICompatibleModel(info, hasty, policy), claude_at(server, hasty, waits, timeout=0.4)):
+    policy = waits.policy(timeout=0.2)
+    for asked in (OpenAICompatibleModel(info, hasty, policy), claude_at(server, hasty, waits, timeout=0.2)):
         server.push(DRIPS[name]())
         with pytest.raises(BoundReached) as caught:
             await collect(asked, ask("Hello", stream=name == "a stream"))
@@ -197,7 +205,7 @@ async def test_lists_and_vectors_have_bounds_too(server: ModelServer, connection
         lambda: embedder.embed(["words"]),
     )
     for call in calls:
-        server.push(bomb(64 * MIB))
+        server.push(bomb(LARGE))
         with pytest.raises(BoundReached):
             await call()
     assert len(server.requests) == 2

@@ -29,8 +29,9 @@ _FILLS = (
     *("{}", "{} ;", "\n```", "```\n", "\n   ```x", "get_weather(city=1),", "f(", "lambda:", "1+", "{1:", "{a}"),
     *("</tool_call>", "</think>", "<think>", "x<|", "[TOOL_CALLS]", "<invoke ", "</invoke>"),
 )
-# Of the texts of each head one in so many is read, others for the next head.
-_SHARE = 21
+# Of the texts of each head one in so many is read, others for the next head: each filling comes with several heads.
+_SHARE = 63
+_STEP = 5
 _ENDS = ("", "]", "```", "}", "')]")
 
 
@@ -43,9 +44,12 @@ def _texts(head: str) -> list[Callable[[int], str]]:
     return texts
 
 
+@pytest.mark.parametrize(
+    "share", [pytest.param(_SHARE, id="short"), pytest.param(7, id="long", marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("head", _HEADS)
-def test_a_whole_answer_is_repaired_in_linear_time(head: str) -> None:
-    for text in _texts(head)[_HEADS.index(head) % _SHARE :: _SHARE]:
+def test_a_whole_answer_is_repaired_in_linear_time(head: str, share: int) -> None:
+    for text in _texts(head)[_HEADS.index(head) * _STEP % share :: share]:
         require_linear(lambda size, text=text: repair(ModelReply((TextPart(text(size)),)), TOOLS), SHORT, text(60))
 
         def repair_call(size: int, text: Callable[[int], str] = text) -> None:
@@ -54,8 +58,9 @@ def test_a_whole_answer_is_repaired_in_linear_time(head: str) -> None:
         require_linear(repair_call, SHORT, text(60))
 
 
+@pytest.mark.parametrize("share", [pytest.param(9, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("piece", [1, 1000])
-def test_a_streamed_answer_is_repaired_in_linear_time(piece: int) -> None:
+def test_a_streamed_answer_is_repaired_in_linear_time(piece: int, share: int) -> None:
     begins = (
         "",
         "words ",
@@ -67,8 +72,8 @@ def test_a_streamed_answer_is_repaired_in_linear_time(piece: int) -> None:
     )
     begins += ("<think>", "<think>hm ", "<think>hm</think>", "{", "<tool_call>", "words <tool_call>")
     fills = ("a", " ", "\n", "`", "```", "\n```", "<", "</think", "[", "{}")
-    # Each beginning and each filling is in several pairs; all pairs would take four times as long.
-    for begin, fill in list(product(begins, fills))[:: 4 if piece == 1 else 3]:
+    # Each beginning and each filling is in a pair of the short form.
+    for begin, fill in list(product(begins, fills))[::share]:
 
         def feed(size: int, begin: str = begin, fill: str = fill) -> None:
             stream, text = StreamRepair(TOOLS), begin + repeated(fill, size)

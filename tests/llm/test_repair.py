@@ -185,4 +185,4 @@ def test_a_long_broken_text_is_streamed_in_time_that_grows_with_its_length() -> 
             streamed([text[at : at + 20] for at in range(0, len(text), 20)])
             streamed([text])
 
-        require_linear(work, 4_000, opening)
+        require_linear(work, 2_000, opening)

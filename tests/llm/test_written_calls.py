@@ -115,7 +115,6 @@ def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length() -> None
         def work(size: int, opening: str = opening) -> None:
             text = "x" + repeated(opening, size)
             for hostile in (text, text[1:], "{" + text, f"<tool_call>{text}", text + "```"):
-                written_calls(hostile, OFFERED)
                 repair(ModelReply((TextPart(hostile),)), tuple(OFFERED.values()))
 
         require_linear(work, 1_000, opening)
@@ -124,5 +123,5 @@ def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length() -> None
 def test_no_text_can_break_the_reading() -> None:
     chance = random.Random(7)  # noqa: S311 - chance that is the same every time
     words = [*MARKS, *'{ } ( ) [ ] = ``` x "name": "get_time" </tool_call>'.split(), "\n", "\ud800"]
-    for _ in range(3_000):
+    for _ in range(1_000):
         written_calls("".join(chance.choices(words, k=chance.randint(1, 12))), OFFERED)

@@ -256,7 +256,7 @@ async def test_any_sequence_of_changes_comes_to_what_a_plain_model_says(
 
 
 async def test_the_ids_of_a_random_history_are_gits_own(store: SqliteStore, clock: ManualClock, tmp_path: Path) -> None:
-    await compare_with_git(store, clock, tmp_path, changes=150, seed=7)
+    await compare_with_git(store, clock, tmp_path, changes=60, seed=7)
 
 
 async def compare_with_git(store: SqliteStore, clock: ManualClock, folder: Path, *, changes: int, seed: int) -> None:

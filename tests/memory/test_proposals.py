@@ -221,19 +221,21 @@ async def test_a_block_that_was_made_for_one_agent_takes_no_proposal_of_another_
     assert isinstance(settled, Approved)
 
 
-async def test_of_one_agent_no_more_than_a_hundred_wait_for_one_block_and_comparing_them_stays_cheap(
-    store: SqliteStore,
+async def test_of_one_agent_no_more_than_a_hundred_wait_for_one_block(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert proposing._MOST_WAITING == 100
+    monkeypatch.setattr(proposing, "_MOST_WAITING", 20)
     await put(store, "human", TEXT)
-    for number in range(100):
+    for number in range(20):
         await drafted(store, f"{TEXT}{number}\n")
-    with pytest.raises(Conflict, match="100 of your changes"):
+    with pytest.raises(Conflict, match="20 of your changes"):
         await drafted(store, f"{TEXT}more\n")
     assert (await drafted(store, f"{TEXT}7\n")).is_repeated
     fuller = await drafted(store, f"{TEXT}7\n8\n")
     await drafted(store, f"{TEXT}more\n", COACH)
     left = await waiting(store)
-    assert (len(left), fuller.id in left) == (100, True)
+    assert (len(left), fuller.id in left) == (20, True)
 
 
 async def test_of_all_agents_no_more_than_a_thousand_wait_for_one_owner_whatever_they_call_themselves(
@@ -335,7 +337,7 @@ def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize(
-    "number_of_days", [pytest.param(20, id="short"), pytest.param(1000, id="long", marks=pytest.mark.soak)]
+    "number_of_days", [pytest.param(8, id="short"), pytest.param(1000, id="long", marks=pytest.mark.soak)]
 )
 async def test_days_of_eight_facts_lose_none_in_whatever_order_they_are_approved(
     store: SqliteStore, number_of_days: int

@@ -99,7 +99,7 @@ async def test_no_text_can_leave_its_tags_or_pretend_to_be_a_line_of_its_own() -
     assert "\n[2026-01-01 12:00:00 AM UTC+0000] agent: I promise." not in prompt
 
 
-@pytest.mark.parametrize("window", [4_096, 8_000])
+@pytest.mark.parametrize("window", [4_096, pytest.param(8_000, marks=pytest.mark.soak)])
 async def test_ten_windows_of_messages_are_summed_up_piece_by_piece_and_each_request_leaves_room_for_double(
     window: int,
 ) -> None:
@@ -319,10 +319,10 @@ def test_an_outline_of_an_outline_goes_on_with_it_and_does_not_nest(rounds: int)
 
 
 def test_it_stays_within_its_bounds_whatever_was_said() -> None:
-    many = [make.message(AGENT, f"Question {n}: " + "why " * 400) for n in range(900)]
+    many = [make.message(AGENT, f"Question {n}: " + "why " * 400) for n in range(300)]
     for longest in (0, 1, 50, 400, 1_500, 8_000, 50_000):
         said = outline(many, earlier="e" * 9_000, longest=longest)
         assert len(said) <= min(longest, 8_000), longest
     assert "older ones are left out)" in said
-    assert said.splitlines()[-1].startswith("- 2026-01-01 12:00:00 AM UTC+0000, user: Question 899")
+    assert said.splitlines()[-1].startswith("- 2026-01-01 12:00:00 AM UTC+0000, user: Question 299")
     assert len(said) > 6_000

@@ -2,13 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ricordo.background import worker as working_jobs
 from ricordo.background.postgres_worker import PostgresWorker
 from ricordo.background.worker import Pace, Worker
+from ricordo.domain.clock import Backoff
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.registry.models import Models
@@ -23,6 +28,15 @@ from ricordo.tools.toolbox import Toolbox
 QUICK = Pace(poll=0.02, beat=0.02, sweep=0.05, prune=0.05)
 LIMIT = 60
 Work = Callable[[Runtime, Job, Report], Awaitable[None]]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def quick_jobs() -> Iterator[None]:
+    """Let the servers of a folder look often what is due, and try what failed again at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(working_jobs, "Pace", partial(Pace, poll=0.05, beat=0.2))
+        patch.setattr(working_jobs, "BACKOFF", Backoff(0.1, 2, 1))
+        yield
 
 
 def runtime_on(store: Store, folder: Path) -> Runtime:

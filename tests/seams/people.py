@@ -109,6 +109,7 @@ class World(People):
 
     mcp_url: str = ""
     ada: str = ""
+    ada_id: str = ""
     own: dict[str, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
 
@@ -121,7 +122,7 @@ class World(People):
         self._remember()
         self._talk()
         self._upload()
-        user_id = self.id_of("ada")
+        user_id = self.ada_id = self.id_of("ada")
         self.own |= {"user_id": "ada"}
         self.shared |= {"tag": "agents", "rest": "no-such-page", "device": "device-1", "connection": "connection-1"}
         self.shared["remotes"] = str(self.server.settings.data_dir / "remotes")
@@ -353,16 +354,17 @@ class World(People):
     def secrets(self) -> set[str]:
         """What no other may be told: her canary and the ids of what is hers alone."""
         hers = {value for name, value in self.own.items() if name not in ("user_id", "label")}
-        return {CANARY, self.id_of("ada"), *hers}
+        return {CANARY, self.ada_id, *hers}
 
 
 def all_text(answer: httpx2.Response) -> str:
     """Return all that an answer says, with what is packed in it unpacked: headers, JSON, streams, zip archives, git packs."""
     body = answer.content
     found = [str(answer.headers.multi_items()), body.decode("utf-8", "replace")]
-    # Streams of zlib begin with such a byte; those of zip archives have no head.
-    starts = [place for place in range(len(body) - 1) if body[place] == 0x78 and (0x7800 + body[place + 1]) % 31 == 0]
     if answer.headers.get("content-type", "").startswith("application/x-git"):
+        # Streams of zlib begin with such a byte; those of zip archives have no head.
+        places = range(len(body) - 1)
+        starts = [place for place in places if body[place] == 0x78 and (0x7800 + body[place + 1]) % 31 == 0]
         for start in starts:
             try:
                 found.append(zlib.decompressobj().decompress(body[start:]).decode("utf-8", "replace"))

@@ -81,7 +81,7 @@ async def test_nothing_is_filed_in_an_archive_that_is_gone(store: SqliteStore, s
 passages = st.tuples(st.frozensets(st.sampled_from("abc")), st.sampled_from([None, "user-1", "user-2"]))
 
 
-@given(st.lists(st.lists(passages, max_size=3), max_size=6), st.randoms())
+@given(st.lists(st.lists(passages, max_size=3), max_size=4), st.randoms())
 async def test_an_archive_knows_its_count_and_tags_whatever_comes_and_goes(
     store: SqliteStore, batches: list[list[tuple[frozenset[str], str | None]]], random: Random
 ) -> None:

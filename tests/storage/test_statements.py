@@ -94,7 +94,7 @@ async def test_rows_stored_together_are_those_stored_one_by_one_in_their_order(s
 
     examples: list[list[dict[str, Any]]] = []
 
-    @given(st.lists(_ROW, min_size=2, max_size=6))
+    @given(st.lists(_ROW, min_size=2, max_size=4))
     def collect(rows: list[dict[str, Any]]) -> None:
         examples.append(rows)
 

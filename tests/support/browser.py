@@ -1,5 +1,6 @@
 """A real browser for the tests: Debian's Chromium, driven by Playwright, and cut off from everything but one server."""
 
+import asyncio
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, 
 
 from tests.support.debian import program
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# The shell is Chromium without what no test needs: a window costs a tenth of a second of the processor, and half of one otherwise.
+SHELL = "chromium-headless-shell"
+NAMES = (SHELL, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Milliseconds that an action may take on a busy machine.
 PATIENCE = 120_000
 expect.set_options(timeout=PATIENCE)
@@ -21,11 +24,12 @@ expect.set_options(timeout=PATIENCE)
 
 def chromium() -> str:
     """The path of a Chromium, which is installed where there is none and this may be done. Raises RuntimeError."""
-    return program(*NAMES, package="chromium", tests="The tests of the pages")
+    return program(*NAMES, package=SHELL, tests="The tests of the pages")
 
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
+    """Start a browser, which ends with the block."""
     # As root Chromium runs only without its own sandbox; it sees no page but ours, since it finds no other host.
     hosts = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
     arguments = ["--no-sandbox", "--disable-gpu", f"--host-resolver-rules={hosts}"]
@@ -33,6 +37,43 @@ def open_browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
         yield browser
         browser.close()
+
+
+class SharedBrowser:
+    """A browser that many tests borrow one after another.
+
+    Playwright's event loop counts as running in this thread for as long as the browser is open. Between two loans it does not,
+    so that the loops of other tests can run.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+
+    @contextmanager
+    def lend(self) -> Iterator[Browser]:
+        """Lend the browser for this block, and close the windows that it leaves open."""
+        asyncio._set_running_loop(self._loop)
+        try:
+            yield self._browser
+        finally:
+            for context in self._browser.contexts:
+                context.close()
+            asyncio._set_running_loop(None)
+
+    def take_back(self) -> None:
+        """Let the browser be closed."""
+        asyncio._set_running_loop(self._loop)
+
+
+@contextmanager
+def open_shared_browser() -> Iterator[SharedBrowser]:
+    """Start a browser for many tests, which ends with the block."""
+    with open_browser() as browser:
+        shared = SharedBrowser(browser)
+        yield shared
+        shared.take_back()
 
 
 @dataclass

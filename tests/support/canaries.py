@@ -1,8 +1,10 @@
 """Looking for words that must be nowhere: in every row of every table, and in the bytes of every file.
 
-All canaries begin with CANARY, which no language has, so that one search finds them all.
+All canaries begin with CANARY, which no language has, so that one search finds them all. In a line of the log none may stand,
+whatever the test is about: `LogWatch` looks.
 """
 
+import logging
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,11 +13,27 @@ from typing import Any
 from sqlalchemy import inspect, text
 
 from ricordo.features.move.service import portions
+from ricordo.logs import JsonFormatter, TextFormatter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata
 from tests.support import postgres
 
 CANARY = "vuqkzoq"
+
+
+class LogWatch(logging.Handler):
+    """Keeps the lines of the log, in both formats, that hold a canary."""
+
+    _FORMATTERS = (TextFormatter(), JsonFormatter())
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at one line."""
+        lines = (formatter.format(record) for formatter in self._FORMATTERS)
+        self.found += [line for line in lines if CANARY in line.lower()]
 
 
 def canary(kind: str) -> str:

@@ -7,10 +7,15 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from ricordo.features.dolt import engines
 from ricordo.features.dolt.engines import DoltAddress, DoltServer, Engine, Row, open_engine, read_address
+from tests.support.dolt_children import fork_child
 from tests.support.synced import Killed
 
 URL = os.environ.get("RICORDO_TEST_DOLT_URL", "")
@@ -53,10 +58,22 @@ def mortal(place: DoltAddress, chance: Random) -> Mortal:
 
 
 @contextmanager
+def forked_children() -> Iterator[None]:
+    """Let processes of doltlite be forks of one that has loaded it, where the system can do that."""
+    if not hasattr(os, "pidfd_open"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "start_child", partial(fork_child, engines.CHILD))
+        yield
+
+
+@contextmanager
 def new_place(folder: Path) -> Iterator[DoltAddress]:
-    """A place where nothing is yet."""
+    """A place where nothing is yet, whose processes are forks."""
     if not URL:
-        yield read_address(f"doltlite://{folder / 'memory.db'}", folders=(folder,))
+        with forked_children():
+            yield read_address(f"doltlite://{folder / 'memory.db'}", folders=(folder,))
         return
     given = read_address(URL, allow_private=True)
     name = f"ricordo_test_{secrets.token_hex(6)}"

@@ -290,6 +290,8 @@ def _fuzz_one(requests: _Requests) -> None:
     while not requests.are_done:
         requests.random().shuffle(cases)
         for strategy in cases:
+            if requests.are_done:
+                return
             _send_some(strategy, requests)
 
 

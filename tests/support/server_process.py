@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx2
 
+from tests.support.canaries import CANARY
 from tests.support.ready import ROOT, Command, Helper
 
 CAN_FORK = hasattr(os, "fork")
@@ -50,7 +51,9 @@ class ServerProcess:
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         os.kill(self.pid, how)
-        return self._process.wait()
+        code = self._process.wait()
+        assert CANARY not in self.log_text().lower(), "a text of a person is in the log"
+        return code
 
     def log_text(self) -> str:
         return self.log.read_text() if self.log.exists() else ""

@@ -4,6 +4,7 @@ the store before it has compiled and loaded is as good for the next, just as it 
 What comes out is the product's own; only how long it is kept is changed.
 """
 
+import asyncio
 import os
 import shutil
 import ssl
@@ -17,6 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
+import uvicorn.server
 from sqlalchemy import Dialect, Engine
 
 from ricordo import plugins
@@ -30,6 +32,7 @@ from ricordo.storage.schema.columns import metadata
 from ricordo.tools import toolbox
 
 LOAD = embedded._load  # for tests of the loading itself
+SLEEP_SECONDS = 0.02
 MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of a database
 
 
@@ -50,6 +53,7 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     _share_entry_points(patch)
     _share_embedding_model(patch)
     _share_document(patch)
+    _hurry_uvicorn(patch)
     patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
     patch.setattr(store, "SLOW_WRITE", 3600)
     # Half a second after a message its index is flushed, in the middle of what a test counts. Tests of the delay set it back.
@@ -164,3 +168,19 @@ def _share_document(patch: pytest.MonkeyPatch) -> None:
         return documents[key]
 
     patch.setattr(Application, "openapi", share)
+
+
+class _ShortSleeps:
+    """The module `asyncio`, whose sleeps last no longer than SLEEP_SECONDS."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, SLEEP_SECONDS))
+
+
+def _hurry_uvicorn(patch: pytest.MonkeyPatch) -> None:
+    """Let servers look every few milliseconds whether they are to stop, which takes a fifth of a second otherwise."""
+    patch.setattr(uvicorn.server, "asyncio", _ShortSleeps())

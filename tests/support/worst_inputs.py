@@ -6,6 +6,7 @@ fed with what it takes, behind what has to stand before it, once and again and a
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -26,14 +27,18 @@ _ENDS = ("\0", "")
 
 def worst_inputs(pattern: re.Pattern[Any], length: int) -> Iterator[str | bytes]:
     """Yield inputs of this length for the pattern, each once."""
-    flags = pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
-    tree = _parser.parse(pattern.pattern, flags & ~re.DEBUG)
-    seeds = {("", sign) for sign in _SIGNS[:4]} | set(_fed(list(tree), ""))
-    for before, fill in sorted(seeds):
+    for before, fill in _seeds(pattern):
         unit = before + fill
         for text in (before + fill * (length // len(fill)), unit * (length // len(unit))):
             for end in _ENDS:
                 yield (text + end).encode("utf-8", "replace") if isinstance(pattern.pattern, bytes) else text + end
+
+
+@lru_cache(maxsize=4)  # inputs of several lengths are made from those of one pattern
+def _seeds(pattern: re.Pattern[Any]) -> list[tuple[str, str]]:
+    flags = pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
+    tree = _parser.parse(pattern.pattern, flags & ~re.DEBUG)
+    return sorted({("", sign) for sign in _SIGNS[:4]} | set(_fed(list(tree), "")))
 
 
 def _fed(nodes: Sequence[tuple[Any, Any]], before: str) -> Iterator[tuple[str, str]]:

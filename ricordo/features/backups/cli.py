@@ -47,11 +47,14 @@ def restore(
     from ricordo.features.backups import service
     from ricordo.settings import load_settings
     from ricordo.storage.engine.database import address
+    from ricordo.storage.engine.seal import UNSEALED
 
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo restore") as problems:
         done = _copied(lambda report: service.restore(file, settings, report, replace=replace))
     typer.echo(f"{address(settings)} holds {sum(done.rows.values()):,} rows now, equal to the backup's.")
+    if not done.was_sealed:
+        typer.echo(f"About {file}: {UNSEALED}")
     if done.leaves_vectors:
         typer.echo("Vectors in pgvector are not copied. Create them again with: ricordo search reindex --vectors-only")
     _tell(problems)

@@ -23,8 +23,8 @@ from ricordo.features.accounts.keys import require_operator
 from ricordo.features.backups.jobs import ATTEMPTS, MAKE
 from ricordo.features.backups.service import folder_of
 from ricordo.storage import jobs, organizations
-from ricordo.storage.engine.backups import require_sound
 from ricordo.storage.engine.repository import found
+from ricordo.storage.engine.seal import UNSEALED, require_sound
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/backups", tags=["backups"])
@@ -75,8 +75,8 @@ async def check(here: Here, backup_name: str) -> Json:
     path = await _find(here, backup_name)
     if path.suffix != ".db":
         raise Invalid("This is a dump of PostgreSQL. Check it on the machine of the server: pg_restore --list FILE")
-    await asyncio.to_thread(require_sound, path)
-    return note(f"{path.name} is whole.")
+    hashes = await asyncio.to_thread(require_sound, path)
+    return note(f"{path.name} is whole." if hashes is not None else f"{path.name} is whole. {UNSEALED}")
 
 
 @router.get("/{backup_name}", response_class=Response, responses=binary(_BYTES))

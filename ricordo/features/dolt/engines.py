@@ -25,7 +25,7 @@ from ricordo.features.remotes.service import PRIVATE, FolderMarker, require_fold
 from ricordo.llm.addresses import connect, require_public_host
 
 Row = Sequence[Any]
-_CHILD = Path(__file__).with_name("child.py")
+CHILD = Path(__file__).with_name("child.py")
 _TIMEOUT = 60.0  # seconds for one statement
 MOST_BYTES = 64 * 1024 * 1024  # of the texts of one answer
 # What the child needs to start; it gets nothing else of the server's environment.
@@ -206,6 +206,18 @@ class DoltServer(Engine):
             self._connection.close()
 
 
+def start_child(path: Path, pipe: int) -> "subprocess.Popen[bytes]":
+    """Start the process of doltlite on this file, which answers at this descriptor."""
+    return subprocess.Popen(  # noqa: S603 - our own arguments
+        [sys.executable, "-I", str(CHILD), str(path), str(pipe)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in _KEPT if name in os.environ},
+        pass_fds=[pipe],
+    )
+
+
 class Doltlite(Engine):
     """doltlite on a file, in a child process that ends with this one."""
 
@@ -222,14 +234,7 @@ class Doltlite(Engine):
         address.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._pipe, theirs = Pipe()
         with theirs:
-            self.process = subprocess.Popen(  # noqa: S603 - our own arguments
-                [sys.executable, "-I", str(_CHILD), str(address.path), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={name: os.environ[name] for name in _KEPT if name in os.environ},
-                pass_fds=[theirs.fileno()],
-            )
+            self.process = start_child(address.path, theirs.fileno())
         try:
             self._answer()
         except RicordoError:

@@ -34,7 +34,7 @@ _CLOSE_SECONDS = 2.0
 # Of one answer, or of one stream of events in all: bytes, commas (many small values cost more than a long text), and lines.
 ANSWER_BYTES = 4 * 1024 * 1024
 _ANSWER_COMMAS = 200_000
-_STREAM_LINES = 20_000
+STREAM_LINES = 20_000
 _LONGEST_REASON = 500  # characters of a server's own words about its failure
 _NEEDS_KEY = (401, 403)
 # A server that was restarted answers 404 to the id of an old session, as the protocol says (section "Session Management" of
@@ -88,9 +88,9 @@ class Traffic:
             if asked != self.asked:  # a stream that lasts is counted anew with each question
                 asked, size, commas, lines = self.asked, 0, 0, 0
             size, commas, lines = size + len(data), commas + data.count(b","), lines + data.count(b"\n")
-            if size > ANSWER_BYTES or commas > _ANSWER_COMMAS or lines > _STREAM_LINES:
+            if size > ANSWER_BYTES or commas > _ANSWER_COMMAS or lines > STREAM_LINES:
                 raise self.too_much(
-                    f"It sent more than {ANSWER_BYTES // 1024**2} MiB or {_STREAM_LINES:,} lines at once."
+                    f"It sent more than {ANSWER_BYTES // 1024**2} MiB or {STREAM_LINES:,} lines at once."
                 )
             yield data
 

@@ -94,7 +94,7 @@ def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issue
     user = users.named(tx, consent.organization_id, consent.user_id)
     if user is None or user.disabled_at is not None:
         return None
-    now, refresh = tx.clock.now(), _new_refresh(consent.grant_id)
+    now, refresh = tx.clock.now(), _new_refresh(secret, consent.grant_id)
     grant = ApiKey(
         consent.grant_id,
         consent.organization_id,
@@ -121,15 +121,20 @@ def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issue
 def refresh_grant(
     tx: Transaction, secret: bytes, client_id: str, token: str, scopes: list[str]
 ) -> Issued | Scope | None:
-    """Return new tokens for a refresh token, which ends. One that was used before ends the grant: then whose it was comes back."""
+    """Return new tokens for a refresh token, which ends. One that was used before ends the grant: then whose it was comes back.
+
+    That it was given out here is known by its signature: a grant's id alone ends nothing.
+    """
     grant = find_grant(tx, token)
     found = authenticate(tx, grant.hash) if grant else None
     if grant is None or found is None:
         return None
-    refresh, now = _new_refresh(grant.id), tx.clock.now()
+    refresh, now = _new_refresh(secret, grant.id), tx.clock.now()
     expected = hmac.compare_digest(grant.hash, _refresh_hash(secret, client_id, token))
     until = now + REFRESH_SECONDS * SECOND
     changed = {"hash": _refresh_hash(secret, client_id, refresh), "expires_at": until, "last_used_at": now}
+    if not expected and not _is_signed(secret, token):
+        return None
     if not expected or not queries.rotate(tx, grant, changed):
         queries.revoke(tx, grant.id)
         return found[1]
@@ -176,8 +181,15 @@ def _issue(tx: Transaction, secret: bytes, grant: ApiKey, client_id: str, scopes
     return token
 
 
-def _new_refresh(grant_id: str) -> str:
-    return f"{_REFRESH_TOKEN}{grant_id}.{secrets.token_urlsafe(32)}"
+def _new_refresh(secret: bytes, grant_id: str) -> str:
+    unsigned = f"{_REFRESH_TOKEN}{grant_id}.{secrets.token_urlsafe(32)}"
+    return f"{unsigned}.{_signature(secret, unsigned)}"
+
+
+def _is_signed(secret: bytes, token: str) -> bool:
+    """Return whether a refresh token is one that was given out here."""
+    unsigned, _, signature = token.rpartition(".")
+    return hmac.compare_digest(_signature(secret, unsigned).encode(), signature.encode("utf-8", "surrogatepass"))
 
 
 def _refresh_hash(secret: bytes, client_id: str, token: str) -> str:

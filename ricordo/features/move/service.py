@@ -9,17 +9,22 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 import sqlalchemy as sa
+from pydantic import SecretStr
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.errors import Conflict, Invalid, Unavailable
-from ricordo.settings import Settings
+from ricordo.settings import SQLITE, Settings
 from ricordo.storage import migrations
+from ricordo.storage.engine.backups import settle
 from ricordo.storage.engine.database import address, exclusive_access, read_transaction, require_current
+from ricordo.storage.engine.sqlite import lock_file, unchanging_file
 from ricordo.storage.engine.store import plain_errors, reason_of
+from ricordo.storage.engine.work_folders import file_for, make_private_folder
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, schema_of, write_transaction
 from ricordo.storage.schema.columns import as_stored, metadata
 
@@ -40,20 +45,28 @@ _BEGUN_WITH = sa.text("SELECT coalesce(max(version), 0) FROM schema_versions WHE
 
 @dataclass(frozen=True, slots=True)
 class MoveOptions:
-    """What a move may do: read beside running servers, write over an unfinished copy, write a sign in place of a NUL."""
+    """What a move may do: read beside running servers, write over an unfinished copy, write a sign in place of a NUL.
+
+    `sealed_hashes` are the hashes of tables in a sealed backup, which is then the source: its file is not changed at all.
+    """
 
     force: bool = False
     replace: bool = False
     replace_nul: bool = False
+    sealed_hashes: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MoveReport:
-    """What was moved and compared: rows and a hash by table. `leaves_vectors`: some in pgvector, which must be rebuilt."""
+    """What was moved and compared: rows and a hash by table. `leaves_vectors`: some in pgvector, which must be rebuilt.
+
+    `was_sealed`: it came from a backup, and equals the hashes in it.
+    """
 
     rows: Mapping[str, int]
     hashes: Mapping[str, str]
     leaves_vectors: bool = False
+    was_sealed: bool = False
 
 
 class TableHash:
@@ -83,7 +96,11 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
     """Copy the database into an empty one, and compare. Raises Conflict (in use, not empty, unequal), NotFound, Unavailable."""
     if address(source) == address(target):
         raise Invalid(f"{address(target)} is the database in use already. Name another one.")
-    with _plain_errors(), exclusive_access(source, force=options.force) as old:
+    if options.sealed_hashes is None:
+        access = exclusive_access(source, force=options.force)
+    else:
+        access = unchanging_file(source.database_path)
+    with _plain_errors(), access as old:
         with read_transaction(old):
             require_current(old, address(source))
             if target.postgres_url is not None and not options.replace_nul:
@@ -91,6 +108,38 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
         with exclusive_access(target, is_new=True) as new:
             _prepare(new, address(target), options)
             return _copy_all(old, new, options, report)
+
+
+def move_to(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
+    """Move, into an SQLite file in one step: a move that is killed leaves what was there. Raises as `move` does."""
+    if target.postgres_url is not None or address(source) == address(target):
+        return move(source, target, options, report)
+    path = target.database_path
+    make_private_folder(path.parent)
+    lock = lock_file(path)
+    try:
+        if path.exists():
+            with _plain_errors(), exclusive_access(target, is_new=True, force=True) as new:
+                _prepare(new, address(target), options)
+        return move_into_file(source, target, options, report)
+    finally:
+        lock.release()
+
+
+def move_into_file(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
+    """Copy into a new file, which then takes the place of the target's; the caller holds the target's lock."""
+    path = target.database_path
+    with file_for(target.data_dir, path) as part:
+        done = move(source, at_file(target, part), options, report)
+        settle(part)
+        if path.exists():
+            settle(path)  # its log is written back and gone, so that it cannot be taken for the new one's
+    return done
+
+
+def at_file(settings: Settings, path: Path) -> Settings:
+    """Return the settings with this SQLite file as their database."""
+    return settings.model_copy(update={"database_url": SecretStr(f"{SQLITE}{path}")})
 
 
 def _copy_all(old: sa.Connection, new: sa.Connection, options: MoveOptions, report: Report) -> MoveReport:
@@ -118,13 +167,25 @@ def _copy_all(old: sa.Connection, new: sa.Connection, options: MoveOptions, repo
             f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked as unfinished, and the old "
             "database is as it was. Make sure that nothing else writes to the new one, then repeat with --replace."
         )
+    _require_sealed(hashes, options.sealed_hashes)
     if new.dialect.name == "postgresql":
         with write_transaction(new):
             new.exec_driver_sql(f"ANALYZE {_names()}")
     with write_transaction(new):
         new.execute(_UNMARK, {"version": HALF_COPIED})
     counts = {name: copied.rows for name, copied in hashes.items()}
-    return MoveReport(counts, {name: copied.hexadecimal() for name, copied in hashes.items()}, leaves_vectors)
+    values = {name: copied.hexadecimal() for name, copied in hashes.items()}
+    return MoveReport(counts, values, leaves_vectors, was_sealed=options.sealed_hashes is not None)
+
+
+def _require_sealed(hashes: Mapping[str, TableHash], sealed: Mapping[str, str] | None) -> None:
+    """Raise Invalid where tables are not what they were when the backup was made."""
+    known = {name: sealed[name] for name in hashes if name in sealed} if sealed else {}
+    if differing := [name for name, value in known.items() if hashes[name].hexadecimal() != value]:
+        raise Invalid(
+            f"The backup's tables are not what was backed up: {', '.join(differing)}. Nothing was restored. Copy the file again "
+            "from where it was made, or take another one."
+        )
 
 
 def _key_of(table: sa.Table) -> tuple[sa.Column[Any], ...]:
@@ -141,13 +202,16 @@ def _count(connection: sa.Connection, table: sa.Table) -> int:
 def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     """Yield all rows in the order of the key, some hundred at a time. They are one state only within one snapshot."""
     key = _key_of(table)
-    start = sa.select(table).order_by(*key).limit(_VECTORS_PORTION if table.name == "search_vectors" else _PORTION)
+    most = _VECTORS_PORTION if table.name == "search_vectors" else _PORTION
+    start = sa.select(table).order_by(*key).limit(most)
     after = start.where(
         sa.tuple_(*key) > sa.tuple_(*(sa.bindparam(f"after_{c.name}", type_=as_stored(c)) for c in key))
     )
     rows = connection.execute(start).mappings().all()
     while rows:
         yield [dict(row) for row in rows]
+        if len(rows) < most:
+            return
         last = rows[-1]
         rows = connection.execute(after, {f"after_{c.name}": last[c.name] for c in key}).mappings().all()
 
@@ -265,10 +329,14 @@ def _with_nul(old: sa.Connection, table: sa.Table) -> Iterator[str]:
     if old.dialect.name != "sqlite":
         return
     names = [table.c.id] if "id" in table.c else list(_key_of(table))
-    for column in _texts(table):
-        statement = sa.select(*names).where(sa.func.instr(column, sa.func.char(0)) > 0)
-        for name in old.execute(statement):
-            yield f"{table.name}.{column.name} of {'/'.join(map(str, name))}"
+    if not (columns := _texts(table)):
+        return
+    marks = [(sa.func.instr(column, sa.func.char(0)) > 0).label(f"nul_in_{column.name}") for column in columns]
+    for row in old.execute(sa.select(*names, *marks).where(sa.or_(*marks))):
+        key = "/".join(map(str, row[: len(names)]))
+        for column, is_marked in zip(columns, row[len(names) :], strict=True):
+            if is_marked:
+                yield f"{table.name}.{column.name} of {key}"
 
 
 def _texts(table: sa.Table) -> list[sa.Column[Any]]:

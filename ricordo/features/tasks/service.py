@@ -165,7 +165,7 @@ def _next_time(task: BackgroundTask, now: int) -> int | None:
     try:
         return cron.read_stored(task.cron).next_after(now) if task.cron and task.enabled else None
     except Invalid as error:  # such as a time zone that is no more: one task must not hold up the others
-        log.warning("a task has no next time", extra={"task": task.name, "reason": str(error)})
+        log.warning("a task has no next time", extra={"task": task.name, "reason": error})
         return None
 
 

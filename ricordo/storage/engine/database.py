@@ -20,7 +20,7 @@ from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
-_LOOKS, _PAUSE = 10, 0.1
+_LOOKS, PAUSE_SECONDS = 10, 0.1
 _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     " AND backend_type = 'client backend' AND application_name = :name"
@@ -59,6 +59,11 @@ def _open(settings: Settings, clock: Clock | None) -> SqlStore:
         clock=clock,
     )
     return store
+
+
+def folders_of(settings: Settings) -> tuple[Path, ...]:
+    """Return the folders in which files of this server lie: the data folder, and where its SQLite database is."""
+    return (settings.data_dir,) if settings.postgres_url else (settings.data_dir, settings.database_path.parent)
 
 
 @contextmanager
@@ -146,7 +151,7 @@ def _servers_left(connection: Connection) -> int:
         connection.rollback()  # ends SQLAlchemy's idea of a transaction, and PostgreSQL's picture of its sessions
         if not others or not left:
             break
-        time.sleep(_PAUSE)
+        time.sleep(PAUSE_SECONDS)
     return others
 
 

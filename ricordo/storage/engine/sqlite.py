@@ -16,8 +16,10 @@ from sqlalchemy.ext.compiler import compiles
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.storage import migrations
-from ricordo.storage.engine.backups import back_up, make_private_folder
+from ricordo.storage.engine import seal
+from ricordo.storage.engine.backups import back_up
 from ricordo.storage.engine.store import ENGINE_OPTIONS, SqlStore, Transaction, each, plain_errors
+from ricordo.storage.engine.work_folders import make_private_folder
 
 T = TypeVar("T")
 READERS = 4
@@ -69,6 +71,9 @@ def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None =
         engine = make_engine(path, durability)
         with first_connection(engine, path) as connection:
             migrations.migrate(connection, back_up=lambda version: back_up(path, version, clock))
+            with connection.begin():
+                # Where the file was a backup: it changes from now on.
+                connection.exec_driver_sql(f"DROP TABLE IF EXISTS {seal.TABLE}")
     except BaseException:
         lock.release()
         raise
@@ -140,6 +145,19 @@ def read_only(path: Path) -> Iterator[Connection]:
     with plain_errors(sqlite3, "It was only read."), first_connection(engine, path) as connection:
         connection.exec_driver_sql("PRAGMA query_only = ON")
         connection.rollback()
+        yield connection
+
+
+@contextmanager
+def unchanging_file(path: Path) -> Iterator[Connection]:
+    """Connect to a file that nobody writes, such as a backup, and leave all its bytes as they are."""
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    engine = create_engine(
+        "sqlite://",
+        creator=lambda: sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None),
+        **ENGINE_OPTIONS,
+    )
+    with engine.connect() as connection:
         yield connection
 
 

@@ -264,9 +264,10 @@ def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -
         assert odd.holds(agent), (odd.words, agent)
 
 
-def test_files_with_many_odd_things_at_once_come_in_too(api: Api) -> None:
+@pytest.mark.parametrize("files", [20, pytest.param(200, marks=pytest.mark.soak)])
+def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) -> None:
     chance = random.Random(11)  # noqa: S311
-    for _ in range(60):
+    for _ in range(files):
         file = plain_file()
         for odd in chance.sample(ODDS, 5):
             with suppress(KeyError, IndexError, AttributeError, TypeError):  # another may have taken the place away
@@ -302,10 +303,11 @@ def damage(file: Wire, chance: random.Random) -> None:
         holder.append(copy.deepcopy(holder[last]))
 
 
-def test_damaged_values_anywhere_break_nothing(api: Api) -> None:
+@pytest.mark.parametrize("files", [12, pytest.param(200, marks=pytest.mark.soak)])
+def test_damaged_values_anywhere_break_nothing(api: Api, files: int) -> None:
     chance = random.Random(1)  # noqa: S311
     whole = export(api, make_agent(api))
-    for number in range(24):
+    for number in range(files):
         file = copy.deepcopy(whole if number % 2 else plain_file())
         for _ in range(chance.randrange(1, 8)):
             damage(file, chance)

@@ -4,10 +4,12 @@ import re
 from html import unescape
 from urllib.parse import quote
 
+from playwright.sync_api import Browser
+
 from ricordo.features.api_docs.pages import shape_of
 from tests.api.test_openapi import operations
 from tests.seams.server import ServerInThread
-from tests.support.browser import open_browser, visit
+from tests.support.browser import visit
 
 SCHEMAS = {
     "Node": {
@@ -47,8 +49,8 @@ def test_every_operation_has_its_place(server: ServerInThread) -> None:
         assert http.get("/redoc").headers["location"] == "/docs"
 
 
-def test_a_browser_that_reaches_nothing_else_shows_it(server: ServerInThread) -> None:
-    with open_browser() as browser, visit(browser, server.url) as visitor:
+def test_a_browser_that_reaches_nothing_else_shows_it(browser: Browser, server: ServerInThread) -> None:
+    with visit(browser, server.url) as visitor:
         page = visitor.see("/docs")
         page.get_by_role("link", name="/v1/agents/{agent_id}/messages", exact=True).first.click()
         page.get_by_role("heading", name="POST /v1/agents/{agent_id}/messages", exact=True).wait_for()

@@ -29,10 +29,9 @@ from tests.cli.conftest import Shell
 from tests.conftest import BOTH
 from tests.features.move.test_cli import fill
 from tests.seams.http import ok
-from tests.seams.people import OPERATOR, bearer
 from tests.seams.server import serving
 from tests.seams.stores import START, ManualClock
-from tests.support.fuzz import world_on
+from tests.support import postgres
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK, ServerProcess
 
@@ -173,8 +172,10 @@ def unreachable(*_: Any, **__: Any) -> None:
 
 
 def test_an_export_with_a_filter_that_no_database_stores_is_refused(tmp_path: Path) -> None:
-    with world_on(tmp_path, "postgresql") as world:
-        answer = world.http.get("/v1/audit-log/export?action=a%00b", headers=bearer(OPERATOR))
+    url = postgres.server().new_database()
+    with serving(tmp_path, database_url=url) as server, server.http() as http:
+        answer = http.get("/v1/audit-log/export?action=a%00b")
+    postgres.server().drop(url)
     assert (answer.status_code, "NUL" in answer.text) == (400, True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
@@ -22,7 +22,7 @@ from ricordo.features.backups.service import restore
 from ricordo.settings import Settings
 from tests.seams.http import ok, refused
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
-from tests.support.browser import open_browser, visit
+from tests.support.browser import visit
 
 HOME = "/v1/backups"
 
@@ -177,8 +177,8 @@ def ended_name(http: httpx2.Client, headers: dict[str, str]) -> str:
     return str(name)
 
 
-def test_the_page_in_a_browser(server: ServerInThread, http: httpx2.Client, tmp_path: Path) -> None:
-    with open_browser() as browser, visit(browser, server.url, width=390, dark=True) as visitor:
+def test_the_page_in_a_browser(browser: Browser, server: ServerInThread, http: httpx2.Client, tmp_path: Path) -> None:
+    with visit(browser, server.url, width=390, dark=True) as visitor:
         page = visitor.see("/ui/backups")
         page.on("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Back up now").click()

@@ -8,6 +8,7 @@ from letta_client.types import ToolReturnMessage
 
 from ricordo.domain.message import ToolCallPart
 from ricordo.domain.scope import Scope
+from ricordo.features.custom_tools import service
 from ricordo.features.custom_tools.runner import call_of
 from ricordo.features.custom_tools.surroundings import Caller
 from ricordo.llm.scripted import call
@@ -46,8 +47,9 @@ KEPT: dict[str, Any] = {
 }
 
 
-def test_an_upsert_keeps_what_was_not_sent(api: Api) -> None:
+def test_an_upsert_keeps_what_was_not_sent(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each field alone, after a tool that has them all; also with another source."""
+    monkeypatch.setattr(service, "add_build", lambda *_: None)  # no packages are fetched for it
     source = ADD.replace("add(", "keep(")
     made = ok(api.http.put("/v1/tools/", json={"source_code": source, **KEPT}))
     shown = {name: made[name] for name in KEPT}

@@ -113,7 +113,7 @@ async def test_a_user_gets_no_rows_of_another_in_a_database_of_both(memory: Memo
         assert {row[0] for table in TABLES for row in there(place, table)} == {"cyd"}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 async def test_after_any_kill_the_rows_are_there_once(
     memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

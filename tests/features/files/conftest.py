@@ -4,9 +4,12 @@ import time
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from ricordo.features.files.tables import files
 from tests.agents.conftest import open_stage, stage
 from tests.api.conftest import Api, api, client, http, running_client, running_http, running_server, server
+from tests.seams.server import LIMIT
 from tests.support.sandboxes import bubblewrap
 
 __all__ = [
@@ -41,10 +44,10 @@ def put(api: Api, folder: str, name: str, data: bytes | str, **how: Any) -> Any:
 
 
 def read(api: Api, folder: str, file_id: str) -> Any:
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        file = api.client.folders.files.retrieve(file_id, folder_id=folder)
-        if file.processing_status in ENDED:
-            return file
+    """Return a file once it is read. The table is looked at, since to ask the server takes it from its work."""
+    status = select(files.c.status).where(files.c.id == file_id)
+    end = time.monotonic() + LIMIT
+    while api.server.read(lambda tx: tx.first(status)).status not in ENDED:
+        assert time.monotonic() < end, f"{file_id} is not read"
         time.sleep(0.02)
-    raise AssertionError(f"{file.file_name} is not read: {file.processing_status}")
+    return api.client.folders.files.retrieve(file_id, folder_id=folder)

@@ -32,12 +32,13 @@ def test_a_file_is_found_by_its_name_in_either_form(api: Api, folder: str) -> No
         shown = unicodedata.normalize("NFC", name.replace("\u200b", ""))
         file = put(api, folder, f"{apart(name)}.md", "one\r\ntwo")
         assert (file.file_name, file.original_file_name) == (f"{shown}.md", f"{shown}.md")
-        for asked in (f"{shown}.md", f"{apart(shown)}.md"):
-            api.server.says(call("open_files", file_requests=[{"file_name": asked}]), "Read.")
-            answer = api.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "Read it."}])
-            (returned,) = [one for one in answer.messages if one.message_type == "tool_return_message"]
-            assert returned.status == "success", returned
-            assert f"/{shown}.md (lines 1-2)" in str(returned.tool_return)
+        forms = (f"{shown}.md", f"{apart(shown)}.md")
+        api.server.says([call("open_files", file_requests=[{"file_name": asked}]) for asked in forms], "Read.")
+        answer = api.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "Read it."}])
+        (returned,) = [one for one in answer.messages if one.message_type == "tool_return_message"]
+        results = returned.tool_returns or []
+        assert [one.status for one in results] == ["success"] * 2, returned
+        assert all(f"/{shown}.md (lines 1-2)" in str(one.tool_return) for one in results)
     # The other form is the same name: refused, or with a number, and no second file of one visible name.
     for name in (NAMES[0], apart(NAMES[0])):
         with pytest.raises(Exception, match="409"):

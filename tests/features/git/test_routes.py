@@ -114,8 +114,15 @@ def test_a_clone_has_the_ids_of_the_database_without_fault(memory: Memory, clone
 PARTIAL = ("blob:none", "blob:limit=10", "tree:0", "blob:none --depth=1", "blob:none --no-checkout", "blob:limit=1k")
 
 
-@pytest.mark.parametrize("version", ["0", "2"])
-@pytest.mark.parametrize("options", PARTIAL)
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("0", PARTIAL[0]),
+        *(("2", options) for options in PARTIAL[:-1]),
+        *(pytest.param("0", options, marks=pytest.mark.soak) for options in PARTIAL[1:]),
+        pytest.param("2", PARTIAL[-1], marks=pytest.mark.soak),
+    ],
+)
 def test_a_partial_clone_fetches_what_it_left_out_when_it_is_needed(
     memory: Memory, tmp_path: Path, options: str, version: str
 ) -> None:

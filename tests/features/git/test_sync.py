@@ -401,7 +401,7 @@ async def follow_random_history(world: World, seed: int, monkeypatch: pytest.Mon
     return kills
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 async def test_after_any_acts_and_kills_both_have_the_same(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,14 +1,16 @@
 """The first hour of a newcomer with the librarian, over HTTP: what it files, finds, corrects, forgets, and never says."""
 
 import re
-import time
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import httpx2
 import pytest
 
+from ricordo.domain.clock import SECOND
 from tests.seams.http import Wire, ok
+from tests.seams.server import ServerInThread
 
 KEY = "sk-abcdefghijklmnopqrstuvwx1234"
 # What only models and programs read: tools, their results and packages, metadata, headers, ids.
@@ -263,11 +265,16 @@ def test_each_statement_has_a_line_of_its_own(http: httpx2.Client, told: str, li
     assert answer.count("I have put this in my notes") == 1
 
 
-def test_of_what_the_archive_holds_only_the_last_word_answers(http: httpx2.Client) -> None:
+def test_of_what_the_archive_holds_only_the_last_word_answers(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, passed = server.runtime.store.clock, count()
+    now = clock.now
     ada = newcomer(http)
     for words in ("Hi, I'm Ada!", "The exam is on 12 May.", "Actually the exam is on 14 May", "no, it's on 15 May"):
+        ahead = 2 * SECOND * next(passed)  # dates of results have seconds
+        monkeypatch.setattr(clock, "now", lambda ahead=ahead: now() + ahead)
         ada.says(words)
-        time.sleep(1.1)  # dates of results have seconds
     assert ada.notes == ["I'm Ada!"]
     answer = ada.says("When is the exam?")
     assert "15 May" in answer

@@ -8,21 +8,18 @@ from typing import Any
 import pytest
 from letta_client import APIStatusError
 
-from ricordo.features.mcp import sessions
+from ricordo.features.mcp import sessions, tools
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
 from tests.seams.server import MODEL
 from tests.support.sandboxes import bubblewrap
 
 VENV = Path(sys.executable).parent.parent
-PROGRAM = '''
-import os, sys, time
-from mcp.server.mcpserver import MCPServer
+TOOLS = '''
+import json, os, sys, time
 
 print("a log line on standard output", flush=True)
-server = MCPServer("notes")
 
-@server.tool()
 def look(path: str) -> str:
     """Look at a file, and at the variables."""
     try:
@@ -30,14 +27,40 @@ def look(path: str) -> str:
     except OSError as error:
         return f"{type(error).__name__} {sorted(name for name in os.environ if name.startswith(('RICORDO', 'KEY')))}"
 
-@server.tool()
 def end(how: str) -> str:
     """End."""
     os._exit(3) if how == "exit" else time.sleep(60)
     return "ended"
-
-server.run()
 '''
+# The protocol by hand, since the SDK takes a second to start.
+BARE = """
+def answer(method, params):
+    if method == "initialize":
+        info = {"name": "notes", "version": "1"}
+        return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+    if method == "tools/list":
+        schemas = {"look": "path", "end": "how"}
+        return {"tools": [
+            {"name": name, "inputSchema": {"type": "object", "properties": {argument: {"type": "string"}}}}
+            for name, argument in schemas.items()
+        ]}
+    told = {"look": look, "end": end}[params["name"]](**params["arguments"])
+    return {"content": [{"type": "text", "text": told}]}
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        result = answer(asked["method"], asked.get("params"))
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+SDK = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("notes")
+server.tool()(look)
+server.tool()(end)
+server.run()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -46,16 +69,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     bubblewrap()
     made = tmp_path_factory.mktemp("programs")
     made.chmod(0o755)  # the sandbox is nobody
-    (made / "notes.py").write_text(PROGRAM)
+    (made / "bare.py").write_text(TOOLS + BARE)
+    (made / "sdk.py").write_text(TOOLS + SDK)
     monkeypatch.setenv("RICORDO_MCP_COMMANDS", f"{VENV}:{made}")
     monkeypatch.setattr(sessions, "DOWN_SECONDS", 0.0)
+    monkeypatch.setattr(tools, "FIRST_LOOK_SECONDS", sessions.START_SECONDS)
     yield made
     for server in api.client.mcp_servers.list():
         api.client.mcp_servers.delete(str(server.id))
 
 
 def config(folder: Path, **more: Any) -> dict[str, Any]:
-    made = {"mcp_server_type": "stdio", "command": sys.executable, "args": ["-I", str(folder / "notes.py")]}
+    made = {"mcp_server_type": "stdio", "command": sys.executable, "args": ["-I", str(folder / "bare.py")]}
     return {"server_name": "notes", "config": {**made, "env": {"KEY": "k-123"}, **more}}
 
 
@@ -66,21 +91,23 @@ def result(api: Api, agent_id: str, name: str, **arguments: Any) -> tuple[str, s
     return returned.status, returned.tool_return
 
 
+@pytest.mark.parametrize("program", ["bare.py", pytest.param("sdk.py", marks=pytest.mark.soak)])
 def test_a_program_is_called_sees_nothing_of_the_server_and_comes_back(
-    api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
+    api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
-    made = api.client.mcp_servers.create(**config(folder))
+    made = api.client.mcp_servers.create(**config(folder, args=["-I", str(folder / program)]))
     shown = made.to_dict()
     assert (shown["status"], shown["env"]) == ("working", {"KEY": "********"}), shown
-    tools = {tool.name: tool.id for tool in api.client.mcp_servers.tools.list(str(made.id))}
-    agent = api.client.agents.create(model=MODEL, tool_ids=list(tools.values()))
+    tool_ids = [tool.id for tool in api.client.mcp_servers.tools.list(str(made.id))]
+    agent = api.client.agents.create(model=MODEL, tool_ids=tool_ids)
     data = api.server.settings.data_dir
     assert result(api, agent.id, "look", path=str(data / "ricordo.db")) == ("success", "FileNotFoundError ['KEY']")
     assert result(api, agent.id, "look", path="/etc/shadow")[1].startswith("FileNotFoundError")
     runner: Any = api.server.runtime.toolbox.runner("external_mcp")
-    monkeypatch.setattr(runner, "seconds", 1.5)
-    for how, words in (("exit", "failed"), ("hang", "did not answer within 1.5 seconds")):
-        status, told = result(api, agent.id, "end", how=how)
+    for how, words, seconds in (("exit", "failed", 60.0), ("hang", "did not answer within 0.1 seconds", 0.1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "seconds", seconds)
+            status, told = result(api, agent.id, "end", how=how)
         assert status == "error"
         assert words in told
         assert result(api, agent.id, "look", path="/nothing")[0] == "success"

@@ -6,11 +6,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.features.mcp_oauth.test_mcp_oauth import CHALLENGE
 from tests.seams.people import OPERATOR
 from tests.seams.server import serving
-from tests.support.browser import open_browser, visit
+from tests.support.browser import visit
 
 
 class Program(BaseHTTPRequestHandler):
@@ -36,8 +37,10 @@ def program() -> Iterator[str]:
     listener.server_close()
 
 
-def test_a_person_logs_in_consents_and_comes_back_to_the_program(tmp_path: Path, program: str) -> None:
-    with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http, open_browser() as browser:
+def test_a_person_logs_in_consents_and_comes_back_to_the_program(
+    browser: Browser, tmp_path: Path, program: str
+) -> None:
+    with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
         about = {"client_name": "Claude", "redirect_uris": [program], "token_endpoint_auth_method": "none"}
         client = http.post("/oauth/register", json=about).json()["client_id"]
         asked = f"/oauth/authorize?client_id={client}&redirect_uri={program}&response_type=code&state=s1"

@@ -275,6 +275,26 @@ def test_an_old_refresh_token_ends_all_of_its_grant(people: People) -> None:
     assert refresh(people, made.client_id, new["refresh_token"]).status_code == 400
 
 
+def test_a_grants_id_alone_ends_nothing(people: People) -> None:
+    made = connect(people, people.key("jon"))
+    start, own, signature = made.refresh.split(".")
+    forged = [start, f"{start}.", f"{start}.x", f"{start}.{'A' * 43}", f"{start}.{own}x.{signature}"]
+    forged += [
+        f"{start}.{'A' * 43}.{signature}",
+        f"{start}.{own}.{signature[:-2]}",
+        f"{start}.{own}.",
+        f"{start}..\u00e9",
+    ]
+    other = client_of(people, name="Other")
+    for token in forged:
+        for client_id in (made.client_id, other):
+            assert refresh(people, client_id, token).status_code == 400, token
+            form = {"client_id": client_id, "client_secret": "", "token": token}
+            assert people.http.post("/oauth/revoke", data=form).status_code == 200
+    assert works(people, made.access)
+    assert works(people, ok(refresh(people, made.client_id, made.refresh))["access_token"])
+
+
 def test_a_refresh_token_is_of_no_use_to_another_program(people: People) -> None:
     made, other = connect(people, people.key("kim")), client_of(people, name="Other")
     assert refresh(people, other, made.refresh).status_code == 400

@@ -90,6 +90,11 @@ def said_by(model: str, text: str) -> Answer:
     return claude({"type": "text", "text": text}) if model == CLAUDE else completion(text)
 
 
+def around(model: str) -> list[str]:
+    """Answers with words around them; how JSON is found in them is the same for all models."""
+    return AROUND if model == OPENAI else AROUND[::4]
+
+
 def called_by(model: str, arguments: Wire, text: str = "") -> Answer:
     if model == OPENAI:
         return calls(("Meeting", arguments), text=text or None)
@@ -103,7 +108,7 @@ def called_by(model: str, arguments: Wire, text: str = "") -> Answer:
 @pytest.mark.parametrize("model", [OPENAI, CLAUDE])
 def test_openais_client_parses_a_chat_and_a_response(scene: Scene, client: OpenAI, model: str) -> None:
     agent = agent_of(scene, model)
-    for text in AROUND:
+    for text in around(model):
         scene.says(said_by(model, text))
         chat = client.chat.completions.parse(model=agent, messages=QUESTION, response_format=Meeting)
         assert chat.choices[0].message.parsed == Meeting(**FITS), text
@@ -193,7 +198,7 @@ def test_a_tool_that_the_client_names_is_called(scene: Scene, client: OpenAI, mo
     scene.says(said_by(model, "On Monday."), called_by(model, FITS))
     made = client.chat.completions.create(model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named)  # type: ignore[call-overload]
     assert made.choices[0].finish_reason == "tool_calls"
-    for text in AROUND:
+    for text in around(model):
         scene.says(said_by(model, text))
         made = client.chat.completions.create(model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named)  # type: ignore[call-overload]
         (call,) = made.choices[0].message.tool_calls

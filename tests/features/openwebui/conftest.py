@@ -13,9 +13,11 @@ from ricordo.features.workspaces.queries import Space
 from ricordo.settings import Settings
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store, Transaction
+from tests.seams.jobs import quick_jobs
 from tests.support.open_webui import KEY, FakeOpenWebUI
 from tests.support.synced import SyncedMemory
 
+__all__ = ["quick_jobs"]
 USER = "open-webui:ada"
 
 

@@ -45,12 +45,6 @@ def row_of(server: ServerInThread, id: str) -> queries.ScheduledMessage | None:
     return server.read(lambda tx: queries.lock(tx, id))
 
 
-def quiet(server: ServerInThread, id: str) -> bool:
-    """Whether what was due is done."""
-    row = row_of(server, id)
-    return row is None or (row.due_at is None and not jobs_of(server, id, "running"))
-
-
 def run_now(server: ServerInThread, job: Job) -> None:
     server.run(sending.send(server.runtime, job, lambda _done, _all: None))
 
@@ -103,7 +97,7 @@ def test_what_was_missed_for_days_is_sent_once(api: Api) -> None:
     id = plan(api.client, agent, {"type": "recurring", "cron_expression": "* * * * *"})
     make_due(api.server, id, ago=3 * 24 * 3600)
     wait_for(lambda: said(api.client, agent))
-    time.sleep(1.5)
+    wait_for(lambda: jobs_of(api.server, id, "waiting") and not jobs_of(api.server, id, "running"))
     row = row_of(api.server, id)
     assert row
     assert row.next_at

@@ -153,22 +153,22 @@ async def simulate(store: Store, clock: ManualClock, *, users: int, days: int, s
 
 
 async def test_every_window_is_done_exactly_once(store: Store, clock: ManualClock) -> None:
-    await simulate(store, clock, users=12, days=8, seed=1, hours=3)
+    await simulate(store, clock, users=8, days=7, seed=1, hours=6)
 
 
 async def test_two_servers_carry_out_each_run_once(store: PostgresStore, clock: ManualClock, tmp_path: Path) -> None:
     stages = [await Stage(store, tmp_path / name, Hooks()).open() for name in ("one", "two")]
     for stage in stages:
-        stage.lines.extend(["Done."] * 60)
+        stage.lines.extend(["Done."] * 8)
     world = World(store, clock, random.Random(3))  # noqa: S311 - chance for a test
-    await world.begin(30)
+    await world.begin(8)
     started = await store.write(lambda tx: service.start(tx, Scope(), "cron", None))
-    assert len(started) == 30
+    assert len(started) == 8
     job = Job(service.RUN, "")
     await asyncio.gather(*(carry_out(stage.runtime, job, lambda _done, _all: None) for stage in stages))
     ended = await world.runs()
-    assert [run.status for run in ended] == ["done"] * 30
-    assert len({run.run_id for run in ended}) == sum(len(stage.model.requests) for stage in stages) == 30
+    assert [run.status for run in ended] == ["done"] * 8
+    assert len({run.run_id for run in ended}) == sum(len(stage.model.requests) for stage in stages) == 8
     for stage in stages:
         await stage.close()
 
@@ -182,13 +182,13 @@ async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
     store: PostgresStore, clock: ManualClock
 ) -> None:
     world = World(store, clock, random.Random(4))  # noqa: S311 - chance for a test
-    await world.begin(100)
+    await world.begin(30)
     for _ in range(12):
         clock.advance(6 * 3600)
-        await store.write(lambda tx: [world.talk(tx, number) for number in range(100)])
+        await store.write(lambda tx: [world.talk(tx, number) for number in range(30)])
         await world.look(is_killed=False)
     open_runs = [run for run in await world.runs() if run.ended_at is None]
-    await store.write(lambda tx: [_end(tx, run) for run in open_runs[50:]])
+    await store.write(lambda tx: [_end(tx, run) for run in open_runs[20:]])
 
     def rows_read(tx: Transaction) -> int:
         """Rows of runs that this connection has read since the server last took down its counts."""
@@ -201,7 +201,7 @@ async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
         run = queries.next_open(tx, [])
         return run is not None, rows_read(tx) - before
 
-    assert len(open_runs) > 1000
+    assert len(open_runs) > 300
     is_found, count = await store.read(read)
     assert is_found
     assert count < len(open_runs) / 4  # versions of rows that PostgreSQL has not cleared away yet

@@ -16,7 +16,7 @@ from ricordo.storage.schema.core_tables import organizations
 from tests.seams.http import refused
 from tests.seams.people import OTHER_ORGANIZATION, People, all_text, bearer
 from tests.seams.server import LIMIT, MODEL, serving
-from tests.support.browser import open_browser, visit
+from tests.support.browser import visit
 
 OPERATOR = "the-operators-own-key"
 SEEN, HIDDEN, SAID, WAITS, OWN = "journeyqq", "studentqq", "messageqq", "proposalqq", "diaryqq"
@@ -225,12 +225,6 @@ def test_faults_are_shown_with_file_and_line_and_files_are_read_again(own_school
         assert words in shown, words
     assert "nothing of it is in use" in own_school.send(own_school.teacher, "GET", "/ui/courses/bad").text
     assert own_school.send(own_school.teacher, "GET", "/ui/courses/none").status_code == 404
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])

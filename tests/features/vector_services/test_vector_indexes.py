@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ricordo.features.vector_services.adapters import QdrantIndex
@@ -122,11 +122,12 @@ async def test_two_servers_may_make_the_same_space_at_the_same_time(
 async def test_a_large_write_goes_in_requests_the_service_takes(
     kind: Kind, index: VectorIndex, servers: dict[str, JsonServer]
 ) -> None:
-    records = [record(number) for number in range(1, 2_502)]
+    size = 2_501 if kind.server else 501  # a database of this machine takes as much as it is given
+    records = [record(number) for number in range(1, size + 1)]
     await index.upsert("agent-1", "model", records)
-    await agree(index, records, VectorFilter(start=NOON + 2_400))
-    await index.remove("agent-1", "model", [one.document for one in records[:2_400]])
-    await agree(index, records[2_400:], limit=200)
+    await agree(index, records, VectorFilter(start=NOON + size - 101))
+    await index.remove("agent-1", "model", [one.document for one in records[:-101]])
+    await agree(index, records[-101:], limit=200)
     if kind.name == "pinecone":  # its server refuses more than a thousand, so that these are at least three and three
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/upsert") == 3
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/delete") == 3
@@ -172,6 +173,7 @@ filters_strategy = st.builds(
 )
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(
     kept=records_strategy,
     removed=st.lists(st.integers(1, 40), max_size=5),

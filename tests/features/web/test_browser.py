@@ -14,19 +14,13 @@ from playwright.sync_api import Browser, expect
 
 from ricordo.llm.scripted import call
 from tests.seams.server import ServerInThread, serving
-from tests.support.browser import Visitor, open_browser, visit
+from tests.support.browser import Visitor, visit
 
 HOSTILE = (
     '<script>document.title="owned"</script><img src=x onerror="document.title=1"> [click](javascript:alert(1))\n'
     "\u202egnp.exe \u0000 " + "long" * 2000 + "\n| broken | table\n```\nunclosed"
 ).replace("\u0000", "")
 SIZES = [(1440, False), (375, True)]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import call
 from tests.seams.server import ServerInThread, serving
-from tests.support.browser import Visitor, open_browser, visit
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
+from tests.support.browser import Visitor, visit
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from tests.seams.http import ok
 from tests.seams.server import ServerInThread, serving
-from tests.support.browser import open_browser, visit
+from tests.support.browser import visit
 
 DOC = (Path(__file__).parents[3] / "docs" / "connect.md").read_text()
 DOCS = "http://127.0.0.1:8283"
@@ -81,8 +81,8 @@ def test_behind_a_proxy_the_address_is_the_one_that_was_asked_and_no_other_text(
         )
 
 
-def test_a_text_is_copied_in_a_browser(server: ServerInThread, tmp_path: Path) -> None:
-    with open_browser() as browser, visit(browser, server.url, width=390, dark=True) as visitor:
+def test_a_text_is_copied_in_a_browser(browser: Browser, server: ServerInThread) -> None:
+    with visit(browser, server.url, width=390, dark=True) as visitor:
         visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = visitor.see("/ui/connect")
         page.get_by_role("button", name="Copy: git").focus()

@@ -5,18 +5,18 @@ import struct
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from ricordo.llm.scripted import call
 from tests.seams.server import serving
-from tests.support.browser import moving_picture, open_browser, visit
+from tests.support.browser import moving_picture, visit
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 WIDTH, HEIGHT = 1200, 700
 SECONDS = 2.5
 
 
-def test_a_memory_is_proposed_approved_and_traced(tmp_path: Path) -> None:
+def test_a_memory_is_proposed_approved_and_traced(browser: Browser, tmp_path: Path) -> None:
     frames: list[bytes] = []
 
     def look(page: Page) -> None:
@@ -26,7 +26,6 @@ def test_a_memory_is_proposed_approved_and_traced(tmp_path: Path) -> None:
     with (
         serving(tmp_path / "data") as server,
         server.http() as http,
-        open_browser() as browser,
         visit(browser, server.url, width=WIDTH, height=HEIGHT) as visitor,
     ):
         http.put("/users/ada/blocks/student", json={"body": "Ada learns Italian.\nShe likes tea.", "policy": "propose"})

@@ -59,14 +59,14 @@ class Tempered:
 TEXT = st.one_of(
     st.text(max_size=40),
     st.text("ab é語😀", min_size=1, max_size=30).flatmap(
-        lambda text: st.integers(1, 400).map(lambda times: text * times)
+        lambda text: st.integers(1, 200).map(lambda times: text * times)
     ),
     st.sampled_from(["", " ", "\n\t", "\ud800"]),
 )
 
 
 @given(
-    texts=st.lists(TEXT, max_size=80),
+    texts=st.lists(TEXT, max_size=40),
     most_texts=st.integers(1, 100),
     most_tokens=st.integers(200, 5_000),
     text=st.integers(70, 3_000),
