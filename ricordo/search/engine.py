@@ -129,9 +129,8 @@ class _Search:
         placed = []
         for partition, posting in found:
             number = self._owners.index(partition.owner_id)
-            posting = self._views[number].placed(posting)
-            start = self._starts[number]
-            placed.append(replace(posting, positions=posting.positions + start) if start else posting)
+            start, visible = self._starts[number], self._views[number].placed(posting)
+            placed.append(replace(visible, positions=visible.positions + start) if start else visible)
         return joined_postings(placed)
 
     def allowed(self, wanted: MessageFilter | PassageFilter) -> Bools | None:

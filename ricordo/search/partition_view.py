@@ -137,7 +137,7 @@ def view_for(
     """Return the part of a view that the user of a search may see; see `MessageFilter` for who that is."""
     if subject_id is None:
         return view
-    audience = (owner_id, subject_id) if own_conversation is None else (owner_id, subject_id, own_conversation)
+    audience = (owner_id, subject_id, own_conversation or "")
     key = ("view for", audience)
     cached: tuple[int, PartitionView] | None = cache.partitions.get(key)
     if cached and cached[0] == view.version:
@@ -145,18 +145,20 @@ def view_for(
     seen = view.records["user"] == 0
     if subject_id != NOBODY:
         seen |= view.records["user"] == fingerprint(subject_id)
-    is_seen = seen & view.alive
-    size = 0
-    if own_conversation is None:
-        part = view if is_seen.all() else _part_of(view, is_seen, audience)
-    else:
-        own = view.alive & (view.records["conversation"] == fingerprint(own_conversation))
-        if (own & ~seen).any():
-            part = _part_of(view, is_seen | own, audience)
-        else:
-            # Most conversations hold nothing of others: all of a user's share one view.
+    if own_conversation is not None:
+        own = view.records["conversation"] == fingerprint(own_conversation)
+        # Most conversations hold nothing of others: all of a user's share one view.
+        if not (own & view.alive & ~seen).any():
             part = view_for(cache, owner_id, view, subject_id, None)
-    if part.audience == audience:
+            cache.partitions.put(key, (view.version, part), 0)
+            return part
+        seen |= own
+    seen &= view.alive
+    if seen.all():
+        part = view
+        size = 0
+    else:
+        part = _part_of(view, seen, audience)
         size = part.records.nbytes + _BESIDE * len(part.records) + _BESIDE_HIDDEN * len(view.records)
     cache.partitions.put(key, (view.version, part), size)
     return part

@@ -12,9 +12,9 @@ from ricordo.search.vectors import FEW, ShownVectors, similarities_shown, vector
 from ricordo.storage import conversations
 from ricordo.storage.engine.store import Store
 from tests.conftest import BOTH
-from tests.search.test_vectors import rows
 from tests.seams import make
 from tests.seams.stores import START, flush
+from tests.search.test_vectors import rows
 
 DATABASES = BOTH
 WORDS = ("tea", "rain", "Lisbon", "violin", "bread", "harbour", "snow", "Regenschirm", "umbrella")
@@ -27,7 +27,7 @@ async def test_scores_of_a_user_are_equal_before_and_after_others_write(
     store: Store, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
-    chance = random.Random(31)
+    chance = random.Random(31)  # noqa: S311 - examples
     agent = (await make.stored_agent(store)).agent
     others = [make.conversation(agent, id=f"conv-{agent.id}-{number}") for number in range(3)]
     for conversation in others:
