@@ -16,6 +16,7 @@ from ricordo import __version__
 from ricordo.agents import deletion, note_taker, run_end, tracing
 from ricordo.agents.run_end import close_all, close_expired
 from ricordo.api import callbacks
+from ricordo.api.answers import AnswerBudget
 from ricordo.api.authentication import Authentication
 from ricordo.api.call import require_administrator
 from ricordo.api.errors import install_error_handlers
@@ -37,8 +38,9 @@ from ricordo.secret import FILE as SECRET_FILE
 from ricordo.secret import load_secret, require_unneeded
 from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_vector_settings
 from ricordo.storage import damage, keys, organizations
-from ricordo.storage.engine.database import open_store
+from ricordo.storage.engine.database import folders_of, open_store
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.engine.work_folders import sweep
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools.toolbox import Toolbox, sync_tools
 
@@ -68,6 +70,7 @@ async def open_runtime(
     indexes = plugins.vector_indexes(vectors or load_vector_settings())
     kinds = plugins.memory_remotes()
     store = await asyncio.to_thread(open_store, settings)
+    await asyncio.to_thread(sweep, *folders_of(settings))
     models.learned.keep_in(settings.data_dir)
     indexes |= await pgvector.index_of(store)
     runtime = Runtime(settings, store, models, toolbox, plugins, indexes, kinds)
@@ -200,6 +203,7 @@ def create_app(
     app = Application(
         lazy,
         settings.root_path,
+        AnswerBudget(settings.max_answer_mb, settings.max_answers_mb),
         title="Ricordo",
         version=__version__,
         description="AI agents whose memory belongs to the people it is about. Compatible with letta-client.",

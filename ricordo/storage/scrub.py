@@ -12,6 +12,7 @@ from typing import Any
 
 from ricordo.errors import Unavailable
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.migrations import HALF_COPIED
 from ricordo.storage.schema.columns import metadata
 
 # A larger table is not rewritten while servers work: all who read it would wait for seconds.
@@ -56,6 +57,16 @@ def holds(path: Path, user_id: str) -> bool | None:
             return any(copy.execute(statement.format(*names), [user_id]).fetchone() for names in wanted)
     except sqlite3.Error:
         return None
+
+
+def is_half_copied(path: Path) -> bool:
+    """Return whether an SQLite database is what an interrupted move left."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as copy:
+            (version,) = copy.execute("SELECT max(version) FROM schema_versions").fetchone()
+            return bool(version == HALF_COPIED)
+    except sqlite3.Error:
+        return False
 
 
 def _scrub_sqlite(cursor: Any) -> None:

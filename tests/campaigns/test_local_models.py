@@ -133,7 +133,7 @@ def _patient() -> CallPolicy:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("faults", short_and_long(60, 1_000))
+@pytest.mark.parametrize("faults", short_and_long(30, 1_000))
 async def test_no_fault_of_a_model_server_makes_an_agent_unusable_or_shows_markup(
     store: SqliteStore, tmp_path: Path, faults: int
 ) -> None:

@@ -42,7 +42,7 @@ def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 def dump(path: Path) -> list[str]:
     with closing(sqlite3.connect(path)) as connection:
-        return list(connection.iterdump())
+        return [line for line in connection.iterdump() if "backup_hashes" not in line]  # of backups alone
 
 
 def backups(path: Path) -> list[Path]:

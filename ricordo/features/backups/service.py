@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import SecretStr
 from sqlalchemy import Connection, Table, func, inspect, select
 
 from ricordo.errors import Conflict, NotFound, Unavailable
-from ricordo.features.move.service import MoveOptions, MoveReport, Report, move
+from ricordo.features.move.service import MoveOptions, MoveReport, Report, at_file, move, move_into_file
 from ricordo.settings import Settings
-from ricordo.storage.engine.backups import flush_folder, held_in, make_private_folder, settle
+from ricordo.storage.engine.backups import held_in, settle
 from ricordo.storage.engine.database import address, check, exclusive_access, open_store
 from ricordo.storage.engine.seal import require_sound, seal, write_hashes
 from ricordo.storage.engine.sqlite import lock_file
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.work_folders import file_for, make_private_folder
 from ricordo.storage.schema.columns import metadata
-
-UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +44,11 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
     if target.exists():
         raise Conflict(f"{target} is there already. Name a new file.")
     make_private_folder(target.parent)
-    part = target.with_name(target.name + UNFINISHED)
-    _remove(part)  # of a backup that was killed
-    try:
-        done = move(settings, _at(settings, part), MoveOptions(force=True), report)
+    with file_for(settings.data_dir, target) as part:
+        done = move(settings, at_file(settings, part), MoveOptions(force=True), report)
         write_hashes(part, done.hashes, done.rows)
         settle(part)
         seal(part)
-        part.replace(target)
-    finally:
-        _remove(part)
-    flush_folder(target.parent)
     return done
 
 
@@ -65,26 +57,17 @@ def restore(source: Path, settings: Settings, report: Report, *, replace: bool =
     source = source.absolute()
     hashes = require_sound(source)
     if settings.postgres_url is not None:
-        return move(_at(settings, source), settings, MoveOptions(replace=replace, sealed_hashes=hashes), report)
+        return move(at_file(settings, source), settings, MoveOptions(replace=replace, sealed_hashes=hashes), report)
     path = settings.database_path
     make_private_folder(path.parent)
-    part = path.with_name(path.name + UNFINISHED)
     lock = lock_file(path)
     try:
         if not replace and path.exists() and (held := held_in(path)):
             raise Conflict(f"{path} is not empty: it holds {', '.join(held)}. Back it up, then repeat with --replace.")
-        _remove(part)
         options = MoveOptions(force=True, sealed_hashes=hashes)
-        done = move(_at(settings, source), _at(settings, part), options, report)
-        settle(part)
-        if path.exists():
-            settle(path)  # its log is written back and gone, so that it cannot be taken for the new one's
-        part.replace(path)
-        flush_folder(path.parent)
+        return move_into_file(at_file(settings, source), settings, options, report)
     finally:
-        _remove(part)
         lock.release()
-    return done
 
 
 def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
@@ -143,13 +126,3 @@ def _problems(connection: Connection, before: dict[str, int]) -> list[str]:
             rows = connection.exec_driver_sql(f"PRAGMA {pragma}").all()
             problems += [f"{pragma} found {tuple(row)}" for row in rows if tuple(row) != ("ok",)]
     return problems
-
-
-def _at(settings: Settings, path: Path) -> Settings:
-    return settings.model_copy(update={"database_url": SecretStr(f"sqlite:///{path}")})
-
-
-def _remove(path: Path) -> None:
-    beside = [path.with_name(path.name + ending) for ending in ("", "-wal", "-shm")]
-    for one in (*beside, path.with_suffix(".lock")):
-        one.unlink(missing_ok=True)

@@ -1,18 +1,16 @@
 """Virtual environments for tools that need packages: built once by a job, and kept in the data folder while they are used."""
 
 import asyncio
-import fcntl
 import hashlib
 import os
 import shutil
 import sys
-import tempfile
 import time
 import venv
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
@@ -21,6 +19,7 @@ from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.engine.work_folders import PACKAGES, open_work_folder
 
 KIND = "custom_tools.environment"
 _MOST = 20  # environments that are kept
@@ -42,7 +41,7 @@ _OPTIONS = (
     # It would read what is installed beside this server, in two seconds, and no tool sees that.
     "--no-warn-conflicts"
 )
-_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NETRC")
+_VARIABLES = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NETRC")
 _PREFIXES = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
@@ -111,17 +110,19 @@ async def _build(settings: Settings, requirements: Sequence[str], report: Report
     if await asyncio.to_thread(_is_ready, home):
         return
     report(0, 2)
-    building, lock = await asyncio.to_thread(_begin, home)
+    work = await asyncio.to_thread(open_work_folder, settings.data_dir, PACKAGES)
+    building = work.path / "environment"
     try:
+        await asyncio.to_thread(_begin, building)
         report(1, 2)
         await _install(building, requirements)
         await asyncio.to_thread(_finish, building, home)
     except Invalid as error:
+        home.parent.mkdir(parents=True, exist_ok=True)
         _failure(home).write_text(str(error), "utf-8")
         raise
     finally:
-        lock.close()
-        await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
+        await asyncio.to_thread(work.close)
 
 
 HANDLER = JobHandler(KIND, _job)
@@ -154,19 +155,16 @@ def _require_no_failure(home: Path, seconds: float) -> None:
         _failure(home).unlink()
 
 
-def _begin(home: Path) -> tuple[Path, IO[str]]:
-    """Make an empty environment beside its place, and remove what killed builds left."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    for left in home.parent.glob("*.building"):
-        with suppress(OSError), (left / ".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
-    building = Path(tempfile.mkdtemp(prefix=f"{home.name}-", suffix=".building", dir=home.parent))
-    held = (building / ".lock").open("w")
-    fcntl.flock(held, fcntl.LOCK_EX)
+def _begin(building: Path) -> None:
+    """Make an empty environment, and a folder for what pip unpacks."""
+    building.mkdir(mode=0o755)
     building.chmod(0o755)
+    _pips_folder(building).mkdir()
     venv.create(building, symlinks=True)
-    return building, held
+
+
+def _pips_folder(building: Path) -> Path:
+    return building.with_name("pip")
 
 
 async def _install(building: Path, requirements: Sequence[str]) -> None:
@@ -191,7 +189,8 @@ async def _install(building: Path, requirements: Sequence[str]) -> None:
             name: value
             for name, value in os.environ.items()
             if name in _VARIABLES or name.upper().startswith(_PREFIXES)
-        },
+        }
+        | {"TMPDIR": str(_pips_folder(building))},
     )
     reading = process.stdout
     try:
@@ -220,6 +219,7 @@ def _finish(building: Path, home: Path) -> None:
     size = sum(path.lstat().st_size for path in building.rglob("*"))
     if size > _SIZE:
         raise Invalid(f"The packages of this tool take {size // 2**20} MB, and {_SIZE // 2**20} MB are the most.")
+    home.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # another server was faster
         building.rename(home)
     _failure(home).unlink(missing_ok=True)

@@ -9,7 +9,8 @@ from ricordo.domain.clock import SECOND
 from ricordo.errors import Unavailable
 from ricordo.features.erasure.receipts import Erasure
 from ricordo.storage.chain_files import OWNER_FILE, delete_chain_files
-from ricordo.storage.scrub import holds
+from ricordo.storage.engine.work_folders import is_unused, remove_database, sweep
+from ricordo.storage.scrub import holds, is_half_copied
 
 BACKUPS, REMOTES = "backups", "remotes"
 # What a database has beside its file: doltlite's lock, the mark of its owner, and what SQLite would leave.
@@ -30,16 +31,22 @@ def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others:
         for chain_id in erasure.chains:
             done.files.update({_name(path, data_dir): "removed" for path in delete_chain_files(data_dir, chain_id)})
         _remove_remotes(data_dir, erasure, others, done)
+        _sweep(data_dir, database, done)
         for path in _backups(data_dir, database):
             # What is no SQLite file, as a dump, cannot be looked into: one from before the user came is without them.
             is_theirs = holds(path, erasure.user_id) if path.suffix == ".db" else None
             if is_theirs is None:
                 is_theirs = erasure.began_at is None or path.stat().st_mtime * SECOND >= erasure.began_at
             if is_theirs:
-                path.unlink()
+                remove_database(path)
                 done.files[_name(path, data_dir)] = "removed, since it held the user"
         for path in sorted(data_dir.glob("*.db")):
-            if path != database and holds(path, erasure.user_id):
+            if path == database or not holds(path, erasure.user_id):
+                continue
+            if is_half_copied(path) and is_unused(path):
+                remove_database(path)
+                done.files[_name(path, data_dir)] = "removed, since it was half a copy that held the user"
+            else:
                 done.elsewhere.append(
                     f"{path.name} in the data folder is another database that holds the user. Forget them there too, with "
                     "RICORDO_DATABASE_URL naming it, or remove the file."
@@ -49,6 +56,20 @@ def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others:
             f"{error.filename or data_dir} cannot be removed: {error.strerror}. Check the folder."
         ) from error
     return done
+
+
+def _sweep(data_dir: Path, database: Path | None, done: Erasure) -> None:
+    """Remove what killed copies of the database left. Raises Unavailable while a copy is being made, which may hold the user."""
+    found = sweep(data_dir, *([database.parent] if database else []))
+    if found.copies_in_use:
+        raise Unavailable(
+            "A copy of the database is being made, which may hold this user. It is tried again after that."
+        )
+    done.files.update({_name(path, data_dir): "removed, since a killed process left it" for path in found.removed})
+    done.note_elsewhere(
+        f"{path} was left by a killed process and cannot be removed. It may hold the user: delete it."
+        for path in found.failed
+    )
 
 
 def without_password(address: str) -> str:
@@ -106,7 +127,7 @@ def _path_at(address: str) -> Path | None:
 def _backups(data_dir: Path, database: Path | None) -> Iterator[Path]:
     for folder in sorted({data_dir / BACKUPS, *([database.parent / BACKUPS] if database else [])}):
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and not path.name.endswith(("-wal", "-shm")):
+            if path.is_file() and not path.name.endswith(("-wal", "-shm", "-journal", ".lock")):
                 yield path
 
 

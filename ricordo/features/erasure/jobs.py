@@ -27,7 +27,9 @@ from ricordo.search import rebuild
 from ricordo.search.vector_index import portions
 from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
+from ricordo.storage.engine.database import folders_of
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.work_folders import sweep
 from ricordo.storage.jobs import FencedStore
 from ricordo.storage.schema.core_tables import conversations
 from ricordo.storage.schema.memory_tables import chains
@@ -176,12 +178,22 @@ class ErasureWork:
         others = [row.address for row in await self._store.read(queries.remotes)]
         settings = self._runtime.settings
         database = None if settings.postgres_url else settings.database_path
-        done = await asyncio.to_thread(erase_files, settings.data_dir, database, self.erasure, others)
+        work = partial(erase_files, settings.data_dir, database, self.erasure, others)
+        await self._wait_for_copies()
+        done = await asyncio.to_thread(work)
 
         def note(_tx: Transaction, erasure: Erasure) -> None:
             erasure.files, erasure.elsewhere, erasure.remotes = done.files, done.elsewhere, {}
 
         await self._write(note)
+
+    async def _wait_for_copies(self) -> None:
+        """Wait a while for copies of the database that are being made: they may hold the user, and are not whole yet."""
+        folders = folders_of(self._runtime.settings)
+        for _ in range(_TRIES):
+            if not (await asyncio.to_thread(sweep, *folders)).copies_in_use:
+                return
+            await asyncio.sleep(_PAUSE)
 
     async def _named(self, column: Any) -> list[Any]:
         return await self._find(queries.rows_with(column, self.erasure.user_id))

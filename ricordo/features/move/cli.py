@@ -24,7 +24,7 @@ def migrate_to(
     """Move everything to another database. Proves that nothing was lost. The old one stays as it is."""
     from ricordo.cli.screen import ProgressLine
     from ricordo.features import FEATURES
-    from ricordo.features.move.service import MoveOptions, move
+    from ricordo.features.move.service import MoveOptions, move_to
     from ricordo.plugins import load_plugins
     from ricordo.settings import load_settings
     from ricordo.storage.engine.database import address
@@ -36,7 +36,7 @@ def migrate_to(
     progress = ProgressLine()
     options = MoveOptions(force, replace, replace_nul)
     try:
-        report = move(source, target, options, lambda phase, table, *done: progress.show(f"{phase} {table}", *done))
+        report = move_to(source, target, options, lambda phase, table, *done: progress.show(f"{phase} {table}", *done))
     finally:
         progress.end()
     tables = sum(1 for rows in report.rows.values() if rows)

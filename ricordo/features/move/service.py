@@ -9,18 +9,22 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 import sqlalchemy as sa
+from pydantic import SecretStr
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.errors import Conflict, Invalid, Unavailable
-from ricordo.settings import Settings
+from ricordo.settings import SQLITE, Settings
 from ricordo.storage import migrations
+from ricordo.storage.engine.backups import settle
 from ricordo.storage.engine.database import address, exclusive_access, read_transaction, require_current
-from ricordo.storage.engine.sqlite import unchanging_file
+from ricordo.storage.engine.sqlite import lock_file, unchanging_file
 from ricordo.storage.engine.store import plain_errors, reason_of
+from ricordo.storage.engine.work_folders import file_for, make_private_folder
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, schema_of, write_transaction
 from ricordo.storage.schema.columns import as_stored, metadata
 
@@ -104,6 +108,38 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
         with exclusive_access(target, is_new=True) as new:
             _prepare(new, address(target), options)
             return _copy_all(old, new, options, report)
+
+
+def move_to(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
+    """Move, into an SQLite file in one step: a move that is killed leaves what was there. Raises as `move` does."""
+    if target.postgres_url is not None or address(source) == address(target):
+        return move(source, target, options, report)
+    path = target.database_path
+    make_private_folder(path.parent)
+    lock = lock_file(path)
+    try:
+        if path.exists():
+            with _plain_errors(), exclusive_access(target, is_new=True, force=True) as new:
+                _prepare(new, address(target), options)
+        return move_into_file(source, target, options, report)
+    finally:
+        lock.release()
+
+
+def move_into_file(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
+    """Copy into a new file, which then takes the place of the target's; the caller holds the target's lock."""
+    path = target.database_path
+    with file_for(target.data_dir, path) as part:
+        done = move(source, at_file(target, part), options, report)
+        settle(part)
+        if path.exists():
+            settle(path)  # its log is written back and gone, so that it cannot be taken for the new one's
+    return done
+
+
+def at_file(settings: Settings, path: Path) -> Settings:
+    """Return the settings with this SQLite file as their database."""
+    return settings.model_copy(update={"database_url": SecretStr(f"{SQLITE}{path}")})
 
 
 def _copy_all(old: sa.Connection, new: sa.Connection, options: MoveOptions, report: Report) -> MoveReport:

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import fcntl
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -12,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from ricordo.errors import Forbidden, Invalid, RicordoError, Unavailable
 from ricordo.features.sandbox.backends import Backend, Confinement, candidates, exposed, why_none
@@ -21,9 +19,9 @@ from ricordo.features.sandbox.process import Output, SandboxProcess, feed, start
 from ricordo.features.sandbox.proxy import serve
 from ricordo.features.sandbox.watch import processes_of_user, watch
 from ricordo.settings import Settings
+from ricordo.storage.engine.work_folders import SANDBOX, WorkFolder, open_work_folder
 
 StoppedBy = Literal["", "time", "cpu", "memory", "output"]
-_PREFIX = "ricordo-sandbox-"
 _WARM = 2  # processes that wait for a call, of each environment
 _ENVIRONMENTS = 4  # so many environments have some
 _IDLE = 300.0  # seconds after which a process that waits for a call ends
@@ -90,7 +88,7 @@ class Sandbox:
         self._places = asyncio.Semaphore(self._options.sandbox_calls)
         self._warm: dict[Confinement, list[asyncio.Task[SandboxProcess]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._workspaces: tuple[Path, IO[str]] | None = None
+        self._workspaces: WorkFolder | None = None
 
     @property
     def name(self) -> str:
@@ -150,10 +148,9 @@ class Sandbox:
         self._warm.clear()
         await asyncio.gather(*map(_end_of, waiting), *self._ending)
         if self._workspaces:
-            folder, lock = self._workspaces
+            workspaces = self._workspaces
             self._workspaces = None
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-            lock.close()
+            await asyncio.to_thread(workspaces.close)
 
     @asynccontextmanager
     async def _place(self, call: SandboxCall) -> AsyncIterator[None]:
@@ -219,19 +216,12 @@ class Sandbox:
             raise Unavailable(self._problem)
 
     def _folder(self) -> Path:
-        """The folder of this sandbox's workspaces, and none is left of servers that are gone."""
+        """The folder of this sandbox's workspaces."""
         if self._workspaces is None:
-            for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-                with contextlib.suppress(OSError):
-                    if path.stat().st_uid == os.geteuid() and (lock := _locked(path)):
-                        shutil.rmtree(path, ignore_errors=True)
-                        lock.close()
-            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            folder.chmod(0o711)
-            lock = _locked(folder)
-            assert lock
-            self._workspaces = (folder, lock)
-        return self._workspaces[0]
+            # Not in the data folder, which other users, as whom programs run, may not enter.
+            place = Path(tempfile.gettempdir())
+            self._workspaces = open_work_folder(self._data_dir, SANDBOX, place=place, mode=0o711)
+        return self._workspaces.path
 
     async def _take(self, confinement: Confinement) -> SandboxProcess:
         """A process that waits already, or a new one; another begins to wait in its place."""
@@ -364,17 +354,6 @@ def _reason(stopped_by: StoppedBy, limits: SandboxLimits) -> str:
 async def _end_of(task: asyncio.Task[SandboxProcess]) -> None:
     with contextlib.suppress(RicordoError, OSError):
         await (await task).end()
-
-
-def _locked(folder: Path) -> IO[str] | None:
-    """The open lock of a folder of workspaces, held until it is closed; None where a server holds it."""
-    lock = (folder / ".lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    return lock
 
 
 def examine(settings: Settings) -> str:

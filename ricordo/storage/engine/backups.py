@@ -6,13 +6,15 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection
 
 from ricordo.domain.clock import Clock, to_datetime
 from ricordo.errors import Unavailable
+from ricordo.storage.engine.seal import seal, write_hashes
+from ricordo.storage.engine.work_folders import file_for, make_private_folder
 
 log = logging.getLogger(__name__)
 _MISSED = ("agents", "api_keys", "blocks", "conversations", "archives", "proposals")
@@ -22,20 +24,27 @@ def back_up(path: Path, version: int, clock: Clock) -> Path:
     """Copy the database into `backups/` beside it and verify the copy; raises Unavailable where the copy is not sound."""
     target = path.parent / "backups" / f"{path.stem}-schema{version}-{_time(clock)}.db"
     make_private_folder(target.parent)
+    with file_for(path.parent, target) as part:
+        if not _copy_pages(path, part):
+            raise Unavailable(
+                f"The backup of {path} before an upgrade did not verify, so nothing was changed. "
+                "Check the disk for space and faults, then start again."
+            )
+        write_hashes(part, {}, {})
+        settle(part)
+        part.chmod(0o600)
+        seal(part)
+    return target
+
+
+def _copy_pages(path: Path, target: Path) -> bool:
+    """Copy a database as it is; returns whether the copy is sound."""
     try:
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
-            sound = copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            return bool(copy.execute("PRAGMA integrity_check").fetchone() == ("ok",))
     except sqlite3.Error:
-        sound = False
-    if not sound:
-        target.unlink(missing_ok=True)
-        raise Unavailable(
-            f"The backup of {path} before an upgrade did not verify, so nothing was changed. "
-            "Check the disk for space and faults, then start again."
-        )
-    target.chmod(0o600)
-    return target
+        return False
 
 
 def back_up_postgres(connection: Connection, folder: Path, version: int, clock: Clock) -> Path | None:
@@ -50,9 +59,16 @@ def back_up_postgres(connection: Connection, folder: Path, version: int, clock: 
             extra={"schema": version, "postgresql": server},
         )
         return None
-    url = connection.engine.url
-    target = folder / f"{url.database}-schema{version}-{_time(clock)}.dump"
+    target = folder / f"{connection.engine.url.database}-schema{version}-{_time(clock)}.dump"
     make_private_folder(folder)
+    with file_for(folder.parent, target) as part:
+        _dump(program, connection.engine.url, part)
+    log.info("backed up the database before its schema changes", extra={"file": str(target), "schema": version})
+    return target
+
+
+def _dump(program: str, url: URL, target: Path) -> None:
+    """Let pg_dump write the database into the file. Raises Unavailable."""
     # The password is no argument: every user of a machine may read those.
     environment = os.environ | ({"PGPASSWORD": str(url.password)} if url.password else {})
     query = dict(url.query) | {"application_name": "ricordo-backup"}
@@ -71,23 +87,10 @@ def back_up_postgres(connection: Connection, folder: Path, version: int, clock: 
             f"The backup {target} cannot be written: {error.strerror}. Choose another RICORDO_DATA_DIR."
         ) from error
     if done.returncode or not target.stat().st_size:
-        target.unlink(missing_ok=True)
         raise Unavailable(
             f"The backup before an upgrade failed, so nothing was changed: {done.stderr.strip()[:300]} "
             "Free disk space or repair pg_dump, then start again."
         )
-    log.info("backed up the database before its schema changes", extra={"file": str(target), "schema": version})
-    return target
-
-
-def make_private_folder(folder: Path) -> None:
-    """Make the folder, for its owner alone, where there is none. Raises Unavailable."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unavailable(
-            f"The folder {folder} cannot be made: {error.strerror}. Choose another RICORDO_DATA_DIR."
-        ) from error
 
 
 def _time(clock: Clock) -> str:
@@ -125,13 +128,3 @@ def settle(path: Path) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise Unavailable(f"{path} cannot be written: {error.strerror}. Free disk space, then repeat.") from error
-
-
-def flush_folder(folder: Path) -> None:
-    """Have the names of a folder on the disk, where the system can."""
-    with suppress(OSError):
-        opened = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)

@@ -11,11 +11,12 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.domain.clock import Clock, SystemClock
+from ricordo.domain.quotas import MemoryQuotas
 from ricordo.errors import Conflict, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.statements import Statements
-from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
@@ -42,9 +43,15 @@ class DatabaseStatus:
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     """Open the database, with its schema up to date. Raises Conflict, Unavailable."""
+    store = _open(settings, clock)
+    store.quotas = MemoryQuotas(settings.max_block_kb, settings.max_memory_mb, settings.max_memory_blocks)
+    return store
+
+
+def _open(settings: Settings, clock: Clock | None) -> SqlStore:
     if settings.postgres_url is None:
         return sqlite.open_sqlite(settings.database_path, durability=settings.durability, clock=clock)
-    store: Store = _postgres().open_postgres(
+    store: SqlStore = _postgres().open_postgres(
         settings.postgres_url,
         connections=settings.database_connections,
         durability=settings.durability,
@@ -52,6 +59,11 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
         clock=clock,
     )
     return store
+
+
+def folders_of(settings: Settings) -> tuple[Path, ...]:
+    """Return the folders in which files of this server lie: the data folder, and where its SQLite database is."""
+    return (settings.data_dir,) if settings.postgres_url else (settings.data_dir, settings.database_path.parent)
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, NotFound, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine import seal
-from ricordo.storage.engine.backups import back_up, make_private_folder
+from ricordo.storage.engine.backups import back_up
 from ricordo.storage.engine.store import ENGINE_OPTIONS, SqlStore, Transaction, each, plain_errors
+from ricordo.storage.engine.work_folders import make_private_folder
 
 T = TypeVar("T")
 READERS = 4

@@ -16,6 +16,7 @@ from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features.backups.service import back_up, restore
 from ricordo.features.move.service import MoveReport
 from ricordo.settings import Settings
+from ricordo.storage.engine.work_folders import COPY, open_work_folder
 from tests.cli.conftest import Shell, environment
 from tests.features.move.test_cli import fill
 from tests.features.processes import KilledCommand, after
@@ -90,8 +91,12 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
         restore(tmp_path / "first.db", settings, silent)
     assert back_up(settings, tmp_path / "third.db", silent).hashes == second.hashes
     assert restore(tmp_path / "first.db", settings, silent, replace=True).hashes == first.hashes
-    with serving(tmp_path / "data"), pytest.raises(Conflict, match="Another Ricordo server is using"):
-        restore(tmp_path / "first.db", settings, silent, replace=True)
+    left = open_work_folder(settings.data_dir, COPY)
+    left._lock.release()  # as a kill does
+    with serving(tmp_path / "data"):
+        assert not left.path.exists(), "a start removes what killed processes left"
+        with pytest.raises(Conflict, match="Another Ricordo server is using"):
+            restore(tmp_path / "first.db", settings, silent, replace=True)
 
 
 def test_a_damaged_backup_is_refused_and_the_old_database_stays(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ricordo.features.custom_tools import environments
 from ricordo.features.custom_tools.environments import texts_of
 from ricordo.llm.scripted import call
 from ricordo.settings import Settings
+from ricordo.storage.engine.work_folders import FOLDER, PACKAGES
 from tests.features.custom_tools.conftest import Api
 from tests.seams.server import MODEL
 from tests.support.attacked_server import attacked_server
@@ -82,30 +83,19 @@ def test_an_agents_tool_has_its_packages_and_a_change_of_them_takes_their_place(
     client.tools.delete(tool.id)
 
 
-def test_calls_at_once_have_one_environment_built_and_what_a_killed_build_left_is_removed(api: Api) -> None:
-    folder = api.server.settings.data_dir / "environments"
-    left, held = folder / "a.building", folder / "b.building"
-    for each in (left, held):
-        each.mkdir(parents=True)
-        (each / ".lock").touch()
+def test_calls_at_once_have_one_environment_built_and_nothing_else_stays(api: Api) -> None:
     results: list[Any] = []
     wanted = {"name": "salve", "version": ">=1.0,<2"}
     threads = [threading.Thread(target=lambda: results.append(try_out(api, wanted))) for _ in range(4)]
-    with subprocess.Popen(["flock", str(held / ".lock"), "-c", "echo on; sleep 60"], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout
-        assert holder.stdout.readline() == b"on\n"
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (left.exists(), held.exists()) == (False, True)
-        holder.kill()
-    held.joinpath(".lock").unlink()
-    held.rmdir()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert [result["func_return"] for result in results] == ["Salve Ada! (1.0)"] * 4
     home = environments._home(api.server.settings, texts_of([wanted]))
     assert home.is_dir()
-    assert not list(home.parent.glob("*.building"))
+    work = api.server.settings.data_dir / FOLDER
+    assert [path.name for path in work.iterdir() if path.is_dir() and path.name.startswith(PACKAGES)] == []
 
 
 def test_what_cannot_be_installed_is_said_with_pips_words_and_tried_again_later(api: Api, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_dump_goes_unless_it_is_from_before_the_user_came(tmp_path: Path) -> N
 def test_a_file_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database(tmp_path / "backups" / "a.db", "user-ada")
 
-    def refuse(_path: Path) -> None:
+    def refuse(_path: Path, **_: bool) -> None:
         raise PermissionError(13, "Permission denied", "a.db")
 
     monkeypatch.setattr(Path, "unlink", refuse)

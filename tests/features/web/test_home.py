@@ -19,9 +19,9 @@ def visitor(folder: Path, *models: ChatModel, **settings: Any) -> TestClient:
     return TestClient(app, base_url="http://localhost:8283", client=("127.0.0.1", 50000), follow_redirects=False)
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[TestClient]:
-    with visitor(tmp_path) as client:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with visitor(tmp_path_factory.mktemp("home")) as client:
         yield client
 
 
