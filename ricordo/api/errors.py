@@ -10,7 +10,8 @@ from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from ricordo.api.call import ID_PREFIXES, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import ID_PREFIXES
 from ricordo.api.guard import RETRY_AFTER, with_openai_error
 from ricordo.api.models.base import FaultResponse, Json
 from ricordo.api.routing import REFUSALS

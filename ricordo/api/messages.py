@@ -16,7 +16,8 @@ from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
-from ricordo.api.call import Here, Paged, Paging, RequestContext, agent_json, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, Paged, Paging, RequestContext, agent_json
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, given

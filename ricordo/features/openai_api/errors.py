@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.types import Receive, Scope, Send
 
-from ricordo.api.call import answer
+from ricordo.api.answers import answer
 from ricordo.api.errors import MODEL_STATUS, status_of
 from ricordo.api.guard import openai_error, openai_type
 from ricordo.api.models.base import Json

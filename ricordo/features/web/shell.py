@@ -4,14 +4,13 @@ A page is a function of a request in a module with `router = Pages(scope=…)`; 
 that extends `layout.html`, and answers a form with `done`. A `RefusedByApi` or another RicordoError becomes a page that says why.
 """
 
-import asyncio
 import hmac
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -32,6 +31,7 @@ from ricordo.errors import DatabaseFailed, Invalid, RicordoError
 from ricordo.features.web import filters, statics
 from ricordo.features.web.inside import RefusedByApi
 from ricordo.memory.merge import by_words
+from ricordo.offload import SMALL, offload
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import proposals
@@ -139,7 +139,7 @@ async def render(request: Request, template: str, *, status: int = 200, **values
     # A template of a long history takes longer than others may wait for.
     work = environment().get_template(template)
     text = (
-        await asyncio.to_thread(work.render, shown | values)
+        await offload(partial(work.render, shown | values), SMALL + 1)
         if values.pop("is_large", False)
         else work.render(shown | values)
     )

@@ -12,12 +12,13 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.domain.clock import Clock, SystemClock
+from ricordo.domain.quotas import MemoryQuotas
 from ricordo.errors import Conflict, DatabaseFailed, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.failures import has_no_space
 from ricordo.storage.engine.statements import Statements
-from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
@@ -46,9 +47,15 @@ class DatabaseStatus:
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     """Open the database, with its schema up to date. Raises Conflict, Unavailable."""
+    store = _open(settings, clock)
+    store.quotas = MemoryQuotas(settings.max_block_kb, settings.max_memory_mb, settings.max_memory_blocks)
+    return store
+
+
+def _open(settings: Settings, clock: Clock | None) -> SqlStore:
     if settings.postgres_url is None:
         return sqlite.open_sqlite(settings.database_path, durability=settings.durability, clock=clock)
-    store: Store = _postgres().open_postgres(
+    store: SqlStore = _postgres().open_postgres(
         settings.postgres_url,
         connections=settings.database_connections,
         durability=settings.durability,

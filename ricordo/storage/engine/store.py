@@ -16,11 +16,13 @@ from sqlalchemy import Connection, Engine, Executable, NullPool
 from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
+from ricordo.domain.quotas import MemoryQuotas
 from ricordo.errors import Conflict, Invalid
 from ricordo.storage.engine.statements import PreparedStatement, Statements
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+QUOTAS = MemoryQuotas()
 SLOW_WRITE = 0.1  # seconds; a write holds up every other writer
 
 
@@ -31,11 +33,20 @@ class Overtaken(Conflict):
 class Transaction:
     """One open transaction. What is done through it happens whole or not at all."""
 
-    __slots__ = ("_statements", "after_commit", "cache", "clock", "connection", "has_written")
+    __slots__ = ("_statements", "after_commit", "cache", "clock", "connection", "has_written", "quotas")
 
-    def __init__(self, connection: Connection, clock: Clock, statements: Statements, cache: dict[Any, Any]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        clock: Clock,
+        statements: Statements,
+        cache: dict[Any, Any],
+        quotas: MemoryQuotas = QUOTAS,
+    ) -> None:
         self.connection = connection
         self.clock = clock
+        # How much memory may hold, for whoever writes it.
+        self.quotas = quotas
         # What this process knows of the database, to be fast; the store starts with it empty.
         self.cache = cache
         # Called once the transaction is committed, in its thread; not at all where it is rolled back.
@@ -113,6 +124,7 @@ class SqlStore:
         self.clock = clock
         self.statements = Statements(engine.dialect)
         self.cache: dict[Any, Any] = {}
+        self.quotas = QUOTAS
         self._readers, self._writers = readers, writers
         self._local = threading.local()
         self._connections: set[Connection] = set()
@@ -143,7 +155,7 @@ class SqlStore:
     def _run(self, connection: Connection, begin: str, work: Callable[[Transaction], T]) -> T:
         with connection.begin():
             self._begin(connection, begin)
-            tx = Transaction(connection, self.clock, self.statements, self.cache)
+            tx = Transaction(connection, self.clock, self.statements, self.cache, self.quotas)
             result = work(tx)
         for callback in tx.after_commit:
             callback()
