@@ -139,22 +139,11 @@ class Turn:
             lease.cancel()
             self._runtime.live.pop(run.id, None)
             self._feed.publish(last)
-        if isinstance(last, Failed):
-            await self._note_what_was_said()
         for after_turn in self._runtime.plugins.after_turn():
             try:
                 await after_turn(self._runtime, self._context.run)
             except Exception:
                 log.exception("a plugin failed after a turn", extra={"run": run.id})
-
-    async def _note_what_was_said(self) -> None:
-        """Let notes be taken although no step ended the turn; a step that does adds the job itself."""
-        if not wants_notes(self._context):
-            return
-        try:
-            await self._runtime.store.write(lambda tx: add_note_job(tx, self._context.run))
-        except Exception:
-            log.exception("notes cannot be taken", extra={"run": self._context.run.id})
 
     async def _run_to_end(self) -> Event:
         """The turn's last event, once the loop has ended; the others are published."""
@@ -208,6 +197,9 @@ class Turn:
             ended = close_run(tx, run, reason, error, failed)
             if ended and also_save:
                 also_save(tx, ended, ())
+            # A step that ends its turn adds the job itself.
+            if ended and ended.status == "failed" and wants_notes(self._context):
+                add_note_job(tx, ended)
             return ended
 
         ended = await self._runtime.store.write(close)
