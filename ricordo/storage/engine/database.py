@@ -12,7 +12,7 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.domain.clock import Clock, SystemClock
-from ricordo.domain.quotas import MemoryQuotas
+from ricordo.domain.quotas import MEGABYTE, MemoryQuotas
 from ricordo.errors import Conflict, DatabaseFailed, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage.engine import sqlite
@@ -48,7 +48,14 @@ class DatabaseStatus:
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     """Open the database, with its schema up to date. Raises Conflict, Unavailable."""
     store = _open(settings, clock)
-    store.quotas = MemoryQuotas(settings.max_block_kb, settings.max_memory_mb, settings.max_memory_blocks)
+    store.quotas = MemoryQuotas(
+        settings.max_block_kb,
+        settings.max_memory_mb,
+        settings.max_memory_blocks,
+        settings.max_listed_characters,
+        # An agent has its blocks twice, and most signs of other scripts have three bytes.
+        settings.max_answer_mb * MEGABYTE // 8,
+    )
     return store
 
 
