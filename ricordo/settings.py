@@ -227,6 +227,12 @@ class Settings(BaseSettings):
         "Most that all blocks of one user, or of one agent, may hold, in megabytes.", 8, ge=1, le=1024
     )
     max_memory_blocks: int = about("Most blocks of one user, or of one agent.", 1000, ge=1, le=100_000)
+    max_listed_characters: int = about(
+        "Most characters of a block's text in a list of blocks or agents; a mark says where the whole is.",
+        100_000,
+        ge=4096,
+        le=10**8,
+    )
     max_answer_mb: int = about("Largest answer in JSON, in megabytes.", 32, ge=1, le=1024)
     max_answers_mb: int = about(
         "Megabytes of all large answers on their way at once, of which one caller may have half; more wait, or get 503.",

@@ -6,7 +6,8 @@ A read whose answer finds no room is dropped, and repeated once there is some: w
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,14 @@ _JSON = "application/json"
 _JSON_HEADERS = ((b"content-type", b"application/json"),)
 _LATER = {"retry-after": "1"}
 _TOO_MANY = "Too many large answers are on their way. Send the request again in a moment."
+
+
+@dataclass(frozen=True, slots=True)
+class Headed:
+    """The content of an answer that has headers of its own."""
+
+    content: Any
+    headers: Mapping[str, str]
 
 
 class AnswerBudget:
@@ -103,6 +112,15 @@ class AnswerBudget:
             )
 
 
+_OTHERS = AnswerBudget()
+
+
+def budget_of(app: Any) -> AnswerBudget:
+    """Return the budget of this app, or of all that have none, as those that routes are mounted in."""
+    budget: AnswerBudget = getattr(app, "answers", _OTHERS)
+    return budget
+
+
 class Ticket:
     """What one answer takes of the budget."""
 
@@ -168,12 +186,17 @@ async def read_answer(
             if size > SMALL and made.media_type == _JSON:
                 budget.require_one(size)
             return size if size > SMALL and not ticket.take(size) else _in_pieces(made)
+        headers = made.headers if isinstance(made, Headed) else {}
+        made = made.content if isinstance(made, Headed) else made
         content = make(made) if make else made
         size = weight(content)
-        if size <= SMALL:
-            return answer(content)
-        budget.require_one(size)
-        return _written(content, ticket) if ticket.take(size) else size
+        if size > SMALL:
+            budget.require_one(size)
+        if size > SMALL and not ticket.take(size):
+            return size
+        response = _written(content, ticket) if size > SMALL else answer(content)
+        response.headers.update(headers)
+        return response
 
     response = await store.read(read)
     while isinstance(response, int):

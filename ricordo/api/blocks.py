@@ -38,7 +38,7 @@ from ricordo.memory.blame import Place, blame_beside
 from ricordo.memory.rotation import read_rotation
 from ricordo.memory.submission import Submitted
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
-from ricordo.offload import offload
+from ricordo.offload import few_at_once, offload
 from ricordo.storage import agents, blocks, history, users, versions
 from ricordo.storage.block_filter import AgentCount
 from ricordo.storage.engine.store import Transaction
@@ -105,7 +105,7 @@ class BlockQuery:
 @router.get("/blocks/", response_model=list[BlockResponse])
 async def list_blocks(here: Here, paging: Paged, which: Annotated[BlockQuery, Depends()]) -> Sequence[Block]:
     """Blocks, by default newest first; by label, a piece of label, value or description, tags, identities, or numbers of agents."""
-    return await here.store.read(lambda tx: blocks.page(tx, here.scope, paging.page(), which.filter(tx, here.scope)))
+    return await here.store.read(lambda tx: blocks.listed(tx, here.scope, paging.page(), which.filter(tx, here.scope)))
 
 
 @router.get("/blocks/count", response_model=int)
@@ -161,7 +161,7 @@ def core_memory(tx: Transaction, here: Here, agent_id: str) -> AgentState:
 def list_of_agent(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> Sequence[Block]:
     """The agent's blocks, and those of the user that its conversation is about."""
     seen = tuple(block.id for block in agents.blocks_seen(tx, here.scope, agent_id))
-    return blocks.page(tx, here.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
+    return blocks.listed(tx, here.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
@@ -365,8 +365,7 @@ def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
 async def lines_of(here: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None) -> Json:
     """Who wrote which line of a block, now or as of a version. Raises NotFound, Conflict."""
     blame = await blame_beside(here.store, find, at)
-    lines = blame.lines()
-    return await offload(partial(BlameResponse.from_lines, lines, part.after, part.most(here)), len(lines) * 100)
+    return await offload(partial(BlameResponse.from_blame, blame, part.after, part.most(here)), blame.count * 100)
 
 
 async def comparison_of(
@@ -384,10 +383,11 @@ async def comparison_of(
         both = (before, after)
         return label, [(one.id.hex(), _text_of(tx, one) or "") if one else (None, "") for one in both]
 
-    label, sides = await here.store.read(read)
-    compare = partial(ComparisonResponse.from_texts, sides[0], sides[1], label, after=part.after, most=part.most(here))
-    # Words take longer than bytes.
-    return await offload(compare, sum(len(text) for _, text in sides) * 16)
+    async with few_at_once():
+        label, (one, other) = await here.store.read(read)
+        compare = partial(ComparisonResponse.from_texts, one, other, label, after=part.after, most=part.most(here))
+        # Words take longer than bytes.
+        return await offload(compare, (len(one[1]) + len(other[1])) * 16)
 
 
 def _newest(tx: Transaction, chain_id: str, label: str) -> BlockVersion:

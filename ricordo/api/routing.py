@@ -28,7 +28,15 @@ from starlette.middleware.body_limit import MAX_BODY_SIZE_SCOPE_KEY
 from starlette.routing import Match, compile_path, get_name
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.answers import AnswerBudget, answer, counted_answer, made_answer, read_answer, release_answer
+from ricordo.api.answers import (
+    AnswerBudget,
+    answer,
+    budget_of,
+    counted_answer,
+    made_answer,
+    read_answer,
+    release_answer,
+)
 from ricordo.api.bodies import LARGE_BODIES, MOST_BYTES, read_large
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
@@ -191,7 +199,7 @@ def _answering(endpoint: Callable[..., Any], model: Any, methods: set[str]) -> C
         if not is_async and only_reads:
             request = given["here"].request
             work = partial(_called, endpoint, given)
-            return await read_answer(request.app.answers, request.scope, given["here"].store, work, make)
+            return await read_answer(budget_of(request.app), request.scope, given["here"].store, work, make)
         if is_async:
             made = await endpoint(**given)
         else:
@@ -203,7 +211,7 @@ def _answering(endpoint: Callable[..., Any], model: Any, methods: set[str]) -> C
         if here is None:
             return made if isinstance(made, Response) else answer(made)
         finish = counted_answer if isinstance(made, Response) else made_answer
-        return await finish(here.request.app.answers, here.request.scope, made, reads=only_reads)
+        return await finish(budget_of(here.request.app), here.request.scope, made, reads=only_reads)
 
     known = signature(endpoint)
     parameters = [parameter for name, parameter in known.parameters.items() if name != "tx"]
@@ -359,7 +367,7 @@ class Application(FastAPI):
 
     def setup(self) -> None:
         """Serve the document; the framework would make it and write it on the event loop, which takes seconds."""
-        self.add_route("/openapi.json", self._answer_document, include_in_schema=False)
+        self.add_route("/openapi.json", self._answer_document, name="openapi", include_in_schema=False)
 
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made once. That takes seconds: on the event loop ask `document` for it."""

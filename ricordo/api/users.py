@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Depends, Query, Request, Response
 
-from ricordo.api.answers import answer
+from ricordo.api.answers import Headed, answer
 from ricordo.api.blocks import At, Before, From, Limit, Lines, To, comparison_of, lines_of, one_of, page_of
 from ricordo.api.bodies import decode, validated
 from ricordo.api.call import Here, RequestContext, note, told
@@ -106,7 +106,7 @@ Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 
 @router.get("", response_model=list[UserBlockResponse])
 @router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
-def list_blocks(tx: Transaction, here: Here, user_id: str) -> Response:
+def list_blocks(tx: Transaction, here: Here, user_id: str) -> Headed:
     """The user's blocks in the order of their labels, each with how many proposals wait.
 
     The header `x-waiting` says how many wait in all, also to make new blocks.
@@ -114,9 +114,8 @@ def list_blocks(tx: Transaction, here: Here, user_id: str) -> Response:
     memory = user_memory.open_memory(tx, here.scope, user_id)
     waiting = proposals.waiting_counts(tx, memory.chain.id)
     listed = user_memory.listed(tx, memory)
-    response = answer([UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in listed])
-    response.headers["x-waiting"] = str(sum(waiting.values()))
-    return response
+    shown = [UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in listed]
+    return Headed(shown, {"x-waiting": str(sum(waiting.values()))})
 
 
 @router.get(_ONE + "/history", response_model=list[VersionResponse])

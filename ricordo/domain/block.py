@@ -72,7 +72,8 @@ class Block:
     `head` is the id of the version that gave it its text. All agents of a user see the user's
     block, or one agent does, or those of one course. A block that is `shared` is edited in place also in conversations about
     users, who otherwise get copies of their own; `seen_as` is the label that agents know such a copy by, where its own differs.
-    Whether it `is_users`, and so not the agent's own, is known where it was read for an agent.
+    Whether it `is_users`, and so not the agent's own, is known where it was read for an agent. One that `is_cut` was read for a
+    list, and has only the beginning of its text.
     """
 
     id: str
@@ -101,6 +102,7 @@ class Block:
     shared: bool = False
     seen_as: str | None = None
     is_users: bool = False
+    is_cut: bool = False
 
     @property
     def size(self) -> int:

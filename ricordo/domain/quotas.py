@@ -12,11 +12,14 @@ KILOBYTE, MEGABYTE = 1024, 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuotas:
-    """The bounds of the settings RICORDO_MAX_BLOCK_KB, RICORDO_MAX_MEMORY_MB and RICORDO_MAX_MEMORY_BLOCKS."""
+    """The bounds of RICORDO_MAX_BLOCK_KB, RICORDO_MAX_MEMORY_MB, RICORDO_MAX_MEMORY_BLOCKS and RICORDO_MAX_LISTED_CHARACTERS."""
 
     block_kb: int = 512
     memory_mb: int = 8
     blocks: int = 1000
+    # Characters of one text in a list, and of all of them together.
+    listed_characters: int = 100_000
+    list_characters: int = 4_000_000
 
     @property
     def block_bytes(self) -> int:

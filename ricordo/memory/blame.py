@@ -7,7 +7,7 @@ from ricordo.domain.version import BlockVersion
 from ricordo.errors import NotFound
 from ricordo.memory.line_changes import ends_alike
 from ricordo.memory.merge import matched_lines
-from ricordo.offload import offload
+from ricordo.offload import few_at_once, offload
 from ricordo.storage import history, versions
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -112,13 +112,20 @@ class Blame:
                 return
             self._seen = version, text
 
-    def lines(self) -> list[BlamedLine]:
-        """Return each line with the version that brought it, once it is done."""
+    @property
+    def count(self) -> int:
+        """The number of lines. As in git, a line break ends a line: after the last one there is none."""
+        lines = self._lines or [""]
+        return len(lines) if lines[-1] else len(lines) - 1
+
+    def lines(self, after: int = 0, end: int | None = None) -> list[BlamedLine]:
+        """Return lines with the versions that brought them, once it is done: those after a number, up to another."""
         oldest = self._seen[0] if self._seen else None
         is_cut = self._room <= 0
+        some = zip((self._lines or [])[after:end], self._brought[after:end], strict=True)
         return [
-            BlamedLine(number + 1, line, version or oldest, or_earlier=version is None and is_cut)  # type: ignore[arg-type]
-            for number, (line, version) in enumerate(zip(self._lines or (), self._brought, strict=True))
+            BlamedLine(number, line, version or oldest, or_earlier=version is None and is_cut)  # type: ignore[arg-type]
+            for number, (line, version) in enumerate(some, after + 1)
         ]
 
     def _look_back(self, since: BlockVersion, text: str, before: str | None) -> None:
@@ -163,11 +170,12 @@ def blame(tx: Transaction, chain_id: str, label: str, at: str | None = None) -> 
 
 async def blame_beside(store: Store, find: Callable[[Transaction], Place], at: str | None = None) -> Blame:
     """Return the finished blame of the block that `find` finds; compared away from the event loop, and read in portions."""
-    done = await store.read(lambda tx: Blame.begin(tx, *find(tx), at))
-    while not done.is_done:
-        await offload(done.compare, done.size)
-        if done.has_more:
-            await store.read(done.read)
+    async with few_at_once():
+        done = await store.read(lambda tx: Blame.begin(tx, *find(tx), at))
+        while not done.is_done:
+            await offload(done.compare, done.size)
+            if done.has_more:
+                await store.read(done.read)
     return done
 
 

@@ -186,7 +186,7 @@ def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
     return found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
 
 
-def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str]) -> list[AgentState]:
+def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_list: bool = False) -> list[AgentState]:
     """Return these agents whole, in their order: three statements for all, and one more where calls wait for an answer."""
     if not agent_ids:
         return []
@@ -199,7 +199,8 @@ def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str]) -> list[A
     for rows in (by_conversation[id] for id in ids if id in by_conversation):
         rows_of.setdefault(rows[0].agent_id, rows)
     talks = {id: _talk(scope, rows, is_default=True) for id, rows in rows_of.items()}
-    seen = of_agents(tx, {id: (scope.subject_id or talk.user_id, agent.course) for id, (agent, talk) in talks.items()})
+    places = {id: (scope.subject_id or talk.user_id, agent.course) for id, (agent, talk) in talks.items()}
+    seen = of_agents(tx, places, is_list=is_list)
     attached = tools.of_agents(tx, list(talks))
     lasts = [talk.window[-1] for _, talk in talks.values() if talk.waits]
     waiting = {message.id: message for message in messages.by_ids(tx, lasts) if message.is_waiting} if lasts else {}
@@ -243,7 +244,10 @@ def page(
     place: ColumnElement[Any] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """One page of agents with all attached, by conditions, tags and columns, ordered by creation or `place`."""
+    """One page of agents with all attached, by conditions, tags and columns, ordered by creation or `place`.
+
+    Long texts of blocks are cut.
+    """
     listed = _ROWS.page_of_ids(
         tx,
         scope,
@@ -255,7 +259,7 @@ def page(
         marked=lambda agent: may_use(scope, agent.c.id),
         **equal,
     )
-    return _load_all(tx, scope, listed)
+    return _load_all(tx, scope, listed, is_list=True)
 
 
 def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:

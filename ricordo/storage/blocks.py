@@ -20,6 +20,7 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.storage import block_filter, proposals, versions
 from ricordo.storage.engine.repository import Page, Repository, equal, one_of, seen_by, setter
 from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, listed_texts, require_whole
 from ricordo.storage.quotas import require_room, require_room_to_attach
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
@@ -40,6 +41,13 @@ _TAGGED = (
 )
 _BY_IDS = _TAGGED.where(one_of(blocks.c.id, "ids"), equal(blocks, "organization_id"))
 _BY_IDS_FOR_ONE = _BY_IDS.where(*seen_by(blocks, bindparam("subject_id")))
+_LISTED = (
+    select(*LISTED_COLUMNS, LENGTH, blocks_tags.c.tag)
+    .select_from(blocks)
+    .outerjoin(blocks_tags, blocks_tags.c.block_id == blocks.c.id)
+    .where(one_of(blocks.c.id, "ids"), equal(blocks, "organization_id"))
+    .order_by(blocks_tags.c.tag)
+)
 _LABELLED = _TAGGED.where(equal(blocks, "chain_id", "label"))
 _COPY = ROWS.select.where(
     equal(blocks, "chain_id", "agent_id"), func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label")
@@ -228,12 +236,23 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> lis
     return [found[block.id] for block in listed]
 
 
+def listed(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
+    """Return what `page` does for a list that is shown: long texts are cut."""
+    ids = ROWS.page_of_ids(tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id)
+    rows = tx.all(_LISTED, {"ids": ids, "organization_id": scope.organization_id}) if ids else []
+    found = _tagged(rows)
+    lengths = {row.id: row.length for row in rows}
+    shown = listed_texts(tx, found.values(), lengths)
+    return [shown[id] for id in ids if id in shown]
+
+
 count = ROWS.count
 
 
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
     """Make `value` the block's text; None where it was written since it was read: it is locked then. Raises Forbidden, TooLong."""
     tx.quotas.require_text(block.label, value, block.value)
+    require_whole(block, value)
     value, metadata = redact(normal_text(value)).text, metadata_without_secrets(metadata)
     chain = versions.lock(tx, block.chain_id)
     if chain is None:
@@ -252,6 +271,7 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
 def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata) -> Block:
     """Store changes of a block read in this transaction, with tags and attachments. Raises Forbidden, Overtaken, TooLong."""
     tx.quotas.require_block(changed.label, changed.size, block.size)
+    require_whole(block, changed.value)
     changed, metadata = as_stored(changed, block), metadata_without_secrets(metadata)
     old_label = block.label if changed.label != block.label else None
     chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)

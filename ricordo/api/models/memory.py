@@ -1,6 +1,5 @@
 """Request and response models of memory: blocks of agents and of users, versions, proposals, decisions, and what an answer knew."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -23,7 +22,7 @@ from ricordo.api.models.base import (
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Policy
 from ricordo.domain.scope import ActorKind
 from ricordo.domain.version import Proposal, ProposalStatus
-from ricordo.memory.blame import BlamedLine
+from ricordo.memory.blame import Blame
 from ricordo.memory.merge import PieceKind, by_words, unified
 from ricordo.memory.schemas import require_schema, starting_settings
 from ricordo.memory.sections import starting_text
@@ -103,6 +102,8 @@ class BlockResponse(HostedFields, AuthorFields):
     version: Annotated[VersionId | None, From("head")]
     # Of an edit that was not applied: the proposal that waits for the owner.
     proposal_id: str | None = None
+    # In a list: the text is longer, and ends with a line that says where all of it is.
+    is_cut: bool
 
 
 BlockUpdate.take_back(BlockResponse)
@@ -405,15 +406,13 @@ class BlameResponse(ResponseModel):
     next: int | None
 
     @classmethod
-    def from_lines(cls, lines: Sequence[BlamedLine], after: int, most: int) -> Json:
+    def from_blame(cls, blame: Blame, after: int, most: int) -> Json:
         """Return up to so many lines after this number."""
-        # As in git, a line break ends a line: after the last one there is no line.
-        count = len(lines) if lines and lines[-1].text else max(0, len(lines) - 1)
-        end = min(count, after + most)
-        shown = lines[after:end]
+        end = min(blame.count, after + most)
+        shown = blame.lines(after, max(after, end))
         brought = {line.version.id: line.version for line in shown}
-        ended = end if end < count else None
-        return cls.of(None, count=count, lines=shown, versions=list(brought.values()), next=ended)
+        ended = end if end < blame.count else None
+        return cls.of(None, count=blame.count, lines=shown, versions=list(brought.values()), next=ended)
 
 
 class DiffPieceResponse(ResponseModel):

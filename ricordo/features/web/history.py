@@ -97,14 +97,12 @@ async def show_blame(request: Request) -> Response:
         address = find_block(tx, scope, given)
         return address.chain.id, address.label
 
-    lines = (await blame_beside(store, place)).lines()
-    if lines and not lines[-1].text:
-        lines.pop()  # as in git, a line break ends a line
-    shown = lines[start - 1 : start - 1 + _LINES]
+    blame = await blame_beside(store, place)
+    shown = blame.lines(start - 1, min(blame.count, start - 1 + _LINES))
 
     def read(tx: Transaction) -> dict[str, Any]:
         sources = queries.messages_of_runs(tx, scope, {line.version.run_id for line in shown})
-        return {"address": find_block(tx, scope, given), "lines": shown, "count": len(lines), "sources": sources}
+        return {"address": find_block(tx, scope, given), "lines": shown, "count": blame.count, "sources": sources}
 
     found = await store.read(read)
     page = f"{found['address'].page}/blame"

@@ -28,6 +28,19 @@ UNFINISHED = (
 )
 
 
+_TOO_OLD = (
+    "This database was made by one of the first versions of Ricordo (its schema {version} is none of those that this one can "
+    "change), and it was left as it is. Choose another RICORDO_DATA_DIR or RICORDO_DATABASE_URL to begin with a new one. To take "
+    "over what is in it, start the version that made it, export its agents as files, and import them here."
+)
+# The tables of the oldest schema that the migrations can change, and the columns that they add to them.
+_FIRST_TABLES = (tables.organizations, tables.users, tables.agents, tables.conversations, tables.messages, tables.runs)
+_ADDED = {
+    "users": frozenset(("email", "disabled_at", "identity_type", "properties")),
+    "conversations": frozenset(("has_untold",)),
+}
+
+
 def create_schema(connection: Connection) -> None:
     """All tables, the local organization with its user, and on PostgreSQL what procrastinate and pgvector need."""
     metadata.create_all(connection, checkfirst=False)
@@ -132,7 +145,7 @@ def migrate(
         connection.exec_driver_sql(
             "CREATE TABLE IF NOT EXISTS schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
         )
-        version, newest = schema_of(connection), len(migrations)
+        version, newest = schema_of(connection, migrations), len(migrations)
     if version == HALF_COPIED:
         raise Unavailable(UNFINISHED)
     if version > newest:
@@ -158,11 +171,34 @@ def write_transaction(connection: Connection) -> Iterator[None]:
         yield
 
 
-def schema_of(connection: Connection) -> int:
-    """Return the version of the schema, without making anything; 0 where there is none."""
+def schema_of(connection: Connection, migrations: Sequence[Migration] | None = None) -> int:
+    """Return the version of the schema, without making anything; 0 where there is none.
+
+    Raises Unavailable where a Ricordo wrote it whose schemas were numbered in another way, before the first migration that is left.
+    """
     if not inspect(connection).has_table("schema_versions"):
         return 0
-    return int(connection.execute(text("SELECT coalesce(max(version), 0) FROM schema_versions")).scalar_one())
+    names = {row.version: row.name for row in connection.execute(text("SELECT version, name FROM schema_versions"))}
+    version: int = max(names, default=0)
+    known = {migration.__name__ for migration in migrations or MIGRATIONS}
+    first = names.get(min(names, default=0))
+    is_old = version != HALF_COPIED and bool(names) and first not in known
+    if is_old or (0 < version < len(known) and _lacks_columns(connection)):
+        raise Unavailable(_TOO_OLD.format(version=version))
+    return version
+
+
+def _lacks_columns(connection: Connection) -> bool:
+    """Return whether a table of the oldest schema is missing, or one of its columns."""
+    look = inspect(connection)
+    there = set(look.get_table_names())
+    for table in _FIRST_TABLES:
+        if table.name not in there:
+            return True
+        names = {column["name"] for column in look.get_columns(table.name)}
+        if {column.name for column in table.columns} - names - _ADDED.get(table.name, frozenset()):
+            return True
+    return False
 
 
 def _apply(connection: Connection, migration: Migration, number: int) -> None:
