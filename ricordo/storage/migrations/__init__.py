@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 
-from sqlalchemy import Connection, Table, inspect, select, text, update
+from sqlalchemy import Connection, Table, func, inspect, select, text, update
 from sqlalchemy.schema import CreateColumn
 
+from ricordo.domain.look_alikes import look_of
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
 from ricordo.storage.migrations.normal_names import normalise_names
@@ -82,6 +83,25 @@ def add_limits_of_keys(connection: Connection) -> None:
     add_columns(connection, tables.api_keys, *({"requests_per_minute", "max_body_bytes"} - there))
 
 
+def hide_what_others_write(connection: Connection) -> None:
+    """Let an archive's row count its shared passages alone, and users be found by what their names look like."""
+    (of_users,) = (index for index in tables.passages.indexes if index.name == "passages_of_users")
+    of_users.create(connection, checkfirst=True)
+    shared = (
+        select(func.count())
+        .where(tables.passages.c.archive_id == tables.archives.c.id, tables.passages.c.user_id.is_(None))
+        .scalar_subquery()
+    )
+    connection.execute(update(tables.archives).values(passage_count=shared))
+    users = tables.users
+    if "look" not in {column["name"] for column in inspect(connection).get_columns(users.name)}:
+        add_columns(connection, users, "look")
+    (by_look,) = (index for index in users.indexes if index.name == "users_by_look")
+    by_look.create(connection, checkfirst=True)
+    for row in connection.execute(select(users.c.id, users.c.identifier).where(users.c.identifier.is_not(None))).all():
+        connection.execute(update(users).where(users.c.id == row.id).values(look=look_of(row.identifier)))
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = tables.passages_tags.c
@@ -109,6 +129,7 @@ MIGRATIONS: Sequence[Migration] = (
     add_index_of_newest_messages,
     add_limits_of_keys,
     normalise_names,
+    hide_what_others_write,
 )
 
 
