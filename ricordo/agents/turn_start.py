@@ -329,8 +329,9 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
         return repeated
     for run in runs.open_runs(tx, conversation_id=conversation.id):
         # A turn of this process is alive whatever the clock says, which may have jumped while the machine slept.
-        if run.id in runtime.live or not heal(tx, run):
+        if run.id in runtime.live or not heal(tx, run, is_gone=run.id in runtime.unended):
             raise Busy(run.id)
+        runtime.unended.discard(run.id)
     return repeated
 
 

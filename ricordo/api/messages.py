@@ -121,7 +121,7 @@ async def reset(here: Here, agent_id: str) -> Json:
     return agent_json(here, await reset_messages(here.runtime, here.scope, agent_id))
 
 
-def by_time(tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: str) -> list[Json]:
+def by_time(tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: Any) -> list[Json]:
     """One page of messages with these values in these columns, oldest first: by default the newest."""
     page = paging.page_by_time(default=100)
 

@@ -24,6 +24,7 @@ from ricordo.storage.schema.core_tables import (
     agents_tags,
     agents_tools,
     agents_users,
+    passages,
     passages_tags,
 )
 from ricordo.storage.schema.core_tables import archives as archives_table
@@ -45,8 +46,18 @@ _USERS_TAGS = (
     .where(passages_tags.c.archive_id == archives_table.c.id, passages_tags.c.user_id == _USER)
     .label("users_tags")
 )
+_USERS_PASSAGES = (
+    select(func.count())
+    .where(passages.c.archive_id == archives_table.c.id, passages.c.user_id == _USER)
+    .correlate(archives_table, conversations_table)
+    .label("users_passages")
+)
 _STATES = (
-    select(*(column.label(f"{name}_{column.name}") for name, rows in _PARTS for column in rows.columns), _USERS_TAGS)
+    select(
+        *(column.label(f"{name}_{column.name}") for name, rows in _PARTS for column in rows.columns),
+        _USERS_TAGS,
+        _USERS_PASSAGES,
+    )
     .join(conversations_table, conversations_table.c.agent_id == agents.c.id)
     .outerjoin(agents_archives, agents_archives.c.agent_id == agents.c.id)
     .outerjoin(archives_table, archives_table.c.id == agents_archives.c.archive_id)
@@ -158,8 +169,16 @@ def _talk(scope: Scope, rows: Sequence[Row[Any]], *, is_default: bool) -> tuple[
 
 
 def _archives(rows: Sequence[Row[Any]]) -> tuple[Archive, ...]:
-    found = [(archives.ROWS.of(row[_ARCHIVE]), row.users_tags) for row in rows if row.archive_id]
-    return tuple(replace(one, tags=tuple(sorted({*one.tags, *tags}))) if tags else one for one, tags in found)
+    return tuple(_seen_archive(row) for row in rows if row.archive_id)
+
+
+def _seen_archive(row: Row[Any]) -> Archive:
+    """Return the archive with the count and tags of what the conversation's user may see in it."""
+    archive = archives.ROWS.of(row[_ARCHIVE])
+    if not row.users_passages:
+        return archive
+    tags = tuple(sorted({*archive.tags, *(row.users_tags or ())}))
+    return replace(archive, passage_count=archive.passage_count + row.users_passages, tags=tags)
 
 
 def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
@@ -237,6 +256,7 @@ def page(
         *may_use(scope),
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
         place=place,
+        marked=lambda agent: may_use(scope, agent.c.id),
         **equal,
     )
     return _load_all(tx, scope, listed, is_list=True)

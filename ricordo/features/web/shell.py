@@ -8,6 +8,7 @@ import hmac
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
@@ -26,7 +27,7 @@ from ricordo.api.guard import COOKIE
 from ricordo.api.routing import LazyRoute, Routes, refusal_of
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
-from ricordo.errors import Invalid, RicordoError
+from ricordo.errors import DatabaseFailed, Invalid, RicordoError
 from ricordo.features.web import filters, statics
 from ricordo.features.web.inside import RefusedByApi
 from ricordo.memory.merge import by_words
@@ -106,7 +107,8 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             made: Response = await endpoint(request, **given)
         except RicordoError as error:
             status = error.status if isinstance(error, RefusedByApi) else status_of(error)
-            status = _BAD_GATEWAY if status >= _INTERNAL else status  # what failed is behind the page
+            if status >= _INTERNAL and not isinstance(error, DatabaseFailed):
+                status = _BAD_GATEWAY  # what failed is behind the page
             template = "refused.html" if is_part(request) else "error.html"
             return await render(request, template, status=status, words=str(error))
         return made
@@ -120,7 +122,8 @@ async def render(request: Request, template: str, *, status: int = 200, **values
     runtime: Runtime = request.app.state.runtime
     waiting_count = 0
     if me is not None and me.may("memory:read") and not is_part(request):
-        waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
+        with suppress(DatabaseFailed):  # the page says so then
+            waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
     told = _told(request)
     shown = {
         "status": status,

@@ -1,5 +1,6 @@
 """The database that the settings name: opened for a server, read beside one, used exclusively, or checked by `ricordo doctor`."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,14 +13,17 @@ from sqlalchemy.exc import DBAPIError
 
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.domain.quotas import MEGABYTE, MemoryQuotas
-from ricordo.errors import Conflict, Unavailable
+from ricordo.errors import Conflict, DatabaseFailed, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage.engine import sqlite
+from ricordo.storage.engine.failures import has_no_space
 from ricordo.storage.engine.statements import Statements
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
+_WRITE_PATIENCE = 1.0
+_SAME = text("UPDATE schema_versions SET name = name WHERE version = (SELECT max(version) FROM schema_versions)")
 _LOOKS, PAUSE_SECONDS = 10, 0.1
 _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -174,6 +178,21 @@ def read_transaction(connection: Connection) -> Iterator[None]:
     with connection.begin():
         connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if is_postgres else "BEGIN")
         yield
+
+
+async def require_savable(store: Store, settings: Settings) -> None:
+    """Raise DatabaseFailed where nothing can be saved: the disk is full, or the files are read-only.
+
+    A row is written as it is. A writer that is busy for longer than this waits is no failure.
+    """
+    if settings.postgres_url is None:
+        path = settings.database_path
+        if has_no_space(path):
+            raise DatabaseFailed("The disk of the database is full.", "full")
+        sqlite.require_writable(path)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_WRITE_PATIENCE):
+            await store.write(lambda tx: tx.run(_SAME))
 
 
 def require_current(connection: Connection, where: str) -> None:

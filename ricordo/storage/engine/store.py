@@ -7,20 +7,17 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import orjson
 from sqlalchemy import Connection, Engine, Executable, NullPool
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, StatementError
 from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
 from ricordo.domain.quotas import MemoryQuotas
-from ricordo.errors import Collision, Conflict, Invalid, RicordoError, Unavailable
+from ricordo.errors import Conflict, Invalid
 from ricordo.storage.engine.statements import PreparedStatement, Statements
 
 T = TypeVar("T")
@@ -204,30 +201,3 @@ ENGINE_OPTIONS: Mapping[str, Any] = {
     "json_serializer": to_json,
     "json_deserializer": orjson.loads,
 }
-
-
-@contextmanager
-def plain_errors(driver: ModuleType, advice: str) -> Iterator[None]:
-    """Raise Collision, Unavailable or Invalid for a driver's errors; `advice` is for a failed database."""
-    try:
-        yield
-    except (IntegrityError, driver.IntegrityError) as error:
-        raise Collision(
-            f"The database refused it: {reason_of(error)}. Choose another name, or read what is there."
-        ) from error
-    except (OperationalError, driver.OperationalError) as error:
-        reason = reason_of(error)
-        log.warning("the database failed", extra={"reason": reason})
-        raise Unavailable(f"The database failed: {reason}. Nothing was changed. {advice}") from error
-    except StatementError as error:
-        raise error.orig if isinstance(error.orig, RicordoError) else error from None
-    except OverflowError as error:
-        raise Invalid("A number is too large to be stored. Send numbers of at most 64 bits.") from error
-    except UnicodeEncodeError as error:
-        raise Invalid("The text holds half a character (a lone surrogate). Send whole characters.") from error
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the driver's first line, without a full stop: further ones may quote what people said."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    return str(cause).partition("\n")[0].strip().rstrip(".")
