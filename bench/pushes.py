@@ -72,7 +72,7 @@ def fill(url: str) -> list[Push]:
         ]
         made = [ask("POST", "/v1/agents/", {"name": f"a{number}", "block_ids": blocks})["id"] for number in range(25)]
     agent = f"/v1/agents/{made[0]}"
-    edit = {"old_string": "000001", "new_string": "1", "reasoning": "Shorter."}
+    edit = {"old_string": "500001", "new_string": "1", "reasoning": "Shorter."}
     return [
         Push("the OpenAPI document", "/openapi.json"),
         Push("blame of 50,000 lines", "/users/ada/blocks/lines/blame"),

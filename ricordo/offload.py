@@ -16,7 +16,7 @@ _GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 
 # Bytes: smaller inputs cost less to handle at once than to hand over.
 SMALL = 64 * 1024
-# Two, since each thread at work delays the loop by the interpreter's switch interval, 5 ms.
+# Two, since each thread at work delays the loop by the interpreter's switch interval.
 _THREADS = ThreadPoolExecutor(2, "offload")
 
 

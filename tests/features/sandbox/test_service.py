@@ -85,6 +85,15 @@ async def test_each_call_has_a_process_and_a_workspace_of_its_own(sandbox: Sandb
 
 
 @in_one_loop
+async def test_folders_of_any_depth_are_removed_with_their_workspace(sandbox: Sandbox) -> None:
+    program = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\nopen('x', 'w').write('x')\nprint('made')"
+    for _ in range(2):
+        assert (await sandbox.run_python(program, b"")).stdout == b"made\n"
+    await sandbox.close()
+    assert (await sandbox.run_python("print(1)", b"")).stdout == b"1\n"
+
+
+@in_one_loop
 async def test_a_file_outside_of_the_workspace_is_refused(sandbox: Sandbox) -> None:
     for path in ("/etc/x", "../x", "a/../../x", ""):
         with pytest.raises(Invalid, match="within its workspace"):
