@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
+from itertools import pairwise
 from operator import itemgetter, or_
 from typing import Any
 
@@ -19,11 +20,12 @@ from sqlalchemy import or_ as any_of
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.passage import Relevance
+from ricordo.domain.scope import NOBODY
 from ricordo.search import fusion, scoring
 from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similarities
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
-from ricordo.search.partition_view import PartitionView, join_views, view_for, view_of
+from ricordo.search.partition_view import join_views, view_for, view_of
 from ricordo.search.reader import PartitionRow, cache_of, decoded, joined_postings, read_documents, read_index, some_of
 from ricordo.search.scoring import Bools, Floats, Integers, Posting
 from ricordo.search.vectors import ShownVectors, Vectors, part_of, read_vectors, similarities, similarities_shown
@@ -60,7 +62,9 @@ def find(
     search = _Search(tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)], wanted)
     may = search.allowed(wanted)
     if not words:
-        return SearchResult(tuple(_newest(search.view, may, limit, offset)))
+        same = np.ones(len(search.view.records), dtype=np.float32)
+        newest = search.best(same, may, wanted, offset + limit)[offset:]
+        return SearchResult(tuple(SearchHit(int(search.view.records["number"][p]), Relevance(0.0)) for p in newest))
     postings, most = search.postings_of(words, forms, wanted)
     documents = search.view.documents
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
@@ -70,7 +74,7 @@ def find(
         lexical = scoring.lexical(documents, postings)
     times = _times(query.text[:QUERY_LENGTH], tx.clock.now() // _DAY)
     scored = fusion.fuse(documents, lexical, similar, times, fusion.speaks(documents, postings), may)
-    best = fusion.top(documents, scored, may, offset + limit)[offset:]
+    best = search.best(scored, may, wanted, offset + limit)[offset:]
     ranks = fusion.ranks(best, may, lexical, similar)
     mode = query.mode if similar is not None or query.mode == "fts" else "fts"
     before = search.before(best, wanted)
@@ -173,6 +177,21 @@ class _Search:
         new: Integers = np.flatnonzero(records["created_at"] >= wanted.turn_began)
         own: Integers = new[records["conversation"][new] == fingerprint(wanted.own_conversation)]
         return own
+
+    def best(self, scores: Floats, may: Bools | None, wanted: MessageFilter | PassageFilter, count: int) -> Integers:
+        """Return the positions of the best, best first; with `own_first` those that are the user's before shared ones."""
+        documents = self.view.documents
+        if not wanted.own_first or wanted.subject_id in (None, NOBODY):
+            return fusion.top(documents, scores, may, count)
+        allowed = self.view.alive if may is None else may
+        is_own = self.view.records["user"] == fingerprint(wanted.subject_id)
+        is_shared = ~is_own
+        for start, end in pairwise(self._starts) if len(self._owners) > 1 else ():
+            if not is_own[start:end].any():
+                is_shared[start:end] = False
+        own = fusion.top(documents, scores, allowed & is_own, count)
+        shared = fusion.top(documents, scores, allowed & is_shared, count)
+        return np.concatenate([own, shared])[:count]
 
     def before(self, best: Integers, wanted: MessageFilter | PassageFilter) -> dict[int, int]:
         """The number of the turn before each of these positions, where there is one and the filter's users may see it."""
@@ -326,11 +345,6 @@ def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Si
     else:
         places = np.flatnonzero(np.isin(numbers, known))
     return Similarities(places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32))
-
-
-def _newest(view: PartitionView, may: Bools | None, limit: int, offset: int) -> list[SearchHit]:
-    best = fusion.top(view.documents, np.ones(len(view.records), dtype=np.float32), may, offset + limit)[offset:]
-    return [SearchHit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
 
 
 @lru_cache(maxsize=MOST_INFIXES)

@@ -27,7 +27,7 @@ _WITH_EMAIL = ROWS.select.where(
 _ALIKE = ROWS.select.where(equal(users, "organization_id", "look")).limit(100)
 _LOCK = select(users.c.id).where(equal(users, "id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
-_change = ROWS.updates("name", "identifier", "email", "disabled_at", "identity_type", "properties")
+_change = ROWS.updates("name", "identifier", "email", "disabled_at", "identity_type", "properties", "former")
 _set_look = update(users).where(equal(users, "id")).values(look=bindparam("new_look"))
 _EMAIL = re.compile(r"[^\s@<>\x00-\x1f]{1,120}@[^\s@<>\x00-\x1f]{1,120}")
 
@@ -156,9 +156,17 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
     stored = named(tx, user.organization_id, user.id)
     if stored and user.identifier != stored.identifier:
         _require_told_apart(tx, user.organization_id, user.identifier, user.id)
+    if stored:
+        user = replace(user, former=_former_names(stored, user))
     _change(tx, user)
     tx.run(_set_look, {"id": user.id, "new_look": _look(user)})
     return user
+
+
+def _former_names(stored: User, changed: User) -> tuple[str, ...]:
+    """Return what the user was called before, without what they are called now."""
+    names = dict.fromkeys((*stored.former, stored.name, *([stored.identifier] if stored.identifier else [])))
+    return tuple(name for name in names if name and name not in (changed.name, changed.identifier))
 
 
 def _insert(tx: Transaction, user: User) -> int:

@@ -9,7 +9,7 @@ from ricordo.search import index, partition_view
 from ricordo.search.fusion import focus
 from ricordo.search.index import MessageFilter, Query, SearchHit
 from ricordo.search.vectors import FEW, ShownVectors, similarities_shown, vectors_from
-from ricordo.storage import conversations
+from ricordo.storage import conversations, messages
 from ricordo.storage.engine.store import Store
 from tests.conftest import BOTH
 from tests.seams import make
@@ -89,3 +89,28 @@ def test_vectors_that_a_user_may_see_are_compared_as_if_there_were_no_others(cou
         may = np.arange(count) % 2 == 0
         some = similarities_shown(shown, query, may, also)
         assert len(some) == count if count <= FEW else may[some.positions].all()
+
+
+async def test_a_users_own_messages_come_first_and_agents_without_any_are_left_out(store: Store) -> None:
+    first, second = [(await make.stored_agent(store)).agent for _ in range(2)]
+    said = [
+        make.message(first, "tea, tea and more tea", user_id=None, created_at=START),
+        make.message(first, "a cup of tea in the rain", user_id="user-1", created_at=START + MINUTE),
+        make.message(first, "tea of another", user_id="user-2", created_at=START + 2 * MINUTE),
+        make.message(second, "tea, tea, tea", user_id=None, created_at=START + 3 * MINUTE),
+    ]
+    for message in said:
+        await store.write(lambda tx, new=message: index.insert_messages(tx, [new]))  # type: ignore[misc]
+
+    async def find(query: str, *agents: str, **conditions: object) -> list[str]:
+        wanted = MessageFilter(agents, own_first=True, **conditions)  # type: ignore[arg-type]
+        hits = await store.read(lambda tx: index.find_messages(tx, Query(query), wanted, 9))
+        found = await store.read(lambda tx: messages.by_numbers(tx, [hit.document for hit in hits.hits]))
+        return [message.id for message in found]
+
+    nobodys, own, _, others = [message.id for message in said]
+    for query in ("tea", ""):
+        assert await find(query, first.id, second.id, subject_id="user-1") == [own, nobodys]
+        assert await find(query, first.id, second.id, subject_id="user-3") == []
+        assert await find(query, second.id, subject_id="user-1") == [others]
+        assert len(await find(query, first.id, second.id)) == 4

@@ -267,7 +267,7 @@ def server_version(connection: Connection) -> str:
 
 
 def require_usable(connection: Connection) -> None:
-    """Raise Unavailable where the server is too old or holds text in another encoding."""
+    """Raise Unavailable where the server is too old, holds text in another encoding, or cannot be reached by sessions."""
     version = server_version(connection)
     if int(version.split(".")[0]) < OLDEST:
         raise Unavailable(f"PostgreSQL {version} is too old. Ricordo needs {OLDEST} or newer.")
@@ -277,3 +277,25 @@ def require_usable(connection: Connection) -> None:
             f"The database holds text as {encoding}, and Ricordo needs UTF8. "
             "Make another: CREATE DATABASE ricordo ENCODING 'UTF8' TEMPLATE template0."
         )
+    _require_sessions(connection)
+
+
+def _require_sessions(connection: Connection) -> None:
+    """Raise Unavailable where a pooler hands out a server's session for one transaction each.
+
+    Settings, locks of sessions, LISTEN and prepared statements would end up in anybody's session. Two connections that stay open
+    have a backend each, and keep it.
+    """
+    with connection.engine.connect() as other:
+        first, second, third, fourth = (_backend_of(one) for one in (connection, other, connection, other))
+    connection.rollback()
+    if first != third or second != fourth or first == second:
+        raise Unavailable(
+            "RICORDO_DATABASE_URL leads to a connection pooler in transaction mode, and Ricordo needs sessions of its own: it "
+            "listens for jobs and takes locks. Set pool_mode = session for this database (of PgBouncer; others call it session "
+            "mode), or name the address of PostgreSQL itself."
+        )
+
+
+def _backend_of(connection: Connection) -> int:
+    return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())

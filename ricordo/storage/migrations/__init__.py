@@ -36,7 +36,7 @@ _TOO_OLD = (
 # The tables of the oldest schema that the migrations can change, and the columns that they add to them.
 _FIRST_TABLES = (tables.organizations, tables.users, tables.agents, tables.conversations, tables.messages, tables.runs)
 _ADDED = {
-    "users": frozenset(("email", "disabled_at", "identity_type", "properties")),
+    "users": frozenset(("email", "disabled_at", "identity_type", "properties", "look", "former")),
     "conversations": frozenset(("has_untold",)),
 }
 
@@ -102,6 +102,12 @@ def hide_what_others_write(connection: Connection) -> None:
         connection.execute(update(users).where(users.c.id == row.id).values(look=look_of(row.identifier)))
 
 
+def keep_former_names(connection: Connection) -> None:
+    """What a user was called before, for erasure."""
+    if "former" not in {column["name"] for column in inspect(connection).get_columns(tables.users.name)}:
+        add_columns(connection, tables.users, "former")
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = tables.passages_tags.c
@@ -130,6 +136,7 @@ MIGRATIONS: Sequence[Migration] = (
     add_limits_of_keys,
     normalise_names,
     hide_what_others_write,
+    keep_former_names,
 )
 
 

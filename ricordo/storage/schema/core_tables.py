@@ -42,6 +42,8 @@ users = table(
     json_value("properties", "'[]'"),
     # One spelling for all identifiers that look like this one; only to find such users.
     *strings("look"),
+    # Identifiers and names of before a rename: messages may carry them, and erasure looks for them.
+    json_value("former", "'[]'"),
     UniqueConstraint("organization_id", "identifier"),
     Index("users_by_look", "organization_id", "look"),
     erasure="delete",
