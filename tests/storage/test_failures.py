@@ -1,5 +1,7 @@
 """What a database says that is full, read-only or damaged: what it is and what to do, and nothing else is advised."""
 
+import io
+import logging
 import shutil
 import sqlite3
 from collections import namedtuple
@@ -11,6 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from ricordo.errors import DatabaseFailed
+from ricordo.logs import TextFormatter
 from ricordo.settings import Settings
 from ricordo.storage.engine import postgres, sqlite
 from ricordo.storage.engine.database import check, open_store, require_savable
@@ -140,3 +143,23 @@ def test_a_look_at_postgresql_names_the_tables_whose_pages_are_damaged(tmp_path:
     with pytest.raises(DatabaseFailed, match="Some of its pages are damaged"), postgres.read_only(url) as connection:
         connection.exec_driver_sql("SELECT * FROM users").all()
     server().drop(url)
+
+
+def test_a_failed_database_is_a_line_of_the_log_whatever_it_was_met_by() -> None:
+    written = io.StringIO()
+    logger = logging.Logger("of a library")
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(TextFormatter())
+    logger.addHandler(handler)
+    causes = (
+        DatabaseFailed("The database failed: it is down."),
+        psycopg.OperationalError("connection refused"),
+        psycopg.errors.AdminShutdown("terminating connection"),
+    )
+    for cause in causes:
+        error = RuntimeError("an answer was under way")
+        error.__cause__ = cause
+        logger.error("it is tried again", exc_info=error)
+    lines = written.getvalue().splitlines()
+    assert len(lines) == 2 * len(causes)
+    assert 'File "' not in written.getvalue()
