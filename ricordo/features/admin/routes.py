@@ -1,6 +1,7 @@
 """Whether the server lives and is ready, for whatever starts it again."""
 
 import asyncio
+import logging
 from typing import Literal
 
 from fastapi import Request
@@ -11,6 +12,7 @@ from ricordo.errors import RicordoError, Unavailable
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
 
+log = logging.getLogger(__name__)
 router = Routes(tags=["health"], scope="agents")
 _PATIENCE = 2.0  # seconds for the database
 
@@ -45,6 +47,11 @@ async def ready(request: Request) -> Json:
 
 async def _problems(runtime: Runtime) -> list[str]:
     found = ["The server stops."] if runtime.is_stopping else []
+    try:
+        runtime.store.require_in_place()
+    except RicordoError as error:
+        log.warning("the server is not ready", extra={"reason": str(error)})
+        found.append("The database's files were renamed, replaced or removed. The server's log names them.")
     try:
         async with asyncio.timeout(_PATIENCE):
             await runtime.store.read(jobs.is_due)
